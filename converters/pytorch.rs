@@ -8,28 +8,28 @@
 //! Damage is an error with its byte. One kind of damage is repaired, because the tools write it themselves: names
 //! that were not escaped. Each such repair is reported.
 
+mod activities;
+mod call_matching;
 mod calls;
 mod clock;
-mod effort;
 mod emit;
+mod event_links;
 pub mod files;
+mod group_inference;
 mod groups;
 pub mod host;
 mod job;
 pub mod kineto;
-mod link;
-mod meet;
-mod members;
-mod mend;
+mod name_repair;
 mod number;
-mod python;
-mod rank;
+mod op_cost;
+mod python_repr;
+mod rank_timeline;
 mod sniff;
 mod stream;
 pub mod summary;
 mod tensors;
-mod times;
-mod works;
+mod transfer_times;
 
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankTrace, convert, convert_bytes};

@@ -28,18 +28,21 @@
 //! ```
 
 mod algorithm;
-mod aware;
-mod beyond;
 mod check;
 mod collectives;
-pub(crate) mod custom;
+mod congestion_aware;
+mod congestion_unaware;
+pub(crate) mod custom_algorithm;
+mod cut_through;
+mod cut_through_links;
+mod cut_through_ports;
 mod document;
+mod endless_waits;
 mod error;
 mod groups_file;
 mod inputs;
 mod json;
 mod lenient;
-mod links;
 pub(crate) mod logging;
 mod machine;
 mod memory;
@@ -47,7 +50,6 @@ mod memory_file;
 mod network_file;
 mod node_types;
 mod per_node;
-mod ports;
 mod program;
 mod quirks;
 mod shared_bus;
@@ -57,25 +59,25 @@ mod symmetry;
 mod system;
 mod tensors;
 mod trace;
-mod trains;
-mod unaware;
 mod yaml;
 
 pub use algorithm::{AstraAlgorithm, CollectiveImplementation};
-pub use aware::CongestionAware;
-pub use beyond::EndlessWait;
 pub use collectives::AstraCollectives;
+pub use congestion_aware::CongestionAware;
+pub use congestion_unaware::CongestionUnaware;
+pub use cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+pub use cut_through_links::CutThroughLinks;
+pub use cut_through_ports::CutThroughPorts;
+pub use endless_waits::EndlessWait;
 pub use error::{InputError, InputNote};
 pub use groups_file::CommGroupFile;
 pub use inputs::{AnalyticalNetwork, AstraFlags, AstraInputs};
-pub use links::CutThroughLinks;
 pub use machine::machine;
 pub use memory::{CompletedNode, TensorMemory};
 pub use memory_file::{RemoteMemoryFile, ServerSharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypes;
 pub use per_node::PerNodeFile;
-pub use ports::CutThroughPorts;
 pub use program::AstraPhase;
 pub use quirks::{Quirk, QuirkSet};
 pub use statistics::{RankWork, RooflineMeans};
@@ -85,8 +87,6 @@ pub use system::{
 };
 pub use tensors::RankTensors;
 pub use trace::{AstraRankGraph, AstraTraceReader, counts_as};
-pub use trains::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
-pub use unaware::CongestionUnaware;
 
 #[cfg(test)]
 mod tests;

@@ -47,8 +47,8 @@ pub fn memory() -> Bytes {
 }
 
 /// Returns the bytes that are left of [`memory`].
-pub fn left() -> u64 {
-    memory().0.saturating_sub(allocator::held())
+pub fn remaining() -> u64 {
+    memory().0.saturating_sub(allocator::allocated())
 }
 
 /// Error of an allocation that would exceed the memory limit.
@@ -75,7 +75,7 @@ pub fn check(
     hint: &'static str,
 ) -> Result<(), MemoryLimitError> {
     let asked = count.saturating_mul(each);
-    if asked <= left() {
+    if asked <= remaining() {
         return Ok(());
     }
     Err(MemoryLimitError {

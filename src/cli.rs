@@ -20,7 +20,7 @@ pub mod audit;
 pub mod compare;
 pub mod compute;
 pub mod convert;
-pub mod custom;
+pub mod custom_algorithm;
 pub mod diff;
 pub mod generate;
 pub mod inspect;

@@ -15,41 +15,41 @@ use crate::units::BufferShare;
 
 mod algorithm;
 pub mod auto;
+mod backend;
 mod binomial;
-mod carried;
-mod closed;
-mod course;
+mod chunk_schedule;
+mod closed_form;
 mod custom;
 mod direct;
 mod double_binary_tree;
 mod flow_shop;
 mod halving_doubling;
-mod manner;
+mod inter_dimension;
 mod native;
 mod pairwise;
 mod pipeline;
 mod recursive_doubling;
 mod ring;
 mod routes;
-mod schedule;
+mod stage_assignment;
 mod tree;
 
 pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm};
-pub use carried::{ChunkSpec, StageAssignment, carried, outward};
-pub use closed::closed_form;
-pub use course::{AdmissionOrder, ChunkSchedule, StageEntry};
-pub use custom::{
-    CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
-};
-pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
-pub use manner::{
+pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
     ScriptEvent, TransferCause, UncontendedCost,
 };
+pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
+pub use closed_form::closed_form;
+pub use custom::{
+    CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
+};
+pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
+pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use pipeline::ChunkPipeline;
-pub use schedule::InterDimensionPolicy;
+pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
 
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,14 +94,14 @@ pub struct CollectiveStage {
     /// True for the second of two trees between which chunks alternate; of no meaning for other algorithms.
     pub mirrored: bool,
     /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
-    pub both_ways: bool,
+    pub bidirectional: bool,
 }
 
 impl CollectiveStage {
     /// One of `n` equal parts of the buffer, or with both directions in use the half of one.
     #[inline]
     pub fn part(&self, n: u32) -> BufferShare {
-        self.buffer.part(n).part(1 + u32::from(self.both_ways))
+        self.buffer.part(n).part(1 + u32::from(self.bidirectional))
     }
 }
 
@@ -114,7 +114,7 @@ impl CollectiveStage {
 /// …; all-gather comes back inward with the same buffers; all-reduce is one after the other, or, if `fused`, has one
 /// stage in place of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and gather
 /// go outward, broadcast and scatter inward, along the lines that hold data. A barrier is an all-gather of nothing.
-pub fn stages(
+pub fn decompose(
     kind: CollectiveKind,
     extent: &GroupExtent,
     whole: BufferShare,
@@ -128,7 +128,7 @@ pub fn stages(
             primitive,
             buffer,
             mirrored: false,
-            both_ways: false,
+            bidirectional: false,
         });
     };
     let size = |d: &usize| extent.phases[*d].size;
@@ -254,5 +254,5 @@ pub struct SendStep {
     /// Number of messages of this stage that must have arrived in addition.
     pub arrived: u32,
     /// Number of steps that the receiver must have taken before it posts the receive for this message.
-    pub heard: u32,
+    pub recv_posted: u32,
 }

@@ -83,9 +83,9 @@ pub struct KernelProfile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelTiming {
     /// The duration by the requested model.
-    Asked(Span),
+    Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
-    FellBack(Span),
+    Fallback(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
     /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
@@ -97,7 +97,7 @@ impl KernelTiming {
     /// The duration.
     pub fn span(self) -> Span {
         match self {
-            Self::Asked(span) | Self::FellBack(span) => span,
+            Self::Modeled(span) | Self::Fallback(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -123,12 +123,12 @@ impl ComputeModel {
         };
         match asked {
             // The order of arms matters: a recorded duration is better than none.
-            None if kernel.recorded > Span::ZERO => KernelTiming::FellBack(kernel.recorded),
+            None if kernel.recorded > Span::ZERO => KernelTiming::Fallback(kernel.recorded),
             None if kernel.flops > 0 => KernelTiming::NoPeak(kernel.dtype),
             // A recorded duration of zero means that none was captured.
             Some(_) if !self.computes() && kernel.recorded == Span::ZERO => KernelTiming::Unknown,
             None => KernelTiming::Unknown,
-            Some(span) => KernelTiming::Asked(span),
+            Some(span) => KernelTiming::Modeled(span),
         }
     }
 }
@@ -158,19 +158,19 @@ mod tests {
         let (peaks, memory) = a100();
         let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
-        assert_eq!(price(KERNEL), KernelTiming::Asked(Span(1_000_000)));
+        assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
         // Four times the bytes: 2 us.
         let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(price(heavy), KernelTiming::Asked(Span(2_000_000)));
+        assert_eq!(price(heavy), KernelTiming::Modeled(Span(2_000_000)));
         // In single precision: 312e6 / 19.5e12 = 16 us.
         let single = KernelProfile {
             dtype: Some(Dtype::Fp32),
             ..KERNEL
         };
-        assert_eq!(price(single), KernelTiming::Asked(Span(16_000_000)));
+        assert_eq!(price(single), KernelTiming::Modeled(Span(16_000_000)));
     }
 
     #[test]
@@ -181,20 +181,20 @@ mod tests {
             ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory)
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
-        assert_eq!(at(0.64, &KERNEL), KernelTiming::Asked(Span(1_562_500)));
+        assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
         // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, over the same arithmetic.
         let heavy = KernelProfile {
             bytes: 4_000_000,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &heavy), KernelTiming::Asked(Span(3_125_000)));
+        assert_eq!(at(0.64, &heavy), KernelTiming::Modeled(Span(3_125_000)));
         // Neither: what was recorded stays as it was.
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(at(0.64, &bare), KernelTiming::FellBack(Span(5_000_000)));
+        assert_eq!(at(0.64, &bare), KernelTiming::Fallback(Span(5_000_000)));
     }
 
     #[test]
@@ -226,12 +226,12 @@ mod tests {
             bytes: 0,
             ..KERNEL
         };
-        assert_eq!(price(bare), KernelTiming::FellBack(Span(5_000_000)));
+        assert_eq!(price(bare), KernelTiming::Fallback(Span(5_000_000)));
         let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..KERNEL
         };
-        assert_eq!(price(fp8), KernelTiming::FellBack(Span(5_000_000)));
+        assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
         // Without a duration to fall back to it has no price; without FLOPs its bytes are enough: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
@@ -242,7 +242,7 @@ mod tests {
             flops: 0,
             ..generated
         };
-        assert_eq!(price(moved), KernelTiming::Asked(Span(500_000)));
+        assert_eq!(price(moved), KernelTiming::Modeled(Span(500_000)));
         let none = PEAK.price(
             &KernelProfile {
                 dtype: None,
@@ -263,6 +263,6 @@ mod tests {
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
         let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory);
-        assert_eq!(price, KernelTiming::Asked(Span(1_250_000)));
+        assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
     }
 }

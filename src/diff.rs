@@ -1,7 +1,7 @@
 //! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
 //! of replay reports.
 //!
-//! Traces are compared in three steps. [`pairs`](mod@pairs) matches the nodes of the two traces;
+//! Traces are compared in three steps. [`matching`](mod@pairs) matches the nodes of the two traces;
 //! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
 //! ranks. A poor matching still gives true statements, merely more of them than necessary.
 //!
@@ -16,16 +16,16 @@
 //! ```
 
 mod align;
-mod alike;
-mod alone;
-mod classes;
+mod color_refinement;
 pub(crate) mod differences;
+mod equal_labels;
 mod fields;
-mod flood;
 mod labels;
-pub(crate) mod pairs;
+pub(crate) mod matching;
+mod propagate;
 pub(crate) mod render;
 pub(crate) mod reports;
+mod residual;
 mod same_ids;
 mod side;
 pub(crate) mod tally;

@@ -44,7 +44,7 @@
 //! ```
 
 use crate::collective::{CollectiveBackend, ScriptEvent};
-use crate::graph::{Graph, NodeKind, large};
+use crate::graph::{Graph, NodeKind, huge_pages};
 use crate::ids::NodeIndex;
 use crate::memory::{AccessEnd, MemoryAttachment, NetworkAttachment, RemoteMemoryModel};
 use crate::network::{
@@ -59,47 +59,47 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 mod agenda;
-mod as_recorded;
-mod asking;
+mod chunk_queues;
 mod chunks;
 mod collective_run;
 mod collectives;
-mod courses;
+mod compiled_replay;
+mod direction_matching;
 mod endpoints;
 mod error;
 mod event;
-mod folded;
-mod in_order;
+mod fast_forward;
 mod in_switch;
+mod insertion_order;
+mod launch_order;
 mod matching;
 mod messages;
 mod nodes;
 mod plan;
-mod prepared;
-mod queues;
-mod remote;
-mod rendezvous;
+mod recorded_comm;
+mod remote_memory;
+mod rendezvous_requests;
+mod schedule_cache;
 mod scripts;
 mod stuck;
-mod unpriced;
-mod ways;
+mod unpriced_kernels;
 
 pub use crate::compute::ComputeModel;
 pub use crate::network::NetworkKind as NetworkModel;
+pub use compiled_replay::{CompiledReplay, GroupView};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use plan::{CommTiming, PricingCoverage, ReplayOptions, place};
-pub use prepared::{CompiledReplay, GroupView};
 
 use agenda::Agenda;
+use chunk_queues::ChunkQueues;
 use collective_run::{CollectiveRun, OpSlab};
-use courses::ScheduleCache;
 use event::{Event, EventClass};
-use folded::InstantProgress;
-use in_order::IssueMismatch;
+use fast_forward::InstantProgress;
+use insertion_order::IssueMismatch;
+use launch_order::LaunchOrder;
 use messages::{MessageChannel, PendingSend};
 use plan::{ReplayPlan, SharedGraphPlan};
-use queues::ChunkQueues;
-use rendezvous::LaunchOrder;
+use schedule_cache::ScheduleCache;
 
 /// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
@@ -177,36 +177,36 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     observer: &'a mut O,
     agenda: Agenda,
     network: N,
-    manner: &'a mut M,
+    backend: &'a mut M,
     /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
-    asking: Option<u64>,
+    rts_bytes: Option<u64>,
     /// Whether members of a collective may run one stage in different directions or trees.
-    varies: bool,
+    mixed_directions: bool,
     remote: Option<RemoteMemoryModel>,
     /// Dimension of the network whose ports loads and stores share with messages, if any.
-    through: Option<usize>,
+    attached_dimension: Option<usize>,
     /// Ports that loads and stores which began in this round will use.
-    reaching: Vec<ServerId>,
+    approached_ports: Vec<ServerId>,
     /// Loads and stores that ended, until their completions are scheduled.
     ends: Vec<AccessEnd>,
     instances: Vec<RunningInstance<'a>>,
     /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
-    waiting: Vec<u32>,
+    dependencies_left: Vec<u32>,
     lanes: Vec<LaneState>,
-    turns: Vec<LaunchOrder>,
+    launch_orders: Vec<LaunchOrder>,
     pairs: Vec<MessageState>,
     channels: Vec<MessageChannel>,
     queues: ChunkQueues,
     ops: OpSlab,
     /// Messages that wait for their rendezvous request, by op.
-    held: BTreeMap<u32, NetworkMessage>,
+    withheld_sends: BTreeMap<u32, NetworkMessage>,
     /// Ops of those that are steps of collectives, by run, cell, stage and step.
     expected: BTreeMap<(u32, u32, u16, u32), u32>,
     /// Reason for which the replay cannot go on.
     refusal: Option<ReplayRefusal>,
     /// First collective that a member issued with another kind or size than the member before it.
     disagreement: Option<IssueMismatch>,
-    courses: ScheduleCache<M::Stage>,
+    schedules: ScheduleCache<M::Stage>,
     /// Number of collectives requested so far.
     requests: u32,
     runs: Vec<CollectiveRun>,
@@ -224,14 +224,14 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
     /// Chunks that began a stage and have not advanced in it yet: run and cell.
-    moved: Vec<(u32, u32)>,
+    begun_chunks: Vec<(u32, u32)>,
     /// Messages submitted at this instant.
-    leaving: Vec<PendingSend>,
+    pending_sends: Vec<PendingSend>,
     /// Runs answered by closed form that can still be materialized, and how many there have been.
-    folded: u32,
-    foldings: u32,
+    fast_forwarded: u32,
+    fast_forward_count: u32,
     /// Progress of the present instant.
-    reached: InstantProgress,
+    instant_progress: InstantProgress,
     completed: u64,
     outcome: ReplayOutcome,
 }
@@ -260,7 +260,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         manner: &'a mut M,
     ) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
-        let mut waiting = large::list(workload.nodes() as usize);
+        let mut waiting = huge_pages::huge_page_vec(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
         let mut lane_count = 0;
         for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
@@ -299,19 +299,19 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             observer,
             agenda: Agenda::default(),
             network,
-            asking: manner.asking(),
-            varies: M::IN_ORDER && manner.varies(),
-            manner,
+            rts_bytes: manner.rts_bytes(),
+            mixed_directions: M::IN_ORDER && manner.matches_by_sender(),
+            backend: manner,
             remote: remote.map(|memory| RemoteMemoryModel::new(memory, npus, met)),
-            through,
-            reaching: Vec::new(),
+            attached_dimension: through,
+            approached_ports: Vec::new(),
             ends: Vec::new(),
             instances,
-            waiting,
+            dependencies_left: waiting,
             lanes: std::iter::repeat_with(LaneState::default)
                 .take(lane_count as usize)
                 .collect(),
-            turns: plan.groups.iter().map(LaunchOrder::new).collect(),
+            launch_orders: plan.groups.iter().map(LaunchOrder::new).collect(),
             pairs: match M::IN_ORDER {
                 true => Vec::new(),
                 false => vec![MessageState::default(); plan.pairs as usize],
@@ -321,11 +321,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                 .collect(),
             queues: ChunkQueues::default(),
             ops: OpSlab::default(),
-            held: BTreeMap::new(),
+            withheld_sends: BTreeMap::new(),
             expected: BTreeMap::new(),
             refusal: None,
             disagreement: None,
-            courses: ScheduleCache::default(),
+            schedules: ScheduleCache::default(),
             requests: 0,
             runs: Vec::new(),
             free_runs: Vec::new(),
@@ -335,11 +335,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             freed: Vec::new(),
             notices: Vec::new(),
             round: Vec::new(),
-            moved: Vec::new(),
-            leaving: Vec::new(),
-            folded: 0,
-            foldings: 0,
-            reached: InstantProgress::default(),
+            begun_chunks: Vec::new(),
+            pending_sends: Vec::new(),
+            fast_forwarded: 0,
+            fast_forward_count: 0,
+            instant_progress: InstantProgress::default(),
             completed: 0,
             outcome: ReplayOutcome {
                 makespan: Span::ZERO,
@@ -377,27 +377,27 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                 self.settle_memory(now);
                 continue;
             }
-            self.hand_out(now);
+            self.dispatch_ready(now);
             if now > instant {
-                (instant, self.reached) = (now, InstantProgress::default());
+                (instant, self.instant_progress) = (now, InstantProgress::default());
             }
-            self.reached.rounds += 1;
+            self.instant_progress.rounds += 1;
             // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
             self.send(now);
             if !self.arrivals.is_empty() && !self.agenda.has(now) {
-                self.reached.settle();
+                self.instant_progress.settle();
                 self.settle(now);
                 self.send(now);
             }
             if self.settle_memory(now) {
-                self.reached.settle();
+                self.instant_progress.settle();
             }
         }
         let disagreement = self.disagreement();
         if let Some(refusal) = self.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.completed < self.waiting.len() as u64 {
+        if self.completed < self.dependencies_left.len() as u64 {
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         self.outcome.nodes = self.completed;
@@ -412,10 +412,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         self.agenda.take(&mut round);
         if M::IN_ORDER {
             for &event in &round {
-                self.happen(now, event);
+                self.handle_in_order(now, event);
             }
         } else {
-            self.arrange(&mut round);
+            self.sort_round(&mut round);
             for &event in &round {
                 self.handle(now, event, 0);
             }
@@ -426,12 +426,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
     /// Submits the messages of this instant, and reserves ports for loads and stores that began.
     #[inline]
     fn send(&mut self, now: Time) {
-        if !self.reaching.is_empty() {
-            self.reach_ports(now);
+        if !self.approached_ports.is_empty() {
+            self.announce_accesses(now);
         }
-        if !self.leaving.is_empty() {
-            self.unfold_touched(now);
-            self.hand_over(now);
+        if !self.pending_sends.is_empty() {
+            self.materialize_touched(now);
+            self.submit_pending(now);
         }
     }
 
@@ -440,15 +440,17 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         match event.class() {
             EventClass::Alarm => unreachable!("it is taken apart before"),
             EventClass::Opened => self.credit(now, event.rank(), event.payload(), detail),
-            EventClass::Attended => self.attended(now, event.rank(), event.payload(), detail),
+            EventClass::EndpointDone => {
+                self.on_endpoint_done(now, event.rank(), event.payload(), detail)
+            }
             EventClass::Reduced => self.credit(now, event.rank(), event.payload(), 1),
-            EventClass::Found => self.hear(now, event.rank(), event.payload()),
-            EventClass::Asked => self.release(now, event.payload()),
-            EventClass::Cue => {
-                let cue = ScriptEvent::Over { part: detail };
+            EventClass::Found => self.on_receive(now, event.rank(), event.payload()),
+            EventClass::Requested => self.release_send(now, event.payload()),
+            EventClass::ScriptEvent => {
+                let cue = ScriptEvent::OpCompleted { part: detail };
                 self.play(now, event.rank(), event.payload(), cue);
             }
-            EventClass::Taken => self.taken(now, event.payload()),
+            EventClass::ScriptReceived => self.taken(now, event.payload()),
             EventClass::Settle => self.settle_in_order(now, event.payload()),
             EventClass::Vacant => self.end_member(now, event.rank(), event.payload()),
             EventClass::Bus => self.bus_event(now, event.rank(), event.payload()),

@@ -13,4 +13,4 @@ mod temporary;
 pub use output::OutputFile;
 pub use outputs::{OutputClaim, OutputHandle, OutputSet, numbered};
 pub use target::identity;
-pub use temporary::{postponed, remove_temporaries};
+pub use temporary::{defer_signal, remove_temporaries};

@@ -16,23 +16,23 @@ use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
 
-pub mod around;
 pub mod builder;
+pub mod captured_timeline;
+mod csr;
 pub mod cycle;
 pub mod dot;
-mod et;
+pub mod huge_pages;
 mod intern;
-pub mod large;
-pub mod outline;
-pub mod recorded;
-mod rows;
+pub mod neighbourhood;
+pub mod raw_trace;
+mod read;
 mod visit;
 
 pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+pub use captured_timeline::CapturedTimeline;
+pub use csr::Csr;
 pub use intern::{IdMap, Interner, NameTable, fingerprint};
-pub use outline::RawTrace;
-pub use recorded::CapturedTimeline;
-pub use rows::Csr;
+pub use raw_trace::RawTrace;
 pub use visit::BothDirections;
 
 /// Type of a node.
@@ -255,7 +255,7 @@ impl Graph {
     }
 
     /// Returns the recorded time that a communication node waited for its peers, before and in addition to
-    /// [`Self::recorded`].
+    /// [`Self::captured_timeline`].
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {
         let wait = self.waits.get(node.index());

@@ -148,7 +148,7 @@ impl GroupExtent {
 
     /// Returns true if the members of a line lie evenly around a ring of more than two NPUs, so that each has one
     /// neighbour on either side, and the route from the last to the first continues around the ring.
-    pub fn goes_round(&self, phase: &GroupPhase, topology: &Topology) -> bool {
+    pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
         if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {
             return false;
@@ -271,7 +271,7 @@ mod tests {
             (&[0, 18], false),
         ] {
             let e = GroupExtent::new(&npus(members), &t);
-            assert_eq!(e.goes_round(&e.phases[0], &t), round, "{members:?}");
+            assert_eq!(e.closes_ring(&e.phases[0], &t), round, "{members:?}");
         }
     }
 

@@ -16,17 +16,17 @@ macro_rules! show {
 }
 
 show! {
-    astra_sim: custom logging;
+    astra_sim: custom_algorithm logging;
     bounds: allocator;
     collective: auto;
     compute;
     config;
-    diff: differences pairs render reports tally;
+    diff: differences matching render reports tally;
     edit: anonymise audit scale slice;
     engine;
     files;
     generate: chain collective data_parallel memory p2p plan schedule sharding training;
-    graph: around builder cycle dot large outline recorded;
+    graph: neighbourhood builder cycle dot huge_pages raw_trace captured_timeline;
     group;
     ids;
     inspect;
@@ -37,7 +37,7 @@ show! {
     network;
     report: breakdown busy collectives compare csv json memory npus operators spans summary table text timeline;
     topology;
-    trace: attr error file form groups job labels older op proto put registry rewrite roles salvage scan source tensors text wire write;
+    trace: attr error file format groups job labels old_schemas op proto encoder signal_safe_list rewrite roles salvage scan source tensors text wire write;
     units;
     validate;
     workload;

@@ -17,7 +17,7 @@ use crate::generate::{self, GenerateError, WorkloadPattern};
 use crate::machine::Machine;
 use crate::report::summary::HashedInput;
 use crate::report::{self, Report};
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use crate::workload::{MissingRankPolicy, Workload, WorkloadError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs say different things of a group.
-    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups", .file.display(), shown(.group))]
+    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups", .file.display(), escape(.group))]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -144,7 +144,7 @@ impl Job {
     ) -> Result<Report, ReplayError> {
         let absent = self.absent;
         let options = ReplayOptions {
-            absent,
+            missing_ranks: absent,
             ..options.clone()
         };
         replay(&self.workload, machine, &options)

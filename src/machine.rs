@@ -18,10 +18,10 @@ use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
-use assign::ClassAssignment;
+use class_assignment::ClassAssignment;
 
-mod assign;
 mod build;
+mod class_assignment;
 mod error;
 mod preset;
 

@@ -14,29 +14,29 @@ use crate::topology::Topology;
 use crate::units::{Bandwidth, Bytes, Span};
 use std::fmt;
 
-mod chunks;
+mod channel_stream;
+mod chunked_access;
+mod fair_sharing;
 mod hierarchical;
-mod layout;
-mod lines;
 mod local;
 mod mesh;
+mod network_attachment;
 mod per_node;
 mod per_npu;
 mod pool;
+mod pool_layout;
+mod remote;
 mod ring;
-mod running;
-mod sharing;
 mod switch;
-mod through;
 
-pub use chunks::PortRequest;
+pub use chunked_access::PortRequest;
+pub use fair_sharing::AccessEnd;
 pub use hierarchical::HierarchicalPool;
 pub use mesh::MeshPool;
+pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
+pub use remote::{RemoteMemoryAccess, RemoteMemoryModel};
 pub use ring::RingPool;
-pub use running::{RemoteMemoryAccess, RemoteMemoryModel};
-pub use sharing::AccessEnd;
 pub use switch::{SwitchLevel, SwitchPool};
-pub use through::{MOST_CHUNKS, NetworkAttachment};
 
 /// The memory of one NPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,7 +164,7 @@ impl RemoteMemory {
             // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
             _ => through.chunk().0 as f64,
         };
-        Some(chunks::count(bytes as f64, piece))
+        Some(chunked_access::count(bytes as f64, piece))
     }
 }
 

@@ -93,15 +93,15 @@ pub struct LayerOperator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
     /// Every member does all of it; with sequence parallelism, each its part of the tokens.
-    Whole,
+    Replicated,
     /// By outputs: each member has some columns of the weights, needs the whole input, and its part of the
     /// input's gradient is summed over members.
-    Outputs,
+    ColumnParallel,
     /// By inputs: each member has some rows of the weights, and outputs are summed over members.
-    Inputs,
+    RowParallel,
     /// Inside a sharded region, between an operator sharded by outputs and one sharded by inputs: heads, columns of
     /// an activation.
-    Between,
+    InsideRegion,
 }
 
 /// Computation of an operator with its sizes per sample.

@@ -9,19 +9,19 @@ use crate::topology::NetworkPath;
 use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 
+mod contended;
 mod contention_free;
 mod links;
 mod ports;
-#[cfg(test)]
-mod rig;
 mod servers;
-mod trains;
+#[cfg(test)]
+mod test_harness;
 
+pub use contended::ContendedNetwork;
 pub use contention_free::ContentionFreeNetwork;
 pub use links::LinkNetwork;
 pub use ports::PortNetwork;
 pub use servers::{ServerId, ServerTable};
-pub use trains::ContendedNetwork;
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,7 +192,7 @@ pub trait NetworkBackend {
     /// Returns true if messages among `members` members of one line along `dimension` never delay one another while
     /// each member sends at most one and receives at most one at a time; with `neighbours`, each sends to the next of
     /// the line, and the last to the first.
-    fn keeps_apart(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
+    fn is_conflict_free(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
 
     /// Returns true if the links or ports of `npu` along `dimension` are idle: nothing passes them, no message in
     /// flight will, and they are not reserved.
@@ -201,10 +201,10 @@ pub trait NetworkBackend {
     }
 
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
-    fn claim(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
+    fn reserve(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
 
     /// Returns the lowest reservation that a message between `ends` would touch, if any.
-    fn claimed(&self, _ends: (Npu, Npu)) -> Option<u32> {
+    fn reservation(&self, _ends: (Npu, Npu)) -> Option<u32> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
 //!
-//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`form`]) are converted when a
-//! file is opened: files of 2023 are upgraded ([`older`]), text is parsed ([`text`]), and the sound records of
+//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`format`]) are converted when a
+//! file is opened: files of 2023 are upgraded ([`old_schemas`]), text is parsed ([`text`]), and the sound records of
 //! damaged files are kept on request ([`salvage`]). So everything behind that needs two readers only. [`scan`]
 //! borrows from the mapped file, makes one pass over its bytes and allocates nothing; it feeds the graph
 //! builder. [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
@@ -24,26 +24,26 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub(crate) mod attr;
+pub(crate) mod encoder;
 pub(crate) mod error;
+mod escape;
 mod family;
 pub(crate) mod file;
-pub(crate) mod form;
+pub(crate) mod format;
 pub(crate) mod groups;
 pub(crate) mod job;
 pub(crate) mod labels;
-pub(crate) mod older;
+pub(crate) mod old_schemas;
 pub(crate) mod op;
-mod origins;
 pub(crate) mod proto;
-pub(crate) mod put;
-pub(crate) mod registry;
 pub(crate) mod rewrite;
 pub(crate) mod roles;
 pub(crate) mod salvage;
 pub(crate) mod scan;
-mod shape;
-mod shown;
+mod schema_layout;
+pub(crate) mod signal_safe_list;
 pub(crate) mod source;
+mod source_map;
 pub(crate) mod tensors;
 pub(crate) mod text;
 mod utf8;
@@ -51,14 +51,14 @@ pub(crate) mod wire;
 pub(crate) mod write;
 
 pub use error::{TraceError, TraceLocation};
+pub use escape::{escape, escaped, is_harmful};
 pub use family::{family, of_any_micro_batch};
 pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover};
 pub use labels::{NodeLabels, TrainingPhase};
-pub use older::SchemaGeneration;
+pub use old_schemas::SchemaGeneration;
 pub use op::{GroupName, MemoryLocation, Op};
-use origins::SourceMap;
 pub use scan::NodeView;
-pub use shown::{escaped, is_harmful, shown};
+use source_map::SourceMap;
 pub use tensors::{MemoryChanges, TensorClass};
 pub use write::{Sink, TraceWriter};
 

@@ -260,7 +260,7 @@ impl BufferShare {
 
     /// The share of another buffer of `bytes`, divided into the same number of parts.
     #[inline]
-    pub const fn of(self, bytes: u64) -> Self {
+    pub const fn with_bytes(self, bytes: u64) -> Self {
         Self {
             bytes,
             parts: self.parts,

@@ -27,11 +27,11 @@ use crate::graph::DependencyPolicy;
 use crate::trace::groups::DeclaredGroups;
 
 mod allocations;
-mod circle;
 mod collectives;
-mod edges;
-mod facts;
-mod findings;
+mod communication;
+mod deadlock;
+mod defects;
+mod dependencies;
 mod groups;
 mod job;
 mod json;
@@ -44,7 +44,7 @@ mod text;
 mod trace;
 mod wait;
 
-pub use findings::{Defect, DefectCounts, DefectLocation, DefectLog};
+pub use defects::{Defect, DefectCounts, DefectLocation, DefectLog};
 pub use job::job;
 pub use json::render as to_json;
 pub use kind::{DefectKind, Severity};

@@ -4,7 +4,7 @@
 //! operators around them the name of the group; `record_param_comms`, which NCCL writes, everything. The time in
 //! flight is that of gloo's intervals, or of NCCL's kernels.
 
-use super::rank::{NONE, RankTimeline};
+use super::rank_timeline::{NONE, RankTimeline};
 use crate::trace::CollectiveKind;
 
 mod args;

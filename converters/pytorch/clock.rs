@@ -8,9 +8,9 @@
 //! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies within the bounds,
 //! and is not applied.
 
+use super::call_matching::CallMatches;
 use super::calls::{CommCall, CommCalls};
-use super::meet::CallMatches;
-use super::rank::RankTimeline;
+use super::rank_timeline::RankTimeline;
 use std::collections::BTreeMap;
 
 /// Clock offset of a rank against the reference, which is the first rank.

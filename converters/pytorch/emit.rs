@@ -1,12 +1,12 @@
 //! Emission of a rank's activities as nodes of a trace.
 
+use super::activities::{Activities, Activity, ActivityKind, ActivityLane};
 use super::calls::{CommCalls, CommOp, dtype};
-use super::effort::{OpCost, OpCosts};
+use super::group_inference::JobGroup;
 use super::kineto::EventCategory;
-use super::members::JobGroup;
-use super::rank::{HostIntervalKind, NONE, RankTimeline};
-use super::times::CallTime;
-use super::works::{Activities, Activity, ActivityKind, ActivityLane};
+use super::op_cost::{OpCost, OpCosts};
+use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::transfer_times::CallTime;
 use crate::trace::scan::NodeView;
 use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
 use crate::trace::{Dtype, GroupName, Op, TraceError};
@@ -58,7 +58,7 @@ fn order(works: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = works.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
-    let mut edges = works.causes.clone();
+    let mut edges = works.dependencies.clone();
     for (&work, call) in made.filter(|&(&work, _)| work != NONE) {
         if let Some(before) = last.insert((call.group, call.is_message()), work) {
             edges.push((before, work));
@@ -68,7 +68,7 @@ fn order(works: &Activities, calls: &CommCalls) -> Vec<u32> {
     match order.len() == works.list.len() {
         true => order,
         // A call that had ended before an earlier one began: dependencies take precedence.
-        false => sorted(works, works.causes.clone()),
+        false => sorted(works, works.dependencies.clone()),
     }
 }
 
@@ -89,7 +89,7 @@ fn sorted(works: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
         (
-            works.list[work as usize].asked,
+            works.list[work as usize].submitted,
             works.list[work as usize].begin,
             work,
         )
@@ -143,8 +143,10 @@ pub fn write<W: Write>(
         let piece = &works.list[work as usize];
         causes.clear();
         // Dependencies are sorted by their dependent, so those of one activity are adjacent.
-        let from = works.causes.partition_point(|&(_, effect)| effect < work);
-        let own = works.causes[from..]
+        let from = works
+            .dependencies
+            .partition_point(|&(_, effect)| effect < work);
+        let own = works.dependencies[from..]
             .iter()
             .take_while(|&&(_, effect)| effect == work);
         let mut last = None;
@@ -164,7 +166,7 @@ pub fn write<W: Write>(
 /// Returns the end of an activity in a replay that reproduces the capture.
 fn end_of(works: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let piece = &works.list[work as usize];
-    match piece.doing {
+    match piece.kind {
         ActivityKind::Call(call) => {
             let time = &job.times[call as usize];
             calls.list[call as usize]
@@ -248,7 +250,7 @@ impl ActivityEmitter<'_> {
     ) -> Result<(), TraceError> {
         let mut extra = NodeExtras::default();
         let mut attributes: Vec<NamedAttribute<'_>> = Vec::new();
-        let (item, name) = match piece.doing {
+        let (item, name) = match piece.kind {
             ActivityKind::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
             }
@@ -287,7 +289,7 @@ impl ActivityEmitter<'_> {
             }
         }
         let op = self.op(piece);
-        if let ActivityKind::Call(call) = piece.doing {
+        if let ActivityKind::Call(call) = piece.kind {
             let asked = &self.calls.list[call as usize].asked;
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
@@ -296,7 +298,7 @@ impl ActivityEmitter<'_> {
         let mut view = NodeView::new(self.ids[work as usize], name, op);
         view.lane = Some(self.lane(piece));
         view.delay = Span::from_ns(delay);
-        match piece.doing {
+        match piece.kind {
             ActivityKind::Call(call) => {
                 let time = &self.job.times[call as usize];
                 view.recorded = Span::from_ns(time.transfer);
@@ -324,7 +326,7 @@ impl ActivityEmitter<'_> {
     }
 
     fn op(&self, piece: &Activity) -> Op<'_> {
-        match piece.doing {
+        match piece.kind {
             ActivityKind::End(_) => Op::Host,
             ActivityKind::Device(device) => self.kernel(device),
             ActivityKind::Item(item) => match self.rank.items[item as usize].role {
@@ -363,7 +365,7 @@ impl ActivityEmitter<'_> {
         // The launch is a call of the driver inside the operator that the kernel belongs to.
         let operator = self.rank.items[own.launch as usize].parent;
         let (effort, dtype) = match event.category {
-            EventCategory::Kernel if self.efforts.carries(operator, index) => {
+            EventCategory::Kernel if self.efforts.is_charged(operator, index) => {
                 (self.efforts.of(operator), self.dtype(operator))
             }
             EventCategory::Kernel => (OpCost::default(), None),

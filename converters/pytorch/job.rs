@@ -10,11 +10,11 @@ use crate::trace::file::CompressedWriter;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-mod joined;
-mod part;
+mod job_capture;
+mod rank_capture;
 
-use joined::JobCapture;
-use part::RankCapture;
+use job_capture::JobCapture;
+use rank_capture::RankCapture;
 
 /// What to convert.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +51,7 @@ pub fn convert(
         let out = job.write(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
-        written.push((job.ranks[i].rank, files.keep(file)?));
+        written.push((job.ranks[i].rank, files.finish(file)?));
     }
     Ok((job.summary, written))
 }

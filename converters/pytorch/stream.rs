@@ -4,15 +4,15 @@
 //! that runs over the window's end is parsed again after the window has moved. So memory is that of the window, which
 //! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
 
-mod place;
+mod located_element;
 mod window;
 
-use super::mend::{NameLayout, mend};
+use super::name_repair::{NameLayout, repair_name};
 use super::{JsonRepair, JsonRepairKind, number};
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
-use place::{DAMAGED, excerpt, explain, refused};
-pub(super) use place::{LocatedElement, integer};
+use located_element::{DAMAGED, excerpt, explain, refused};
+pub(super) use located_element::{LocatedElement, integer};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::Path;
@@ -173,7 +173,7 @@ impl JsonWalker<'_> {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
             }
-            let Some(mended) = mend(text, &F::LAYOUT) else {
+            let Some(mended) = repair_name(text, &F::LAYOUT) else {
                 return Err(explain(text, offset, &error));
             };
             let before = mended.text.len();

@@ -1,14 +1,14 @@
 //! Summary of a conversion: counts of what was read, joined, kept, left out and inferred.
 
+use super::activities::{Activities, DependencyStats};
+use super::call_matching::CallMatches;
 use super::calls::{CommCalls, CommOp};
 use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
-use super::link::EventLinks;
-use super::meet::CallMatches;
-use super::members::{GroupInference, JobGroup};
-use super::rank::{HostIntervalKind, RankTimeline};
-use super::times::{CallTime, TimeAnomalies};
-use super::works::{Activities, DependencyStats};
+use super::event_links::EventLinks;
+use super::group_inference::{GroupInference, JobGroup};
+use super::rank_timeline::{HostIntervalKind, RankTimeline};
+use super::transfer_times::{CallTime, TimeAnomalies};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -129,11 +129,11 @@ impl ConversionSummary {
             per_group[meeting.group as usize] += 1;
         }
         let mut alone = BTreeMap::new();
-        for (_, reason) in &meetings.alone {
+        for (_, reason) in &meetings.unmatched {
             *alone.entry(*reason).or_default() += 1;
         }
         let of = |map: &BTreeMap<u32, u64>, i: usize| map.get(&(i as u32)).copied().unwrap_or(0);
-        let absent = |m: &&super::meet::MatchedCollective| {
+        let absent = |m: &&super::call_matching::MatchedCollective| {
             m.members.len() < groups[m.group as usize].ranks.len()
         };
         let partial = meetings.collectives.iter().filter(absent).count() as u64;
@@ -220,7 +220,7 @@ impl RankConversion {
             format!(
                 "{file}, byte {}: {what}: `{}`",
                 repair.offset,
-                crate::trace::shown(&repair.text)
+                crate::trace::escape(&repair.text)
             )
         });
         Self {
@@ -250,7 +250,7 @@ impl RankConversion {
                 .cloned()
                 .collect(),
             lanes: (rank.threads.len() as u64, streams.len() as u64),
-            found: works.found,
+            found: works.stats,
             offset,
             written,
             captured_ns,

@@ -125,7 +125,7 @@ impl AstraCollectives {
                 "a receive for each send, with the same tag and size",
             ));
         }
-        match algorithm.stranger(members) {
+        match algorithm.unknown_peer(members) {
             Some(peer) => Err((
                 format!(
                     "its custom algorithm names peer {peer}, and its group has {members} members"
@@ -140,7 +140,7 @@ impl AstraCollectives {
     /// effect: a custom algorithm has no dimensions, and a `one…` algorithm takes all NPUs if the mask has its place
     /// in the list. Also returns whether the original carries the collective out at all, which it does not if the
     /// mask has no place of the list.
-    pub(super) fn parting(
+    pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,
         mask: u32,
@@ -178,7 +178,7 @@ impl AstraCollectives {
             }
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => return Ok(()),
         };
-        if self.can(algorithm, kind, members, several) {
+        if self.is_supported(algorithm, kind, members, several) {
             return Ok(());
         }
         if !members.is_power_of_two() {
@@ -211,7 +211,7 @@ impl AstraCollectives {
 
     /// Returns whether an algorithm can carry out a collective among `members`, which may be one dimension of
     /// `several`.
-    pub(super) fn can(
+    pub(super) fn is_supported(
         &self,
         algorithm: AstraAlgorithm,
         kind: CollectiveKind,

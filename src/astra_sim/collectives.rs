@@ -32,7 +32,7 @@
 //! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the first, so
 //! that NPUs which join them in different orders do not wait for each other, and they are matched in program order.
 
-use super::beyond::{EndlessWait, IssueCounts};
+use super::endless_waits::{EndlessWait, IssueCounts};
 use super::program::QueueSlot;
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
@@ -46,7 +46,7 @@ use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span};
 use std::collections::BTreeMap;
 
-mod manner;
+mod backend;
 
 /// Counters of one level of one NPU.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,7 +142,7 @@ impl AstraCollectives {
         };
         if !own.quirks.has(Quirk::ShortList) {
             // Lists are final from here on: every look-up sees the extended ones.
-            own.lengthen();
+            own.extend_lists();
         }
         own
     }
@@ -153,7 +153,7 @@ impl AstraCollectives {
     }
 
     /// Extends each list to all dimensions by its last name, or by a ring where that cannot be.
-    fn lengthen(&mut self) {
+    fn extend_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
             (CollectiveKind::AllReduce, &mut lists.all_reduce),
@@ -165,7 +165,7 @@ impl AstraCollectives {
                 continue;
             };
             for &size in self.sizes.get(list.len()..).unwrap_or_default() {
-                let algorithm = match self.can(last.algorithm, kind, size, true) {
+                let algorithm = match self.is_supported(last.algorithm, kind, size, true) {
                     true => last.algorithm,
                     false => AstraAlgorithm::Ring,
                 };
@@ -349,7 +349,7 @@ impl AstraCollectives {
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;
-            let algorithm = match self.can(algorithm, kind, size, several) {
+            let algorithm = match self.is_supported(algorithm, kind, size, several) {
                 true => algorithm,
                 false => AstraAlgorithm::Ring,
             };

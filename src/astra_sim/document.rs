@@ -1,7 +1,7 @@
 //! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
 //! line.
 
-use super::error::{InputError, InputNote, did_you_mean, quoted, shown};
+use super::error::{InputError, InputNote, did_you_mean, escape, quoted};
 use super::{json, yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -145,7 +145,7 @@ impl<'f> InputDocument<'f> {
         self.notes.push(InputNote {
             file: self.file.to_owned(),
             line,
-            key: shown(key),
+            key: escape(key),
             why: why.into(),
         });
     }
@@ -154,7 +154,7 @@ impl<'f> InputDocument<'f> {
         self.notes.push(InputNote {
             file: self.file.to_owned(),
             line: Some(line),
-            key: shown(key),
+            key: escape(key),
             why,
         });
     }
@@ -163,7 +163,7 @@ impl<'f> InputDocument<'f> {
         InputError::Key {
             file: self.file.to_owned(),
             line,
-            key: shown(key),
+            key: escape(key),
             why,
         }
     }

@@ -119,7 +119,7 @@ pub(super) fn one_line(why: &str) -> String {
 }
 
 /// Formats a key for messages: bare if it looks like one.
-pub(super) fn shown(key: &str) -> String {
+pub(super) fn escape(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
         true => key.to_owned(),

@@ -1,6 +1,6 @@
 //! The file of communicator groups: members by group number, in the order of the file.
 
-use super::error::{InputError, InputNote, shown};
+use super::error::{InputError, InputNote, escape};
 use super::json::{RawJsonEntry, raw_entries, syntax};
 use crate::ids::MAX_NPUS;
 use crate::trace::groups::DeclaredGroups;
@@ -40,7 +40,7 @@ impl CommGroupFile {
                 notes.push(InputNote {
                     file: file.to_owned(),
                     line: Some(line),
-                    key: shown(&entry.key),
+                    key: escape(&entry.key),
                     why: format!("ignored, because line {} has the group again", entry.line),
                 });
             }
@@ -105,7 +105,7 @@ fn members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, InputError>
             return Err(InputError::Key {
                 file: file.to_owned(),
                 line,
-                key: shown(&entry.key),
+                key: escape(&entry.key),
                 why: format!("{why}; expected a list of ranks such as [0, 1]"),
             });
         }
@@ -129,7 +129,7 @@ fn refuse(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
     InputError::Key {
         file: file.to_owned(),
         line: entry.line,
-        key: shown(&entry.key),
+        key: escape(&entry.key),
         why: why.to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use super::tensors::{RankTensors, TensorUse};
 use crate::units::Time;
 use std::collections::BTreeMap;
 
-mod picture;
+mod chrome_trace;
 
 /// A completed node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl<'a> TensorMemory<'a> {
         let mut known = vec![None; tensors.names.len()];
         for node in ran {
             for one in tensors.of(node.id) {
-                memory.used(one, node, &mut known[one.tensor as usize]);
+                memory.record_use(one, node, &mut known[one.tensor as usize]);
             }
         }
         memory.add_up();
@@ -80,7 +80,7 @@ impl<'a> TensorMemory<'a> {
     }
 
     /// Records the access `one` of the node `by`; `known` is the index of the tensor's lifetime, if it has one.
-    fn used(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
+    fn record_use(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
         let access = TensorAccess {
             tensor: one.tensor,
             by,

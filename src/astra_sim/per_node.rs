@@ -1,7 +1,7 @@
 //! The file of trace prefixes that give the custom algorithms of single collective nodes.
 
 use super::document::InputValue;
-use super::error::{InputError, InputNote, shown};
+use super::error::{InputError, InputNote, escape};
 use super::yaml;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl PerNodeFile {
             let error = |why: String| InputError::Key {
                 file: file.to_owned(),
                 line: entry.line,
-                key: shown(&entry.key),
+                key: escape(&entry.key),
                 why,
             };
             let digits = entry.key.bytes().all(|b| b.is_ascii_digit());

@@ -154,7 +154,7 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 }
 
 /// Returns the distance from `other` to the member in `seat`, or back from there.
-fn apart(other: u32, seat: LinePosition, backward: bool) -> u32 {
+fn distance_between(other: u32, seat: LinePosition, backward: bool) -> u32 {
     let (from, to) = match backward {
         false => (other, seat.index),
         true => (seat.index, other),
@@ -260,7 +260,7 @@ impl AstraPhase {
                     amount: self.amount,
                     after: step.after,
                     arrived: 0,
-                    heard: step.heard,
+                    recv_posted: step.heard,
                 });
             }
         };
@@ -270,7 +270,7 @@ impl AstraPhase {
             amount,
             after,
             arrived,
-            heard: i + 1,
+            recv_posted: i + 1,
         })
     }
 
@@ -325,7 +325,7 @@ impl AstraPhase {
         }
         let message = |of: &Self, i| {
             let step = of.step(turn, seat, i);
-            step.map(|step| (step.to, step.amount, step.heard))
+            step.map(|step| (step.to, step.amount, step.recv_posted))
         };
         (0..count).all(|i| message(self, i) == message(other, i))
     }
@@ -347,7 +347,7 @@ impl AstraPhase {
             AstraAlgorithm::Direct { .. } => {
                 let others = seat.size - 1;
                 let round = heard.checked_sub(1)? / others;
-                Some(round * others + apart(from, seat, turn.backward))
+                Some(round * others + distance_between(from, seat, turn.backward))
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
@@ -376,7 +376,7 @@ impl AstraPhase {
             }
             AstraAlgorithm::Direct { .. } => {
                 let others = seat.size - 1;
-                let distance = apart(to, seat, !turn.backward);
+                let distance = distance_between(to, seat, !turn.backward);
                 Some(step / others * others + distance - 1)
             }
             AstraAlgorithm::HalvingDoubling => Some(step),
@@ -430,7 +430,7 @@ impl AstraPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::of(turn, seat);
             return match of {
-                TransferCause::Beginning => load(self.amount, true, false, false),
+                TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
                     // The result of two children returns once, after the second.
                     let first_child = r == 0 && role.receives() > 1;
@@ -442,7 +442,7 @@ impl AstraPhase {
         let rounds = self.rounds(seat);
         // All packets that a member begins with are the first of a round.
         let p = match of {
-            TransferCause::Beginning => 0,
+            TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {

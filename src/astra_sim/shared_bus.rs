@@ -143,7 +143,7 @@ impl SharedBus {
             _ => self.reduced(now, side, clock),
         };
         if ended.is_none() {
-            self.go_on_after(now, event, clock);
+            self.continue_after(now, event, clock);
         }
         ended
     }
@@ -152,17 +152,17 @@ impl SharedBus {
     pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         // What crossed the inner bus may have made the outer side ready to send.
         if event / 3 >= INNER_NPU as u32 {
-            self.go_on(now, NPU, clock);
+            self.start_next(now, NPU, clock);
         }
-        self.go_on_after(now, event, clock);
+        self.continue_after(now, event, clock);
     }
 
-    fn go_on_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
+    fn continue_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         let side = (event / 3) as usize;
         if event % 3 == REDUCED {
             self.reduce(now, side, clock);
         }
-        self.go_on(now, side, clock);
+        self.start_next(now, side, clock);
     }
 
     /// Sends a transfer over the inner bus from `side`.
@@ -191,11 +191,11 @@ impl SharedBus {
         clock: &mut impl BusScheduler,
     ) {
         self.sides[side].sends.push_back(transfer);
-        self.go_on(now, side, clock);
+        self.start_next(now, side, clock);
     }
 
     /// Starts the next transfer of a free side, unless its partner goes first.
-    fn go_on(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
@@ -203,7 +203,7 @@ impl SharedBus {
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy partner takes its turn when it becomes free.
             if other.state == BusSideState::Free {
-                self.go_on(now, partner(side), clock);
+                self.start_next(now, partner(side), clock);
             }
             return;
         }
@@ -299,13 +299,13 @@ impl SharedBus {
                 transfer.round_trip = false;
                 state.sends.push_back(transfer);
             }
-            _ => return self.through(now, transfer, clock),
+            _ => return self.inner_bus_done(now, transfer, clock),
         }
         None
     }
 
     /// Continues a transfer that is through the inner bus.
-    fn through(
+    fn inner_bus_done(
         &mut self,
         now: Time,
         transfer: QueuedTransfer,
@@ -319,7 +319,7 @@ impl SharedBus {
                 self.reduce(now, NPU, clock);
             }
         }
-        self.go_on(now, NPU, clock);
+        self.start_next(now, NPU, clock);
         None
     }
 

@@ -152,8 +152,8 @@ impl TensorReader {
             let Some(bytes) = leading_number(size) else {
                 let why = format!(
                     "its `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
-                    crate::trace::shown(size),
-                    crate::trace::shown(name),
+                    crate::trace::escape(size),
+                    crate::trace::escape(name),
                     u64::MAX
                 );
                 return Err(TraceError::refused(id, why, HINT));
@@ -174,7 +174,7 @@ impl TensorReader {
             if write && let Some(first) = self.writers.insert(tensor, id) {
                 let why = format!(
                     "it writes the tensor `{}`, and so does node {first}; the original aborts",
-                    crate::trace::shown(name)
+                    crate::trace::escape(name)
                 );
                 let hint = "a name of its own for each result, as STG writes it";
                 return Err(TraceError::refused(id, why, hint));

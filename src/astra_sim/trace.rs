@@ -184,21 +184,21 @@ impl TraceReaderState<'_> {
                 if let Op::Message { receive: true, .. } = node.op {
                     node.lane = Some(self.own_lane());
                 }
-                self.part(node);
+                self.separate_lanes(node);
                 node.op = timed(match node.op {
                     Op::Memory { .. } => MEMORY,
-                    Op::Nothing => NOTHING,
+                    Op::NoOp => NOTHING,
                     _ => COMMUNICATION,
                 });
             }
             // It holds the lane of communication, and ends at once.
-            Op::Nothing => {
+            Op::NoOp => {
                 node.op = timed(NOTHING);
                 node.recorded = Span::ZERO;
             }
             Op::Memory { place, .. } => {
                 *place = MemoryLocation::Remote;
-                self.part(node);
+                self.separate_lanes(node);
             }
             Op::Message { bytes, .. } if *bytes == 0 => {
                 return Err(TraceError::refused(
@@ -207,12 +207,12 @@ impl TraceReaderState<'_> {
                     "leave the node out, or give it the size that was sent",
                 ));
             }
-            Op::Message { .. } => self.part(node),
+            Op::Message { .. } => self.separate_lanes(node),
             Op::Collective {
                 kind: CollectiveKind::Broadcast,
                 ..
             } => {
-                self.part(node);
+                self.separate_lanes(node);
                 node.op = timed(COMMUNICATION);
             }
             Op::Collective {
@@ -229,7 +229,10 @@ impl TraceReaderState<'_> {
                 };
                 // A named group takes all dimensions.
                 if let Some(mask) = dimensions.take().filter(|_| id == 0) {
-                    let (parts, goes) = self.reader.collectives.parting(*kind, mask, node.id);
+                    let (parts, goes) = self
+                        .reader
+                        .collectives
+                        .partition_by_mask(*kind, mask, node.id);
                     *dimensions = parts;
                     if !goes {
                         self.nowhere.get_or_insert((node.id, 0)).1 += 1;
@@ -245,7 +248,7 @@ impl TraceReaderState<'_> {
                     checked.map_err(|(why, hint)| TraceError::refused(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
-                self.part(node);
+                self.separate_lanes(node);
             }
         }
         Ok(())
@@ -258,7 +261,7 @@ impl TraceReaderState<'_> {
     }
 
     /// Separates operations that go one at a time in the original, where that is corrected.
-    fn part(&mut self, node: &mut NodeView<'_>) {
+    fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
             return;
         }
@@ -309,7 +312,7 @@ fn not_a_number(node: u64, name: &str) -> TraceError {
         node,
         format!(
             "its group is `{}`, expected a number",
-            crate::trace::shown(name)
+            crate::trace::escape(name)
         ),
         "`pg_name` is a text that holds the number of a group in the file of groups",
     )

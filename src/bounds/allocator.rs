@@ -32,7 +32,7 @@ pub(super) fn bound(bytes: u64) {
 }
 
 /// Returns the allocated bytes; 0 if [`CountingAllocator`] is not the allocator.
-pub fn held() -> u64 {
+pub fn allocated() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
@@ -53,13 +53,13 @@ fn count(bytes: i64) {
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
     // The total is negative while a thread has reported frees of what another has not reported yet.
     if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
-        end(bytes as u64, held as u64, "more than --max-memory allows");
+        exit_out_of_memory(bytes as u64, held as u64, "more than --max-memory allows");
     }
 }
 
 /// Prints the reason and ends the process, without allocating.
 #[cold]
-fn end(asked: u64, held: u64, why: &str) {
+fn exit_out_of_memory(asked: u64, held: u64, why: &str) {
     // Exit handlers allocate too, and must not end up here again.
     if ENDING.swap(true, Ordering::Relaxed) {
         return;
@@ -99,9 +99,9 @@ fn say(text: &[u8]) {
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {
-        end(
+        exit_out_of_memory(
             size as u64,
-            held() + size as u64,
+            allocated() + size as u64,
             "more than the system has; --max-memory is not the reason",
         );
     }

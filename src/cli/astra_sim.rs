@@ -14,13 +14,13 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-mod arguments;
 mod explain;
 mod render;
 mod replay;
+mod rewritten_args;
 mod transcript;
 
-pub use arguments::arguments;
+pub use rewritten_args::arguments;
 
 const EXAMPLES: &str = "\
 Examples:

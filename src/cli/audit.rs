@@ -5,7 +5,7 @@ use super::terminal;
 use super::traces::{self, InputArgs};
 use crate::edit::audit::{AuditFinding, LeakKind, TraceAudit};
 use crate::report::summary::thousands;
-use crate::trace::shown;
+use crate::trace::escape;
 use clap::Args;
 use serde_json::json;
 use std::error::Error;
@@ -63,7 +63,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         SummaryFormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| {
                 json!({
-                    "kind": finding.kind.to_string(), "text": shown(&finding.text), "count": finding.count,
+                    "kind": finding.kind.to_string(), "text": escape(&finding.text), "count": finding.count,
                     "file": path.display().to_string(), "record": finding.place.record,
                     "node": finding.place.node, "field": finding.place.field,
                 })
@@ -118,7 +118,7 @@ fn text(
             writeln!(
                 out,
                 "  {}\n    {}, record {}{node}, {}{more}",
-                shown(&finding.text),
+                escape(&finding.text),
                 path.display(),
                 place.record,
                 place.field

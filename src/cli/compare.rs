@@ -22,7 +22,7 @@ pub fn compare<'a>(
     options: &ReplayOptions,
     threads: Option<NonZeroUsize>,
 ) -> MachineComparison<'a> {
-    let results = on_threads(machines.len(), threads, |index| {
+    let results = parallel_map(machines.len(), threads, |index| {
         job::replay(workload, &machines[index], options)
     });
     let names = names(named, machines);
@@ -42,7 +42,7 @@ pub fn compare<'a>(
 
 /// What `work` makes of each number below `count`, `threads` at a time; as many as there are cores if that is
 /// not said.
-pub fn on_threads<T: Send + Sync>(
+pub fn parallel_map<T: Send + Sync>(
     count: usize,
     threads: Option<NonZeroUsize>,
     work: impl Fn(usize) -> T + Sync,

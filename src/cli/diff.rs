@@ -1,6 +1,6 @@
 //! `chakram diff`: two jobs in, or two reports; out comes what differs.
 
-use super::compare::on_threads;
+use super::compare::parallel_map;
 use super::load::VerifyArg;
 use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
@@ -11,7 +11,7 @@ use crate::files::OutputSet;
 use crate::graph::RawTrace;
 use crate::job::{find, mark_read};
 use crate::trace::file::{RankFile, TraceContents, rank_of, read_text};
-use crate::trace::{TraceError, form, job};
+use crate::trace::{TraceError, format, job};
 use crate::units::Span;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ fn show(text: &str) -> Result<LineLimit, String> {
 }
 
 impl DiffArgs {
-    fn shown(&self) -> Option<usize> {
+    fn line_limit(&self) -> Option<usize> {
         match (self.show, self.format) {
             (Some(LineLimit(lines)), _) => lines,
             (None, ReportFormatArg::Text) => Some(SHOWN_IN_TEXT),
@@ -137,7 +137,7 @@ impl DiffArgs {
 
     fn keep(&self) -> DiffTallyOptions {
         DiffTallyOptions {
-            singles: self.shown(),
+            singles: self.line_limit(),
             tolerance: self.tolerance,
         }
     }
@@ -175,7 +175,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     let names = paths.map(|path| path.display().to_string());
     let titles = DiffRenderOptions {
         names: [&names[0], &names[1]],
-        show: args.shown(),
+        show: args.line_limit(),
         style: to.style(),
     };
     let (text, verdict) = match &texts {
@@ -217,8 +217,8 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if trace || !path.is_file() {
         return Ok(None);
     }
-    let contents = TraceContents::raw(path)?;
-    if matches!(form::text_form(contents.as_slice()), Some(Ok(_))) {
+    let contents = TraceContents::open_any(path)?;
+    if matches!(format::text_form(contents.as_slice()), Some(Ok(_))) {
         return Ok(None);
     }
     let begin = contents.as_slice().trim_ascii_start();
@@ -270,7 +270,7 @@ fn of_traces(
     titles: &DiffRenderOptions<'_>,
 ) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
-    let tallies = on_threads(ranks.len(), args.threads, |i| {
+    let tallies = parallel_map(ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
             [Some(a), Some(b)] => of_rank(rank, [a, b], args),
@@ -291,7 +291,7 @@ fn of_traces(
             terminal::say(format_args!("warning: rank {rank}: {text}"))?;
         }
     }
-    let verdict = args.limits().hold(&all);
+    let verdict = args.limits().check(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render(&all, titles, &verdict),
         ReportFormatArg::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
@@ -353,7 +353,7 @@ fn of_rank(
     }
     UnreadableTraces::gather((0..2).map(|i| sides[i].check(&mut traces[i])))?;
     for ((trace, side), file) in traces.iter_mut().zip(&sides).zip(files) {
-        trace.blame(|error| side.blame(error));
+        trace.map_faults(|error| side.with_source(error));
         if trace.nodes.len() > differences::MOST {
             let found = format!(
                 "more than {} nodes, which no comparison can hold",

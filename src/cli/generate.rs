@@ -104,7 +104,10 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 return dry_run::run(asked, machine, given, out);
             }
             let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training)));
-            (job.map_err(|error| asked.origin.blame(error))?, asked.name)
+            (
+                job.map_err(|error| asked.origin.with_source(error))?,
+                asked.name,
+            )
         }
     };
     let mut outputs = OutputSet::default();

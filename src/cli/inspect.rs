@@ -20,11 +20,11 @@ use std::process::ExitCode;
 
 mod csv;
 mod json;
+mod labels;
 mod list;
 mod node;
 mod path;
 mod text;
-mod words;
 
 /// Show what is in traces
 #[derive(Debug, Args)]
@@ -185,7 +185,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.critical_path {
         return args.path(&title, &files, &mut to);
     }
-    let job = inspect::gather(&files, &args.filter(), args.threads())?;
+    let job = inspect::inspect_job(&files, &args.filter(), args.threads())?;
     warn(job.faults())?;
     let text = match args.format {
         InspectFormatArg::Json => terminal::json(&json::summary(&job, args.options())),
@@ -310,8 +310,9 @@ impl InspectArgs {
             )
             .into());
         };
-        let contents = TraceContents::of(file)?;
-        let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+        let contents = TraceContents::open_verified(file)?;
+        let trace =
+            InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
         let limit = match self.format {
             // A drawing of everything is unreadable, whatever the format's default.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
@@ -341,9 +342,9 @@ impl InspectArgs {
         let mut tracks: Vec<PathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
-            let contents = TraceContents::of(file)?;
+            let contents = TraceContents::open_verified(file)?;
             let trace =
-                InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+                InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
             let faults = trace.faults.count();
             PathInput::new(trace)
                 .map(|track| (track, faults))

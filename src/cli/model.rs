@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod json;
+mod labels;
 mod table;
 mod text;
-mod words;
 
 /// List and show models
 #[derive(Debug, Args)]
@@ -105,7 +105,7 @@ enum ModelShowFormat {
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
         ModelCommand::List { format, output } => (list(*format)?, output),
-        ModelCommand::Show(show) => (shown(show)?, &show.output),
+        ModelCommand::Show(show) => (describe(show)?, &show.output),
     };
     let mut outputs = OutputSet::default();
     if let ModelCommand::Show(show) = &args.action {
@@ -197,7 +197,7 @@ fn list_csv(models: &[ModelDefinition]) -> String {
     text
 }
 
-fn shown(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
+fn describe(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
     let source = ModelSource::find(&args.name)?;
     let found = source.definition(args.tokens)?;
     Ok(match args.format {

@@ -1,7 +1,7 @@
 //! How a replay is asked for and its report printed, whatever the workload came from.
 
 use super::compute::ComputeArgs;
-use super::custom;
+use super::custom_algorithm;
 use super::load::parse_map;
 use super::terminal;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -17,14 +17,14 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod args;
 mod destination;
-mod drawing;
 mod render;
-mod words;
+mod timeline_file;
 
+pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
-pub use drawing::TimelineFile;
-pub use words::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+pub use timeline_file::TimelineFile;
 
 /// How to replay, and how to print what comes out.
 #[derive(Clone, Debug, Args)]
@@ -45,7 +45,7 @@ pub struct RunArgs {
     pub stepwise: bool,
     /// Members play collectives of a kind from files PREFIX.0.et, PREFIX.1.et, …, one for each member, where a
     /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
-    #[arg(long, value_name = "KIND=PREFIX", value_parser = custom::parse)]
+    #[arg(long, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
     /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
     #[arg(long, value_name = "FILE.json.gz")]
@@ -134,7 +134,7 @@ impl RunArgs {
             ));
         }
         self.compute.check()?;
-        custom::check(&self.custom)
+        custom_algorithm::check(&self.custom)
     }
 
     /// The first option that was given and has no effect without a replay.
@@ -176,7 +176,7 @@ impl RunArgs {
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
         TimelineFile::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
-        to.fill(|out| self.render(&mut report, name, options.absent, inputs, style, out))?;
+        to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.exit_code([&report])
     }
 
@@ -213,7 +213,7 @@ impl RunArgs {
     /// Tells `outputs` which files these options read.
     pub fn reads(&self, outputs: &mut OutputSet) {
         for arg in &self.custom {
-            custom::mark_read(arg, outputs);
+            custom_algorithm::mark_read(arg, outputs);
         }
     }
 
@@ -227,18 +227,18 @@ impl RunArgs {
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = job::load_custom(&self.custom, hashed)?;
-        for note in custom::notes(&custom, workload) {
+        for note in custom_algorithm::notes(&custom, workload) {
             terminal::note(format_args!("{note}"))?;
         }
         Ok(ReplayOptions {
             custom,
             compute: self.compute.model(),
             comm: self.comm.policy(),
-            absent,
+            missing_ranks: absent,
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
-            lonely_messages: false,
+            allow_unmatched: false,
         })
     }
 

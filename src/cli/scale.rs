@@ -104,7 +104,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     )?;
     for file in traces.files() {
         let opened = traces.open(file)?;
-        let learnt = scaling.learn(file.rank, opened.as_slice());
+        let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
     // All traces are read once before the first is written: what is refused is refused before.

@@ -22,7 +22,7 @@ pub fn watch() {}
 
 #[cfg(unix)]
 mod unix {
-    use crate::files::{postponed, remove_temporaries};
+    use crate::files::{defer_signal, remove_temporaries};
     use crate::trace::file::mapped_file;
     use std::mem::MaybeUninit;
     use std::ptr;
@@ -53,7 +53,7 @@ mod unix {
 
     /// Removes temporary files and ends the program by `signal`, as it would have ended without this.
     pub extern "C" fn end(signal: i32, _: *const libc::siginfo_t, _: *const libc::c_void) {
-        if postponed(signal) {
+        if defer_signal(signal) {
             return;
         }
         remove_temporaries();

@@ -1,6 +1,6 @@
 //! `chakram validate`: defects of traces, before anything is replayed.
 
-use super::compare::on_threads;
+use super::compare::parallel_map;
 use super::load::{AbsentArg, DepsArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
 use super::terminal;
@@ -151,7 +151,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             });
             let inputs: Vec<HashedInput> = inputs.into_iter().chain(read).collect();
             let inputs = serde_json::to_value(inputs)?;
-            let document = to_json(&report, said(args), inputs);
+            let document = to_json(&report, options_json(args), inputs);
             terminal::json(&document)
         }
     })?;
@@ -210,26 +210,26 @@ fn read(
     });
     // Collected before the checks start, because it fills `distinct`.
     let of_file = of_file.collect();
-    let traces = on_threads(distinct.len(), threads, |i| {
+    let traces = parallel_map(distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)
     });
     (traces, of_file)
 }
 
 fn check(file: &RankFile, policy: DependencyPolicy, show: usize, hash: bool) -> CheckedTraceFile {
-    match TraceContents::of(file) {
+    match TraceContents::open_verified(file) {
         Err(error) => (ValidatedTrace::unreadable(&error, show), None),
         Ok(contents) => {
             let bytes = contents.as_slice();
             let hash = hash.then(|| job::hashed_input("trace", &file.path, bytes).blake3);
-            let told = |error| contents.blame(error);
+            let told = |error| contents.with_source(error);
             (ValidatedTrace::check_told(bytes, policy, show, told), hash)
         }
     }
 }
 
 /// Returns the options for the report.
-fn said(args: &ValidateArgs) -> Value {
+fn options_json(args: &ValidateArgs) -> Value {
     let word = |value: Option<clap::builder::PossibleValue>| {
         value.map(|value| value.get_name().to_owned())
     };

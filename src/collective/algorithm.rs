@@ -51,7 +51,7 @@ impl CollectiveAlgorithm {
     /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
     /// | pairwise | reduce-scatter, all-gather and all-to-all |
     #[inline]
-    pub fn carries(self, primitive: CollectivePrimitive, n: u32) -> bool {
+    pub fn supports(self, primitive: CollectivePrimitive, n: u32) -> bool {
         use CollectivePrimitive as P;
         match self {
             Self::Ring | Self::Direct => primitive != P::AllReduce,
@@ -80,7 +80,7 @@ impl CollectiveAlgorithm {
     #[inline]
     pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
-            _ if self.carries(primitive, n) => self,
+            _ if self.supports(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
             // With a root all of a member's rounds but one would be empty.
@@ -121,7 +121,7 @@ impl CollectiveAlgorithm {
     /// Approximation of a stage among `n` members without a closed form: the size and number, at least 1, of equal
     /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level,
     /// `direct` sends it to one member after another; all others send shares.
-    pub(super) fn in_turn(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
+    pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
         let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);

@@ -100,7 +100,7 @@ impl<'a> LineCostModel<'a> {
             topology,
             flat: None,
             wired: !apart,
-            round: extent.goes_round(phase, topology),
+            round: extent.closes_ring(phase, topology),
         };
         // All paths within such a dimension are equal, so one look-up serves all distances.
         if apart && extent.regular {
@@ -189,7 +189,7 @@ impl<'a> LineCostModel<'a> {
     ) -> Option<TimeEstimate> {
         use CollectivePrimitive as P;
         let n = self.size();
-        if !algorithm.carries(primitive, n) {
+        if !algorithm.supports(primitive, n) {
             return None;
         }
         let share = buffer.part(n);
@@ -266,7 +266,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
-    pub fn fuses(&self, buffer: BufferShare) -> bool {
+    pub fn prefers_fused_all_reduce(&self, buffer: BufferShare) -> bool {
         let of = |primitive| self.choose(primitive, buffer).1;
         let two = of(CollectivePrimitive::ReduceScatter) + of(CollectivePrimitive::AllGather);
         of(CollectivePrimitive::AllReduce).is_less(two)

@@ -84,7 +84,7 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
         amount: share(of),
         after,
         arrived: 0,
-        heard: 0,
+        recv_posted: 0,
     })
 }
 

@@ -109,7 +109,7 @@ struct ScriptProgress {
     waiting: Vec<u32>,
     left: u32,
     /// Receives that wait.
-    listening: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
+    posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
     /// Messages that have arrived and that no receive has taken.
     arrived: BTreeMap<ScriptMessageKey, u32>,
 }
@@ -121,7 +121,7 @@ pub struct ScriptExecutor(BTreeMap<(u32, u32), ScriptProgress>);
 impl CustomCollective {
     /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
     /// no peer.
-    pub fn carries(&self, kind: CollectiveKind, members: u32) -> bool {
+    pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.positions() == members
     }
 }
@@ -168,7 +168,7 @@ impl ScriptedAlgorithm {
     }
 
     /// A peer that is none of a group of `size`, if its scripts have one.
-    pub fn stranger(&self, size: u32) -> Option<u32> {
+    pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
         peers.find(|&peer| peer >= size)
     }
@@ -186,7 +186,7 @@ impl ScriptOp {
 impl ScriptExecutor {
     /// Delivers `cue` to the member at a position of a run; on the first, `script` returns the number of its script.
     /// The member's actions are appended to `acts`.
-    pub fn play(
+    pub fn advance(
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
@@ -200,7 +200,7 @@ impl ScriptExecutor {
                 waiting: script.in_degrees.clone(),
                 left: script.len(),
                 script,
-                listening: BTreeMap::new(),
+                posted_receives: BTreeMap::new(),
                 arrived: BTreeMap::new(),
             }
         });
@@ -212,7 +212,7 @@ impl ScriptExecutor {
                     progress.begin(part, acts);
                 }
             }
-            ScriptEvent::Over { part } => progress.complete(part, acts),
+            ScriptEvent::OpCompleted { part } => progress.complete(part, acts),
             ScriptEvent::Message { from, label } => progress.arrive((from, label), acts),
         }
         if progress.left == 0 {
@@ -238,9 +238,9 @@ impl ScriptProgress {
                     // An early message completes the receive by an event of its own, in the order of events.
                     Some(count) => {
                         *count -= 1;
-                        acts.push(ScriptAction::Take { part });
+                        acts.push(ScriptAction::TakeArrived { part });
                     }
-                    None => self.listening.entry(key).or_default().push_back(part),
+                    None => self.posted_receives.entry(key).or_default().push_back(part),
                 }
             }
             ScriptOp::Wait(span) => acts.push(ScriptAction::Wait { span, part }),
@@ -259,7 +259,10 @@ impl ScriptProgress {
     }
 
     fn arrive(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
-        let waiting = self.listening.get_mut(&key).and_then(VecDeque::pop_front);
+        let waiting = self
+            .posted_receives
+            .get_mut(&key)
+            .and_then(VecDeque::pop_front);
         match waiting {
             Some(part) => self.complete(part, acts),
             None => *self.arrived.entry(key).or_insert(0) += 1,

@@ -36,7 +36,7 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
         amount,
         after: 0,
         arrived: 0,
-        heard: 0,
+        recv_posted: 0,
     })
 }
 

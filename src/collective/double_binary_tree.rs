@@ -68,7 +68,7 @@ mod tests {
                             primitive: CollectivePrimitive::Reduce,
                             buffer: BufferShare::whole(1),
                             mirrored,
-                            both_ways: false,
+                            bidirectional: false,
                         };
                         receives(&stage, seat)
                     });

@@ -114,7 +114,7 @@ impl<S: Copy> FlowShopSimulation<'_, S> {
         }
     }
 
-    fn put(&mut self, chunk: u32) -> u32 {
+    fn enqueue(&mut self, chunk: u32) -> u32 {
         let index = self.index(chunk);
         let left = self.course.length() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
@@ -147,7 +147,7 @@ pub fn schedule<S: Copy>(course: &ChunkSchedule<S>, stages: FlowShopInput<'_>) -
     let mut end = Span::ZERO;
     if course.length() > 0 {
         for chunk in 0..course.chunks() {
-            shop.put(chunk);
+            shop.enqueue(chunk);
         }
         for queue in 0..queues {
             shop.admit(Span::ZERO, queue as u32);
@@ -159,7 +159,7 @@ pub fn schedule<S: Copy>(course: &ChunkSchedule<S>, stages: FlowShopInput<'_>) -
         // The chunk joins its next queue before the freed place is refilled.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < course.length();
-        let next = goes_on.then(|| shop.put(chunk));
+        let next = goes_on.then(|| shop.enqueue(chunk));
         shop.queues[left as usize].running -= 1;
         shop.admit(now, left);
         if let Some(next) = next {
@@ -183,10 +183,12 @@ mod tests {
             back: &vec![false; spans.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        schedule(&ChunkSchedule::alike(vec![(); spans.len()], chunks), stages)
-            .end
-            .0
-            / 1000
+        schedule(
+            &ChunkSchedule::uniform(vec![(); spans.len()], chunks),
+            stages,
+        )
+        .end
+        .0 / 1000
     }
 
     #[test]
@@ -256,7 +258,7 @@ mod tests {
         // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
         // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let course = ChunkSchedule::alike(vec![(); 3], 3);
+        let course = ChunkSchedule::uniform(vec![(); 3], 3);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,

@@ -31,7 +31,7 @@ pub(super) fn exchange(seat: LinePosition, i: u32, distance: u32, amount: Buffer
         amount,
         after: i,
         arrived: 0,
-        heard: i + 1,
+        recv_posted: i + 1,
     }
 }
 

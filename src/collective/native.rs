@@ -12,17 +12,17 @@
 //! answer. The members of a line end a stage together and with empty ports, so each passes its chunks
 //! exactly like the one that was looked at.
 
-use super::flow_shop::{self, schedule};
-use super::manner::{
+use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
     ScriptEvent, TransferCause, UncontendedCost,
 };
+use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
     CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition, ScriptExecutor, SendStep,
-    StageAssignment, carried, closed,
+    StageAssignment, closed_form, stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
@@ -66,20 +66,20 @@ impl CollectiveBackend for NativeBackend<'_> {
         0
     }
 
-    fn course(
+    fn chunk_schedule(
         &self,
         request: &CollectiveRequest,
         extent: &GroupExtent,
         paths: &[SharedPaths],
     ) -> ChunkSchedule<StageAssignment> {
-        let fits = |custom: &CustomCollective| custom.carries(request.kind, extent.size());
+        let fits = |custom: &CustomCollective| custom.applies_to(request.kind, extent.size());
         if let Some(script) = self.custom.iter().position(fits) {
             let stage = CollectiveStage {
                 phase: 0,
                 primitive: CollectivePrimitive::AllReduce,
                 buffer: BufferShare::whole(request.buffer),
                 mirrored: false,
-                both_ways: false,
+                bidirectional: false,
             };
             let scripted = StageAssignment {
                 stage,
@@ -87,13 +87,13 @@ impl CollectiveBackend for NativeBackend<'_> {
                 algorithm: CollectiveAlgorithm::Ring,
                 script: Some(script as u16),
             };
-            return ChunkSchedule::alike(vec![scripted], 1);
+            return ChunkSchedule::uniform(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
         let course = routes(of, lie, self.algorithms, self.pipeline);
-        let both_ways = course.stages().iter().any(|c| c.stage.both_ways);
-        let course = course.in_strands(1 + u32::from(both_ways));
+        let both_ways = course.stages().iter().any(|c| c.stage.bidirectional);
+        let course = course.with_strands(1 + u32::from(both_ways));
         // With a place for every chunk, gates could never hold one back.
         if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
             return course;
@@ -102,12 +102,12 @@ impl CollectiveBackend for NativeBackend<'_> {
         let spans: Vec<Span> = course.stages().iter().map(alone).collect();
         let capacity = self.capacity(&course, extent);
         let order = self.schedule(&course, &spans, &capacity).order;
-        course.through(AdmissionOrder { order, capacity })
+        course.with_gates(AdmissionOrder { order, capacity })
     }
 
     #[inline]
-    fn goes_both_ways(&self, carried: &StageAssignment) -> bool {
-        carried.stage.both_ways
+    fn is_bidirectional(&self, carried: &StageAssignment) -> bool {
+        carried.stage.bidirectional
     }
 
     #[inline]
@@ -116,7 +116,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn seat(
+    fn line_position(
         &self,
         extent: &GroupExtent,
         carried: &StageAssignment,
@@ -127,7 +127,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn turn(&mut self, _: Npu, _: &StageAssignment) -> u16 {
+    fn queue_slot(&mut self, _: Npu, _: &StageAssignment) -> u16 {
         0
     }
 
@@ -173,7 +173,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         carried.script.is_some()
     }
 
-    fn play(
+    fn advance_script(
         &mut self,
         carried: &StageAssignment,
         extent: &GroupExtent,
@@ -202,7 +202,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         let before = acts.len();
         let script = || script_of(player.1);
         self.players
-            .play(&custom.scripts, script, player, cue, acts);
+            .advance(&custom.scripts, script, player, cue, acts);
         for act in &mut acts[before..] {
             if let ScriptAction::Send { to, .. } = act {
                 *to = position_of(*to);
@@ -215,7 +215,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         EndpointCost::Instant
     }
 
-    fn load(
+    fn bus_transfer(
         &self,
         _: &StageAssignment,
         _: u16,
@@ -226,11 +226,11 @@ impl CollectiveBackend for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn carry(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusScheduler) {
+    fn submit_transfer(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusScheduler) {
         unreachable!("endpoints take no time")
     }
 
-    fn bus(
+    fn handle_bus_event(
         &mut self,
         _: Time,
         _: Npu,
@@ -240,7 +240,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         unreachable!("endpoints take no time")
     }
 
-    fn bus_resumes(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusScheduler) {
+    fn resume_bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusScheduler) {
         unreachable!("endpoints take no time")
     }
 
@@ -254,7 +254,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         !carried.algorithm.has_sole_senders()
     }
 
-    fn asking(&self) -> Option<u64> {
+    fn rts_bytes(&self) -> Option<u64> {
         None
     }
 
@@ -264,11 +264,11 @@ impl CollectiveBackend for NativeBackend<'_> {
         let custom = self.custom.to_vec();
         AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
             let mut custom = custom.iter();
-            if let Some(custom) = custom.find(|custom| custom.carries(kind, extent.size())) {
+            if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
                 return format!("custom {}", custom.name);
             }
             let course = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
-            let phases = carried::describe(course.stages(), extent, topology, &algorithms);
+            let phases = stage_assignment::describe(course.stages(), extent, topology, &algorithms);
             let list = AlgorithmDescriber::list(phases.into_iter());
             let mut pipeline = pipeline;
             match (pipeline.chunks.get(), NonZeroU32::new(course.chunks())) {
@@ -302,7 +302,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         let spans = course.stages().iter().map(|carried| {
             let phase = &extent.phases[carried.stage.phase];
             let next = carried.algorithm == CollectiveAlgorithm::Ring;
-            let apart = (quiet.apart)(phase.dimension, phase.size, next);
+            let apart = (quiet.conflict_free)(phase.dimension, phase.size, next);
             carried.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
@@ -374,7 +374,9 @@ impl NativeBackend<'_> {
         carried.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[carried.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
-            let (message, count) = carried.algorithm.in_turn(&carried.stage, phase.size);
+            let (message, count) = carried
+                .algorithm
+                .serial_messages(&carried.stage, phase.size);
             (dimension.link().serialization(message) + dimension.latency).times(count.into())
         })
     }
@@ -393,6 +395,6 @@ impl StageAssignment {
     fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
         let path = self.path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
-        closed::closed_form(self.algorithm, &self.stage, n, &path)
+        closed_form(self.algorithm, &self.stage, n, &path)
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
         amount: stage.buffer.part(n),
         after: i,
         arrived: 0,
-        heard: i + 1,
+        recv_posted: i + 1,
     })
 }
 

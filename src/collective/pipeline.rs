@@ -1,7 +1,7 @@
 //! Chunking of collectives: number, order and overlap of chunks.
 
 use super::flow_shop::IntraDimensionPolicy;
-use super::schedule::InterDimensionPolicy;
+use super::inter_dimension::InterDimensionPolicy;
 use std::fmt;
 use std::num::NonZeroU32;
 

@@ -88,7 +88,7 @@ fn send(
         amount: stage.part(seat.size),
         after: first_after.map_or(0, |first| first + i),
         arrived: 0,
-        heard: 0,
+        recv_posted: 0,
     })
 }
 

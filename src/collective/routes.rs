@@ -1,9 +1,9 @@
 //! The routes of a collective's chunks: in which order each visits the phases, and by which algorithms.
 
-use super::schedule::{ChunkRoute, ways};
+use super::inter_dimension::{ChunkRoute, ways};
 use super::{
     AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
-    carried,
+    assign_stages,
 };
 use crate::group::GroupExtent;
 use crate::topology::Topology;
@@ -33,7 +33,7 @@ pub(super) fn routes(
             fuses: ways.len() == 1,
             mirrored,
         };
-        carried(kind, extent, topology, choices, &chunk, all);
+        assign_stages(kind, extent, topology, choices, &chunk, all);
     };
     for way in &ways {
         add(way, false, &mut all);
@@ -50,7 +50,7 @@ pub(super) fn routes(
         return ChunkSchedule::routed(all, length, route_of);
     }
     match &ways[..] {
-        [_] => ChunkSchedule::alike(all, chunks),
+        [_] => ChunkSchedule::uniform(all, chunks),
         _ => ChunkSchedule::routed(all, length, route_of),
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn equal_chunks_of_one_way_have_one_route() {
         let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
-        assert!(all.is_alike());
+        assert!(all.is_uniform());
         // Two trees in turn.
         let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();

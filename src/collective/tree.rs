@@ -108,7 +108,7 @@ pub(super) fn step_at(
         amount: stage.buffer,
         after,
         arrived: 0,
-        heard: 0,
+        recv_posted: 0,
     })
 }
 

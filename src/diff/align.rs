@@ -1,7 +1,7 @@
 //! Alignment of lanes in program order.
 
-use super::alone::agree;
-use super::pairs::NodeMatching;
+use super::matching::NodeMatching;
+use super::residual::agree;
 use super::side::ComparedTrace;
 use crate::graph::Interner;
 use crate::graph::fingerprint;
@@ -16,7 +16,7 @@ type AlignedLane = (Option<i64>, u8);
 fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
     let view = &side.outline.nodes[node as usize].view;
     let kind = match view.op {
-        Op::Nothing => 0,
+        Op::NoOp => 0,
         Op::Host => 1,
         _ => 2,
     };
@@ -26,7 +26,7 @@ fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
 /// Returns the nodes of each lane in an order that dependencies allow.
 fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
     let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
-    for &node in side.order.iter().chain(&side.loose) {
+    for &node in side.order.iter().chain(&side.unordered) {
         lanes.entry(lane(side, node)).or_default().push(node);
     }
     lanes

@@ -1,10 +1,10 @@
 //! Differences between two traces under a matching of their nodes.
 
 use super::fields::{self, FieldChange};
-use super::pairs::{self, NodeMatching};
+use super::matching::{self, NodeMatching};
 use super::side::ComparedTrace;
 use crate::graph::RawTrace;
-use crate::graph::outline::RawDependency;
+use crate::graph::raw_trace::RawDependency;
 
 /// Node of both traces with different fields.
 #[derive(Clone, Debug)]
@@ -61,18 +61,18 @@ pub fn outlines(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
     let [first, second] = contents;
-    pairs::at_once(large, || RawTrace::read(first), || RawTrace::read(second))
+    matching::run_both(large, || RawTrace::read(first), || RawTrace::read(second))
 }
 
 /// Compares two traces of at most [`MOST`] nodes each.
 pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDiff {
-    compared(&sides([first, second]), pairs::MANY)
+    compared(&sides([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`], with the threshold of [`pairs`] for many nodes as a parameter.
+/// Compares like [`traces`], with the threshold of [`matching`] for many nodes as a parameter.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].outline);
-    let pairs = pairs::find(sides, many);
+    let pairs = matching::find(sides, many);
     let mut changed = Vec::new();
     let mut edges = Vec::new();
     let mut buffer = Vec::new();
@@ -92,8 +92,8 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
         dependencies(sides, &pairs, [a, b], &mut edges);
     }
     TraceDiff {
-        removed: pairs.free(0).collect(),
-        added: pairs.free(1).collect(),
+        removed: pairs.unmatched(0).collect(),
+        added: pairs.unmatched(1).collect(),
         pairs,
         changed,
         edges,
@@ -101,8 +101,8 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
 }
 
 fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
-    let many = first.nodes.len().min(second.nodes.len()) >= pairs::MANY;
-    pairs::at_once(
+    let many = first.nodes.len().min(second.nodes.len()) >= matching::MANY;
+    matching::run_both(
         many,
         || ComparedTrace::new(first),
         || ComparedTrace::new(second),
@@ -123,7 +123,7 @@ fn dependencies(
     let [a, b] = [0, 1].map(|which| sides[which].outline.deps(node[which]));
     let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
         match dep.target() {
-            None => Some((RawDependency::NOWHERE, dep.control)),
+            None => Some((RawDependency::MISSING, dep.control)),
             Some(target) => {
                 let partner = pairs.of(which, target)?;
                 Some((if which == 0 { target } else { partner }, dep.control))
@@ -152,7 +152,7 @@ fn dependencies(
             (x, _) => x.is_none(),
         };
         let (target, control) = if added { b[j] } else { a[i] };
-        let on = (target != RawDependency::NOWHERE)
+        let on = (target != RawDependency::MISSING)
             .then(|| [target, pairs.of(0, target).expect("only pairs are listed")]);
         edges.push(EdgeChange {
             node,
@@ -202,7 +202,7 @@ mod tests {
         let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
         let sure = same_ids::pair(&sides, &mut pairs);
         assert!(
-            sure && pairs.free(0).count() < 10,
+            sure && pairs.unmatched(0).count() < 10,
             "nearly all are namesakes"
         );
         let counts = |many| {

@@ -5,7 +5,7 @@ mod compare;
 pub(super) use compare::compare;
 
 use super::value::FieldValue;
-use crate::trace::{GroupName, MemoryLocation, Op, shown};
+use crate::trace::{GroupName, MemoryLocation, Op, escape};
 use std::fmt;
 
 /// Field of a node.
@@ -129,7 +129,7 @@ impl fmt::Display for NodeField {
             Self::Micros => "duration_micros",
             Self::Start => "start_time_micros",
             Self::Io(which) => which,
-            Self::Attribute(name) => return write!(f, "attribute {}", shown(name)),
+            Self::Attribute(name) => return write!(f, "attribute {}", escape(name)),
             Self::Unknown(number) => return write!(f, "field {number}"),
         })
     }
@@ -138,7 +138,7 @@ impl fmt::Display for NodeField {
 /// Returns the display name of a node's type.
 pub(super) fn type_name(op: &Op<'_>) -> String {
     match *op {
-        Op::Nothing => "nothing".to_owned(),
+        Op::NoOp => "nothing".to_owned(),
         Op::Host => "host".to_owned(),
         Op::Compute { .. } => "compute".to_owned(),
         Op::Memory { store, place, .. } => {
@@ -159,14 +159,14 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
         GroupName::Number(number) => format!("group {number}"),
-        GroupName::Text(text) => shown(text),
+        GroupName::Text(text) => escape(text),
     }
 }
 
 /// Returns the bytes that a node moves, if it states them.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
-        Op::Nothing | Op::Host => None,
+        Op::NoOp | Op::Host => None,
         Op::Compute { bytes, .. }
         | Op::Memory { bytes, .. }
         | Op::Message { bytes, .. }

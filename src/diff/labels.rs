@@ -3,7 +3,7 @@
 //! A label never decides on a difference, only on which nodes are compared.
 
 use super::side::{ComparedTrace, EdgeDirection};
-use crate::graph::outline::{CompactNodeView, RawTraceNode};
+use crate::graph::raw_trace::{CompactNodeView, RawTraceNode};
 use crate::graph::{RawTrace, fingerprint};
 use crate::trace::wire::WireCursor;
 use crate::trace::{GroupName, MemoryLocation, Op};
@@ -19,7 +19,7 @@ pub(super) fn of_all(outline: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> 
 /// Returns the type of a node as a small number.
 pub(super) fn type_of(op: &Op<'_>) -> u8 {
     match *op {
-        Op::Nothing => 0,
+        Op::NoOp => 0,
         Op::Host => 1,
         Op::Compute { .. } => 2,
         Op::Memory { store, place, .. } => {
@@ -56,7 +56,7 @@ pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
             ..
         } => fingerprint(&(group(name), root, dimensions)),
         Op::Compute { dtype, .. } => fingerprint(&dtype),
-        Op::Nothing | Op::Host | Op::Memory { .. } => 0,
+        Op::NoOp | Op::Host | Op::Memory { .. } => 0,
     };
     fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
 }
@@ -96,10 +96,10 @@ fn mix(value: u64) -> u64 {
 #[inline]
 fn part(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {
-        (EdgeDirection::Before, false) => 0x9e37_79b9_7f4a_7c15,
-        (EdgeDirection::Before, true) => 0x2545_f491_4f6c_dd1d,
-        (EdgeDirection::After, false) => 0x5851_f42d_4c95_7f2d,
-        (EdgeDirection::After, true) => 0x1405_7b7e_f767_814f,
+        (EdgeDirection::Predecessors, false) => 0x9e37_79b9_7f4a_7c15,
+        (EdgeDirection::Predecessors, true) => 0x2545_f491_4f6c_dd1d,
+        (EdgeDirection::Successors, false) => 0x5851_f42d_4c95_7f2d,
+        (EdgeDirection::Successors, true) => 0x1405_7b7e_f767_814f,
     };
     mix(label ^ salt)
 }
@@ -121,15 +121,15 @@ fn joined(
 }
 
 /// Labels each node by `base` of itself and, transitively, of all its predecessors, or of all its successors.
-pub(super) fn along(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) -> Vec<u64> {
+pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
         for _ in 0..LOOSE_ROUNDS {
-            let new = side.loose.iter();
+            let new = side.unordered.iter();
             let new: Vec<_> = new
                 .map(|&node| joined(side, node, base[node as usize], labels, way))
                 .collect();
-            for (&node, label) in side.loose.iter().zip(new) {
+            for (&node, label) in side.unordered.iter().zip(new) {
                 labels[node as usize] = label;
             }
         }
@@ -138,12 +138,12 @@ pub(super) fn along(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) 
         labels[node as usize] = joined(side, node, base[node as usize], labels, way);
     };
     match way {
-        EdgeDirection::Before => {
+        EdgeDirection::Predecessors => {
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
         // All successors of loose nodes are loose, so these go first here, and last in the other direction.
-        EdgeDirection::After => {
+        EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
                 .iter()
@@ -157,13 +157,13 @@ pub(super) fn along(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) 
 /// Labels each node by `base` of itself and of everything connected to it by a path of predecessors or
 /// successors.
 pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
-    let up = along(side, base, EdgeDirection::Before);
-    let down = along(side, &up, EdgeDirection::After);
-    along(side, &down, EdgeDirection::Before)
+    let up = ancestry(side, base, EdgeDirection::Predecessors);
+    let down = ancestry(side, &up, EdgeDirection::Successors);
+    ancestry(side, &down, EdgeDirection::Predecessors)
 }
 
 /// Labels each node by `base` of itself and of its neighbours, up to `steps` steps away.
-pub(super) fn around(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
+pub(super) fn vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {
         let new = side.outline.all().map(|node| {
@@ -172,9 +172,9 @@ pub(super) fn around(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Ve
                 node,
                 labels[node as usize],
                 &labels,
-                EdgeDirection::Before,
+                EdgeDirection::Predecessors,
             );
-            joined(side, node, own, &labels, EdgeDirection::After)
+            joined(side, node, own, &labels, EdgeDirection::Successors)
         });
         labels = new.collect();
     }

@@ -21,7 +21,7 @@ pub struct DiffRenderOptions<'t> {
 
 impl DiffRenderOptions<'_> {
     /// Returns the number of lines shown of `count`.
-    pub(super) fn shown(&self, count: usize) -> usize {
+    pub(super) fn lines_shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
 }
@@ -44,7 +44,7 @@ pub struct DiffThresholds {
 
 impl DiffThresholds {
     /// Checks `totals`, and the aspects in which something `differs`.
-    pub(super) fn judge(
+    pub(super) fn evaluate(
         &self,
         totals: &[(&str, super::AmountChange)],
         differs: impl Fn(super::DiffAspect) -> bool,
@@ -65,8 +65,8 @@ impl DiffThresholds {
     }
 
     /// Checks the differences of traces.
-    pub fn hold(&self, tally: &DiffTally) -> ThresholdVerdict {
+    pub fn check(&self, tally: &DiffTally) -> ThresholdVerdict {
         let totals = [("time", tally.total.time()), ("bytes", tally.total.bytes)];
-        self.judge(&totals, |aspect| tally.differs(aspect))
+        self.evaluate(&totals, |aspect| tally.differs(aspect))
     }
 }

@@ -199,7 +199,7 @@ impl ReportDiff {
         let names: Vec<_> = self.replays.iter().map(name).collect();
         let names = names.iter().map(String::as_str);
         let totals: Vec<_> = names.zip(self.replays.iter().map(|r| r.makespan)).collect();
-        limits.judge(&totals, |aspect| self.differs(aspect))
+        limits.evaluate(&totals, |aspect| self.differs(aspect))
     }
 }
 

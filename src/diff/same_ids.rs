@@ -6,7 +6,7 @@
 //! sides; and only if that is true of nine nodes in ten. Should such traces hold a few equal nodes that changed
 //! places, the statements are still true, as with any matching.
 
-use super::pairs::NodeMatching;
+use super::matching::NodeMatching;
 use super::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all are identical. Returns whether they were paired.
 pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
-    let twin = twins(sides);
+    let twin = same_records(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
@@ -35,11 +35,11 @@ pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> 
 
 /// Returns for each node of the first trace the node of the second with the same id and record. An id that
 /// several nodes have matches none.
-fn twins(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
+fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].outline.nodes[..]);
-    let alone = |nodes: &[crate::graph::outline::RawTraceNode<'_>], i: usize| {
+    let alone = |nodes: &[crate::graph::raw_trace::RawTraceNode<'_>], i: usize| {
         let id = nodes[i].view.id;
-        let same = |other: Option<&crate::graph::outline::RawTraceNode<'_>>| {
+        let same = |other: Option<&crate::graph::raw_trace::RawTraceNode<'_>>| {
             other.is_some_and(|item| item.view.id == id)
         };
         !same(nodes.get(i + 1)) && !same(i.checked_sub(1).and_then(|i| nodes.get(i)))

@@ -10,7 +10,7 @@ pub(super) struct ComparedTrace<'o> {
     /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
     pub order: Vec<u32>,
     /// Nodes without a place in `order`, ascending.
-    pub loose: Vec<u32>,
+    pub unordered: Vec<u32>,
     /// Successors of each node: twice the index, plus one over a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
@@ -22,13 +22,13 @@ pub(super) struct ComparedTrace<'o> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeDirection {
     /// To predecessors.
-    Before,
+    Predecessors,
     /// To successors.
-    After,
+    Successors,
 }
 
 impl EdgeDirection {
-    pub const BOTH: [Self; 2] = [Self::Before, Self::After];
+    pub const BOTH: [Self; 2] = [Self::Predecessors, Self::Successors];
 }
 
 impl<'o> ComparedTrace<'o> {
@@ -55,7 +55,7 @@ impl<'o> ComparedTrace<'o> {
         order.iter().for_each(|&node| placed[node as usize] = true);
         Self {
             outline,
-            loose: outline.all().filter(|&n| !placed[n as usize]).collect(),
+            unordered: outline.all().filter(|&n| !placed[n as usize]).collect(),
             order,
             waiting,
             key: OnceLock::new(),
@@ -97,8 +97,8 @@ impl<'o> ComparedTrace<'o> {
         way: EdgeDirection,
     ) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
-            EdgeDirection::Before => (self.outline.deps(node), &[][..]),
-            EdgeDirection::After => (&[][..], self.waiting.row(node)),
+            EdgeDirection::Predecessors => (self.outline.deps(node), &[][..]),
+            EdgeDirection::Successors => (&[][..], self.waiting.row(node)),
         };
         let deps = deps
             .iter()
@@ -109,8 +109,8 @@ impl<'o> ComparedTrace<'o> {
     /// Returns the number of neighbours of `node`.
     pub fn degree(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
-            EdgeDirection::Before => self.outline.deps(node).len(),
-            EdgeDirection::After => self.waiting.row(node).len(),
+            EdgeDirection::Predecessors => self.outline.deps(node).len(),
+            EdgeDirection::Successors => self.waiting.row(node).len(),
         }
     }
 }

@@ -171,7 +171,7 @@ pub struct DiffTally {
     /// Times and sizes by operator, type and group.
     pub by: BTreeMap<(GroupBy, String), NodeTotals>,
     /// Largest changes of single nodes, times first.
-    pub singles: Vec<NodeChange>,
+    pub largest: Vec<NodeChange>,
 }
 
 impl DiffTally {
@@ -241,7 +241,7 @@ impl DiffTally {
         for edge in &found.edges {
             let kind = if edge.control { "control" } else { "data" };
             let on = match edge.on {
-                Some(on) => format!("{kind}, on {}", crate::trace::shown(view(0, on[0]).name)),
+                Some(on) => format!("{kind}, on {}", crate::trace::escape(view(0, on[0]).name)),
                 None => format!("{kind}, on a node that does not exist"),
             };
             let on = FieldValue::Text(on);
@@ -291,7 +291,7 @@ impl DiffTally {
                         .counts
                         .entry(ChangeKind::Field(field.field.clone()))
                         .or_default() += 1;
-                    self.singles.push(NodeChange {
+                    self.largest.push(NodeChange {
                         field: field.field.clone(),
                         name: name.to_owned(),
                         kind: kind.clone(),
@@ -303,7 +303,7 @@ impl DiffTally {
                     if keep
                         .singles
                         // Trimming sorts the list, so it waits until that is several times too long.
-                        .is_some_and(|most| self.singles.len() > 8 * most + 4096)
+                        .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim(keep);
                     }
@@ -335,15 +335,15 @@ impl DiffTally {
 
     /// Trims the changes of single nodes to the largest.
     fn trim(&mut self, keep: DiffTallyOptions) {
-        self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
         let Some(most) = keep.singles else { return };
         let times = self
-            .singles
+            .largest
             .partition_point(|s| s.field.aspect() == DiffAspect::Time);
-        let mut sizes = self.singles.split_off(times);
-        self.singles.truncate(most);
+        let mut sizes = self.largest.split_off(times);
+        self.largest.truncate(most);
         sizes.truncate(most);
-        self.singles.append(&mut sizes);
+        self.largest.append(&mut sizes);
     }
 
     /// Adds the totals of later ranks.
@@ -375,10 +375,10 @@ impl DiffTally {
         for (key, amounts) in other.by {
             self.by.entry(key).or_default().add(&amounts);
         }
-        self.singles.extend(other.singles);
-        self.singles.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.largest.extend(other.largest);
+        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
         // The sort is stable, so of equal changes that of the lowest rank is in front.
-        self.singles.dedup_by(|later, first| {
+        self.largest.dedup_by(|later, first| {
             let same = later.order() == first.order();
             if same {
                 first.ranks.append(&mut later.ranks);

@@ -18,10 +18,10 @@
 
 use super::audit;
 use crate::trace::attr::AttrView;
+use crate::trace::encoder::MessageEncoder;
 use crate::trace::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
-use crate::trace::put::MessageEncoder;
 use crate::trace::scan::{self, DependencyVisitor};
 use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints};
 use crate::trace::{Dtype, GroupName, TraceError};
@@ -279,7 +279,7 @@ impl TraceAnonymiser {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
         };
-        let read = scan::READ.contains(&name);
+        let read = scan::REPLAY_ATTRIBUTES.contains(&name);
         if !attr.is_set() || !read && !NUMBERS.contains(&name) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use crate::trace::TraceError;
 use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
-mod place;
+mod paths_and_hosts;
 mod secret;
 mod text;
 
@@ -50,7 +50,7 @@ pub struct TraceAudit {
 const DEEPEST: usize = 12;
 
 /// Attributes whose values are private whatever they are.
-const TELLING: [(&str, LeakKind); 14] = [
+const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("host", LeakKind::Host),
     ("hostname", LeakKind::Host),
     ("host_name", LeakKind::Host),
@@ -149,8 +149,10 @@ impl TraceAudit {
         });
         let lower = name.to_ascii_lowercase();
         // Values are searched in a second pass, since the name of an attribute can come after them.
-        let told = TELLING.iter().find(|(known, _)| *known == lower);
-        let label = format!("attribute `{}`", crate::trace::shown(&name));
+        let told = SENSITIVE_ATTRIBUTES
+            .iter()
+            .find(|(known, _)| *known == lower);
+        let label = format!("attribute `{}`", crate::trace::escape(&name));
         self.fields(message, at, place, |this, number, bytes, at, place| {
             match number {
                 1 => {}

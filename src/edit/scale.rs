@@ -31,20 +31,20 @@
 //!
 //! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
 
+use crate::trace::encoder::{self, MessageEncoder};
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
-use crate::trace::put::{self, MessageEncoder};
 use crate::trace::scan::{self, DependencyVisitor};
 use crate::trace::wire::FrameCursor;
 use crate::trace::{GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
 mod grid;
-mod shape;
-mod writing;
+mod group_scaling;
+mod rank_writer;
 
 pub use grid::{RankGrid, ScaledDimension};
-use shape::{GroupNames, GroupScaling};
-use writing::ScaleWriter;
+use group_scaling::{GroupNames, GroupScaling};
+use rank_writer::ScaleWriter;
 
 /// Part that stays constant of a buffer that a group shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl JobScaling {
     /// Reads the trace of `rank`.
     ///
     /// Fails on anything that a replay would refuse, and on groups that do not fit the grid.
-    pub fn learn(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
+    pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
         let mut frames = FrameCursor::new(contents);
@@ -208,7 +208,10 @@ impl JobScaling {
             Some(ranks) => Ok((ranks, self.shape(&name, ranks)?)),
             None => Err(TraceError::refused(
                 node,
-                format!("its group `{}` is not declared", crate::trace::shown(&name)),
+                format!(
+                    "its group `{}` is not declared",
+                    crate::trace::escape(&name)
+                ),
                 "pass the groups with --groups FILE",
             )),
         }
@@ -342,7 +345,7 @@ impl JobScaling {
             };
             match made.map_err(|e| e.in_record(record.number, record.offset))? {
                 true => message.frame(&mut out),
-                false => put::frame(&mut out, record.bytes),
+                false => encoder::frame(&mut out, record.bytes),
             }
         }
         Ok(out)

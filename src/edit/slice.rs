@@ -37,24 +37,24 @@
 //! are those of the whole job, on each rank and between ranks.
 
 use crate::graph::RawTrace;
+use crate::trace::encoder::{self, MessageEncoder};
 use crate::trace::groups::DeclaredGroups;
-use crate::trace::put::{self, MessageEncoder};
 use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::wire::{FrameCursor, RawRecord};
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 
+mod checked_trace;
 mod close;
-mod meet;
+mod matching;
 mod select;
-mod sound;
 
 pub use close::MOST_BEHIND;
-pub use meet::{CommunicationMatches, UnmatchedCommunication};
+pub use matching::{CommunicationMatches, UnmatchedCommunication};
 pub use select::SliceTarget;
 
+use checked_trace::CheckedTrace;
 use close::DependencyClosure;
-use sound::CheckedTrace;
 
 /// What one rank keeps.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl RankSelection {
         let mut kept = asked.clone();
         for i in trace.outline.all() {
             let item = &trace.outline.nodes[i as usize];
-            kept[i as usize] |= item.view.op == Op::Nothing && is_metadata(item.record)?;
+            kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
         meetings.add(&trace, rank, &kept, groups)?;
         let starts = trace.outline.all().filter(|&i| asked[i as usize]);
@@ -179,8 +179,8 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_nothing() {
-                true => put::frame(&mut out, first.bytes),
+            match edit.is_empty() {
+                true => encoder::frame(&mut out, first.bytes),
                 false => {
                     edit.apply(first, &mut record)?;
                     record.frame(&mut out);
@@ -220,7 +220,7 @@ impl SliceWriter<'_> {
             let attributes = [(
                 "delay_ns",
                 match delay {
-                    Span::ZERO => AttributeEdit::Gone,
+                    Span::ZERO => AttributeEdit::Remove,
                     delay => AttributeEdit::Count(delay.0 / 1000),
                 },
             )];
@@ -233,8 +233,8 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_nothing() {
-                true => put::frame(&mut out, item.record.bytes),
+            match edit.is_empty() {
+                true => encoder::frame(&mut out, item.record.bytes),
                 false => {
                     edit.apply(item.record, &mut record)?;
                     record.frame(&mut out);

@@ -48,23 +48,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let cell = self.runs[id as usize].cell(chunk, position);
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
-                let course = self.courses.get(run.course_at(position));
+                let course = self.schedules.get(run.course_at(position));
                 let of = course.stage(chunk, stage as u16);
-                let turn = self.manner.turn(npu, of.expect("it is one of them"));
+                let turn = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.turns[cell as usize * stages + stage] = turn;
             }
-            if self.varies {
-                self.sort_early(id, cell);
+            if self.mixed_directions {
+                self.number_deferred(id, cell);
             }
-            let queue = self.put(npu, id, cell, 0);
-            self.let_in(now, npu, (id, cell), queue);
+            let queue = self.enter_stage(npu, id, cell, 0);
+            self.admit_waiting(now, npu, (id, cell), queue);
         }
     }
 
     /// Moves a chunk to a stage, and returns the admission that it has to pass first.
     #[inline]
-    fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> StageAdmission {
+    fn enter_stage(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> StageAdmission {
         let run = &mut self.runs[id as usize];
         let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -89,10 +89,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         turn: u16,
     ) -> StageAdmission {
         let run = &self.runs[id as usize];
-        let course = self.courses.get(run.course_at(position));
+        let course = self.schedules.get(run.course_at(position));
         let of = course.stage(chunk, stage).expect("it is one of them");
-        match (course.gates(), self.manner.queue(of, turn)) {
-            (Some(_), _) => StageAdmission::Gate(self.manner.phase(of)),
+        match (course.gates(), self.backend.queue(of, turn)) {
+            (Some(_), _) => StageAdmission::Gate(self.backend.phase(of)),
             (None, Some(queue)) => StageAdmission::Queue(queue),
             (None, None) => StageAdmission::Nothing,
         }
@@ -100,24 +100,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Begins the stage of every chunk that can be admitted where `cell` waits.
     #[inline]
-    fn let_in(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: StageAdmission) {
+    fn admit_waiting(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: StageAdmission) {
         match wait {
             StageAdmission::Nothing => self.open(now, id, cell),
             StageAdmission::Queue(queue) => self.admit(now, npu, queue),
             StageAdmission::Gate(phase) => {
                 let position = self.runs[id as usize].position(cell);
-                self.pass(now, id, position, phase);
+                self.pass_gate(now, id, position, phase);
             }
         }
     }
 
     /// Admits chunks of the member at `position` through the gate of `phase`, in the order of the schedule, up to the
     /// gate's capacity.
-    fn pass(&mut self, now: Time, id: u32, position: u32, phase: usize) {
+    fn pass_gate(&mut self, now: Time, id: u32, position: u32, phase: usize) {
         loop {
             let run = &mut self.runs[id as usize];
             let group = &self.plan.groups[run.group as usize];
-            let gates = self.courses.get(run.course).gates();
+            let gates = self.schedules.get(run.schedule).gates();
             let gates = gates.expect("its chunks pass gates");
             let first = run.cell(0, position);
             let apart = run.cell(1, 0);
@@ -153,27 +153,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course_at(run.position(cell)));
-        let place = run.place(cell, course, group, &*self.manner);
+        let course = self.schedules.get(run.course_at(run.position(cell)));
+        let place = run.place(cell, course, group, &*self.backend);
         let (stage, turn, seat) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         state.begun = true;
         let number = state.stage;
-        if self.manner.is_scripted(&stage) {
+        if self.backend.is_scripted(&stage) {
             self.play(now, id, cell, ScriptEvent::Begin);
             return;
         }
         // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
         // ready.
         if !M::IN_ORDER {
-            self.moved.push((id, cell));
+            self.begun_chunks.push((id, cell));
         }
         let Some(seat) = seat else {
             return;
         };
         self.open_strand(now, id, cell, (stage, turn, seat));
-        if !self.manner.goes_both_ways(&stage) {
+        if !self.backend.is_bidirectional(&stage) {
             return;
         }
         let run = &mut self.runs[id as usize];
@@ -187,7 +187,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             arrived: 0,
             credits: 0,
         };
-        self.moved.push((id, other));
+        self.begun_chunks.push((id, other));
         self.open_strand(now, id, other, (stage, turn, seat.reversed()));
     }
 
@@ -207,34 +207,34 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         // Messages that overtook their receiver were counted here; they are delivered now.
         let waiting = &mut progress.waiting[cell as usize * run.length + number as usize];
         let waiting = std::mem::take(waiting);
-        self.listen(now, id, cell, waiting);
+        self.post_receives(now, id, cell, waiting);
     }
 
     /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
     #[inline]
-    pub(super) fn listen(&mut self, now: Time, id: u32, cell: u32, there: u32) {
-        if self.asking.is_some() {
-            self.ask(now, id, cell);
+    pub(super) fn post_receives(&mut self, now: Time, id: u32, cell: u32, there: u32) {
+        if self.rts_bytes.is_some() {
+            self.request_messages(now, id, cell);
         }
         for _ in 0..there {
             match M::IN_ORDER {
                 true => self
                     .agenda
                     .push(now, Event::new(EventClass::Found, id, cell)),
-                false => self.hear(now, id, cell),
+                false => self.on_receive(now, id, cell),
             }
         }
     }
 
     /// Delivers a message of `stage` to `cell`, which receives it once it has taken `heard` steps.
     #[inline]
-    pub(super) fn reach(&mut self, now: Time, id: u32, cell: u32, stage: u16, heard: u32) {
+    pub(super) fn on_arrival(&mut self, now: Time, id: u32, cell: u32, stage: u16, heard: u32) {
         let run = &mut self.runs[id as usize];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
         if state.stage == stage && state.begun && state.taken >= heard {
-            self.hear(now, id, cell);
+            self.on_receive(now, id, cell);
             if !M::IN_ORDER {
                 self.advance(now, id, cell);
             }
@@ -242,19 +242,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             // Without a step to wait for, a count per stage suffices.
             progress.waiting[cell as usize * stages + stage as usize] += 1;
         } else {
-            progress.keep(cell, stage, heard, false);
+            progress.defer(cell, stage, heard, false);
         }
     }
 
     /// Advances the chunks that began a stage, and those that begin one because of that.
     #[inline]
-    pub(super) fn go_on(&mut self, now: Time) {
+    pub(super) fn advance_begun(&mut self, now: Time) {
         let mut next = 0;
-        while let Some(&(id, cell)) = self.moved.get(next) {
+        while let Some(&(id, cell)) = self.begun_chunks.get(next) {
             next += 1;
             self.advance(now, id, cell);
         }
-        self.moved.clear();
+        self.begun_chunks.clear();
     }
 
     /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
@@ -262,8 +262,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course_at(run.position(cell)));
-        let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.manner) else {
+        let course = self.schedules.get(run.course_at(run.position(cell)));
+        let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.backend) else {
             return;
         };
         if let Some(seat) = seat {
@@ -271,9 +271,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 let progress = e.runs[id as usize].progress.as_ref();
                 progress.expect("it has begun").cells[cell as usize]
             };
-            let paced = self.manner.is_paced(&stage);
+            let paced = self.backend.is_paced(&stage);
             let mut at = state(self);
-            let mut next = self.manner.step(&stage, turn, seat, at.taken);
+            let mut next = self.backend.step(&stage, turn, seat, at.taken);
             while let Some(step) = next {
                 let held = step.after > at.credits || step.arrived > at.arrived;
                 // Where a member may send to all others at once, the next message waits until the port is free, so
@@ -281,21 +281,21 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 if held || (paced && at.leaving) {
                     break;
                 }
-                next = self.manner.step(&stage, turn, seat, at.taken + 1);
+                next = self.backend.step(&stage, turn, seat, at.taken + 1);
                 self.take_step(now, id, cell, step, paced || next.is_none());
                 at = state(self);
             }
-            let all =
-                self.manner.receives(&stage, turn, seat) + self.manner.credits(&stage, turn, seat);
+            let all = self.backend.receives(&stage, turn, seat)
+                + self.backend.credits(&stage, turn, seat);
             if next.is_some() || at.leaving || at.credits < all {
                 return;
             }
-            if self.manner.goes_both_ways(&stage) {
+            if self.backend.is_bidirectional(&stage) {
                 self.end_strand(now, id, cell);
                 return;
             }
         }
-        self.leave(now, id, cell);
+        self.end_stage(now, id, cell);
     }
 
     /// Ends a strand of a chunk's stage; the second to end ends the stage.
@@ -305,7 +305,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let progress = run.progress.as_mut().expect("it has begun");
         let is_last = !progress.cells[other as usize].begun;
         if std::mem::take(&mut progress.cells[cell as usize].begun) && is_last {
-            self.leave(now, id, cell.min(other));
+            self.end_stage(now, id, cell.min(other));
         }
     }
 
@@ -326,9 +326,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::IN_ORDER && matters;
-        let course = self.courses.get(course);
+        let course = self.schedules.get(course);
         let carried = course.stage(chunk, number).expect("it is in one");
-        let index = self.manner.phase(carried);
+        let index = self.backend.phase(carried);
         let phase = &group.extent.phases[index];
         // The second strand runs the mirrored program, so its partner is counted from the other end of the line.
         let to = match strand {
@@ -341,7 +341,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             from: cell,
             to: cell - position + to,
             stage: number,
-            heard: step.heard,
+            heard: step.recv_posted,
         });
         let (a, b) = (
             group.extent.npus[position as usize],
@@ -364,17 +364,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             ends: (a, b),
             from,
             to,
-            path: self.manner.path(carried, &group.paths[index]),
+            path: self.backend.path(carried, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
-            sole_sender: !self.manner.is_paced(carried),
+            sole_sender: !self.backend.is_paced(carried),
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
-        if self.asking.is_some() {
-            let asked = progress.kept(cell, number, taken + 1, true) > 0;
-            self.held.insert(op, message);
+        if self.rts_bytes.is_some() {
+            let asked = progress.take_deferred(cell, number, taken + 1, true) > 0;
+            self.withheld_sends.insert(op, message);
             match asked {
-                true => self.agenda.push(now, Event::new(EventClass::Asked, 0, op)),
+                true => self
+                    .agenda
+                    .push(now, Event::new(EventClass::Requested, 0, op)),
                 false => {
                     self.expected.insert((id, cell, number, taken), op);
                 }
@@ -383,18 +385,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let step = u64::from(number) << 32 | u64::from(taken);
             let key = (a.0, run.group + 1, run.sequence, of_all, step);
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
-            self.send_off(now, key, message);
+            self.submit_or_defer(now, key, message);
         } else {
             self.network.submit(now, &message, &mut self.agenda);
         }
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
-        let there = progress.kept(cell, number, taken + 1, false);
-        self.listen(now, id, cell, there);
+        let there = progress.take_deferred(cell, number, taken + 1, false);
+        self.post_receives(now, id, cell, there);
     }
 
     /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
-    pub(super) fn leave(&mut self, now: Time, id: u32, cell: u32) {
+    pub(super) fn end_stage(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let position = run.position(cell);
@@ -406,9 +408,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let passed = self.wait(id, (chunk, position), number, turn);
         if number as usize + 1 < length {
             // The chunk queues for the next stage before its place is released, because both may be one queue.
-            let next = self.put(npu, id, cell, number + 1);
-            self.give_back(now, npu, (id, cell), passed);
-            self.let_in(now, npu, (id, cell), next);
+            let next = self.enter_stage(npu, id, cell, number + 1);
+            self.release_place(now, npu, (id, cell), passed);
+            self.admit_waiting(now, npu, (id, cell), next);
             return;
         }
         let run = &mut self.runs[id as usize];
@@ -420,16 +422,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             // All that waits at the gates has passed them and their state is gone; queues are shared by all
             // collectives.
             if let StageAdmission::Queue(_) = passed {
-                self.give_back(now, npu, (id, cell), passed);
+                self.release_place(now, npu, (id, cell), passed);
             }
         } else {
-            self.give_back(now, npu, (id, cell), passed);
+            self.release_place(now, npu, (id, cell), passed);
         }
     }
 
     /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
     #[inline]
-    fn give_back(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), passed: StageAdmission) {
+    fn release_place(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        (id, cell): (u32, u32),
+        passed: StageAdmission,
+    ) {
         match passed {
             StageAdmission::Nothing => {}
             StageAdmission::Queue(queue) => {
@@ -443,7 +451,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 let gate = position as usize * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.gates[gate].inside -= 1;
-                self.pass(now, id, position, phase);
+                self.pass_gate(now, id, position, phase);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! A collective in flight, message by message: its chunks, and the progress of each at each member.
 
-use super::as_recorded::WaitTotals;
+use super::direction_matching::UnsortedMessage;
 use super::plan::{GroupPlan, NONE};
-use super::ways::UnsortedMessage;
+use super::recorded_comm::WaitTotals;
 use crate::collective::{ChunkSchedule, CollectiveBackend, CollectiveRequest, LinePosition};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::PortRange;
@@ -34,12 +34,12 @@ pub(super) struct CollectiveRun {
     /// Arrival time of the last member.
     pub last: Time,
     /// Members that arrived at this instant.
-    pub fresh: Vec<u32>,
+    pub arrived_now: Vec<u32>,
     /// Number of its schedule in [`Courses`](super::courses::Courses).
-    pub course: u32,
+    pub schedule: u32,
     /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
     /// empty otherwise.
-    pub own: Vec<u32>,
+    pub own_schedules: Vec<u32>,
     /// Chunks, as the schedule has them.
     pub chunks: u32,
     /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
@@ -49,13 +49,13 @@ pub(super) struct CollectiveRun {
     /// Start of each member's part, [`Time::END`] before, where communication lasts as recorded.
     pub begins: Vec<Time>,
     /// End of the last of those parts.
-    pub over: Time,
+    pub end: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,
     /// Number of the closed-form answer that can still be taken back; 0 if there is none.
-    pub folding: u32,
+    pub fast_forward_id: u32,
     /// Settlement of its instant in which that answer was given.
-    pub folded_in: u32,
+    pub fast_forwarded_in: u32,
     /// State of the stepwise run, once it goes message by message.
     pub progress: Option<StepwiseProgress>,
 }
@@ -191,7 +191,7 @@ impl OpSlab {
 
     /// Numbers the message of `op` as the next one submitted.
     #[inline]
-    pub fn hand_over(&mut self, op: u32) {
+    pub fn mark_submitted(&mut self, op: u32) {
         if self.handed.len() < self.slots.len() {
             self.handed.resize(self.slots.len(), 0);
         }
@@ -201,7 +201,7 @@ impl OpSlab {
 
     /// Returns the submission number of the message of `op`.
     #[inline]
-    pub fn handed(&self, op: u32) -> u64 {
+    pub fn submission_number(&self, op: u32) -> u64 {
         self.handed[op as usize]
     }
 
@@ -234,17 +234,17 @@ impl Default for CollectiveRun {
             arrived: 0,
             first: Time::ZERO,
             last: Time::ZERO,
-            fresh: Vec::new(),
-            course: 0,
-            own: Vec::new(),
+            arrived_now: Vec::new(),
+            schedule: 0,
+            own_schedules: Vec::new(),
             chunks: 0,
             strands: 1,
             length: 0,
             begins: Vec::new(),
-            over: Time::ZERO,
+            end: Time::ZERO,
             transfer: Span::ZERO,
-            folding: 0,
-            folded_in: 0,
+            fast_forward_id: 0,
+            fast_forwarded_in: 0,
             progress: None,
         }
     }
@@ -267,13 +267,13 @@ impl CollectiveRun {
         self.starts.clear();
         self.starts.resize(members, Time::ZERO);
         self.arrived = 0;
-        self.fresh.clear();
-        self.own.clear();
+        self.arrived_now.clear();
+        self.own_schedules.clear();
         self.progress = None;
-        self.folding = 0;
+        self.fast_forward_id = 0;
         self.begins.clear();
-        (self.over, self.transfer) = (Time::ZERO, Span::ZERO);
-        self.course = number;
+        (self.end, self.transfer) = (Time::ZERO, Span::ZERO);
+        self.schedule = number;
         (self.chunks, self.length) = (course.chunks(), course.length());
         self.strands = course.strands();
     }
@@ -339,9 +339,9 @@ impl CollectiveRun {
     /// Returns the number of the schedule of the member at a position.
     #[inline]
     pub fn course_at(&self, position: u32) -> u32 {
-        match self.own.is_empty() {
-            true => self.course,
-            false => self.own[position as usize],
+        match self.own_schedules.is_empty() {
+            true => self.schedule,
+            false => self.own_schedules[position as usize],
         }
     }
 
@@ -383,7 +383,7 @@ impl CollectiveRun {
     /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
     pub fn chunk_in<S: Copy>(&self, course: &ChunkSchedule<S>, cell: u32) -> u32 {
-        if course.is_alike() {
+        if course.is_uniform() {
             0
         } else {
             self.chunk(cell)
@@ -413,7 +413,7 @@ impl CollectiveRun {
         let number = progress.cells[cell as usize].stage;
         let stage = *course.stage(self.chunk_in(course, cell), number)?;
         let turn = progress.turns[cell as usize * self.length + number as usize];
-        let seat = manner.seat(&plan.extent, &stage, self.position(cell), self.root);
+        let seat = manner.line_position(&plan.extent, &stage, self.position(cell), self.root);
         let seat = match self.strand(cell) {
             0 => seat,
             _ => seat.map(LinePosition::reversed),
@@ -424,13 +424,13 @@ impl CollectiveRun {
 
 impl StepwiseProgress {
     /// Defers a message or request until `cell` has taken `taken` steps.
-    pub fn keep(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
+    pub fn defer(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
         *self.early.entry((cell, stage, taken, asking)).or_insert(0) += 1;
     }
 
     /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
     #[inline]
-    pub fn kept(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
+    pub fn take_deferred(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
         match self.early.is_empty() {
             true => 0,
             false => self

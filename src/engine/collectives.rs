@@ -2,7 +2,7 @@
 
 use super::collective_run::CollectiveRun;
 use super::event::{Event, EventClass};
-use super::in_order::IssueMismatch;
+use super::insertion_order::IssueMismatch;
 use super::plan::{BoundSlot, GroupPlan, NONE};
 use super::{CommTiming, Engine, ReplayRefusal};
 use crate::collective::{CollectiveBackend, CollectiveRequest, UncontendedCost};
@@ -51,9 +51,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Has a member that holds its lane join its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let (slot, mut sequence) = self.call_of(instance, node);
-        let turns = &mut self.turns[slot.group as usize];
+        let turns = &mut self.launch_orders[slot.group as usize];
         if M::IN_ORDER {
-            sequence = match self.manner.matches_as_issued() {
+            sequence = match self.backend.matches_in_issue_order() {
                 true => turns.issued(slot.member),
                 false => turns.numbered(sequence),
             };
@@ -66,18 +66,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             });
             let (request, root) = self.request(instance, node, slot, sequence);
             let group = &self.plan.groups[slot.group as usize];
-            let manner = &*self.manner;
+            let manner = &*self.backend;
             let variant = manner.variant(&request);
             let key = (slot.group, &request, root, variant);
-            let work_out = || manner.course(&request, &group.extent, &group.paths);
-            let number = self.courses.find(key, work_out);
+            let work_out = || manner.chunk_schedule(&request, &group.extent, &group.paths);
+            let number = self.schedules.find(key, work_out);
             self.runs[run as usize].reset(
                 (slot.group, sequence),
                 (request, root),
                 group.members.len(),
-                (number, self.courses.get(number)),
+                (number, self.schedules.get(number)),
             );
-            self.turns[slot.group as usize].run_of[sequence as usize] = run;
+            self.launch_orders[slot.group as usize].run_of[sequence as usize] = run;
             run
         } else {
             if M::IN_ORDER {
@@ -87,32 +87,32 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         };
         self.runs[run as usize].arrive(now, slot.member, node);
         if M::IN_ORDER {
-            self.tell_joined(instance, node, slot, run);
+            self.notify_joined(instance, node, slot, run);
         }
         if M::IN_ORDER && !self.may_be_closed(run) {
             self.enroll(now, run, slot.member);
             return;
         }
         let state = &mut self.runs[run as usize];
-        match (state.fresh.is_empty(), M::IN_ORDER) {
+        match (state.arrived_now.is_empty(), M::IN_ORDER) {
             (true, true) => self
                 .agenda
                 .push(now, Event::new(EventClass::Settle, 0, run)),
             (true, false) => self.arrivals.push(run),
             (false, _) => {}
         }
-        state.fresh.push(slot.member);
+        state.arrived_now.push(slot.member);
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
+    fn notify_joined(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
         let of = &self.workload.instances()[instance as usize];
         let call = self.instances[instance as usize].graph.call(node);
         let named = of.group_names[call.group as usize].is_some();
         let extent = &self.plan.groups[slot.group as usize].extent;
         let npu = self.plan.npu_of[of.rank.index()];
         if let Some(request) = &self.runs[run as usize].request {
-            self.manner.joins(npu, named, request, extent);
+            self.backend.on_join(npu, named, request, extent);
         }
     }
 
@@ -149,7 +149,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns the schedule of a member whose collective differs from the others'. Fails with a member on a common
     /// line whose messages differ.
-    fn own_course(
+    fn own_schedule(
         &mut self,
         instance: u32,
         node: NodeIndex,
@@ -164,7 +164,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let come = come.filter(|(_, node)| **node != NONE);
         let mut come = come.map(|(member, _)| member);
         let first = come.clone().next().unwrap_or(0);
-        let Some(shared) = of.request.filter(|_| self.manner.matches_as_issued()) else {
+        let Some(shared) = of.request.filter(|_| self.backend.matches_in_issue_order()) else {
             return Err(first);
         };
         let buffer = kind.buffer(bytes, group.members.len() as u32);
@@ -175,11 +175,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             buffer: buffer.unwrap_or(u64::MAX),
             number: shared.number,
         };
-        let manner = &*self.manner;
+        let manner = &*self.backend;
         let key = (slot.group, &request, of.root, manner.variant(&request));
-        let work_out = || manner.course(&request, &group.extent, &group.paths);
-        let number = self.courses.find(key, work_out);
-        let own = self.courses.get(number);
+        let work_out = || manner.chunk_schedule(&request, &group.extent, &group.paths);
+        let number = self.schedules.find(key, work_out);
+        let own = self.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
@@ -188,14 +188,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
             let other = of.course_at(positions[member]);
-            let stages = self.courses.get(other).stages();
+            let stages = self.schedules.get(other).stages();
             let mut phases = stages.iter().chain(own.stages());
             let share_line = phases.any(|stage| {
                 let phase = &group.extent.phases[manner.phase(stage)];
                 phase.position(position, 0) == phase.position(positions[member], 0)
             });
             let alike = other == number
-                || manner.exchange_alike(&group.extent, self.courses.get(other), own);
+                || manner.exchanges_same_messages(&group.extent, self.schedules.get(other), own);
             share_line && !alike
         };
         come.find(disagrees).map_or(Ok(number), Err)
@@ -209,19 +209,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let same = of.request.is_some_and(|request| {
             request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
         });
-        if same && of.own.is_empty() || self.disagreement.is_some() {
+        if same && of.own_schedules.is_empty() || self.disagreement.is_some() {
             return;
         }
-        let own = self.own_course(instance, node, slot, run);
+        let own = self.own_schedule(instance, node, slot, run);
         let of = &mut self.runs[run as usize];
         let group = &self.plan.groups[slot.group as usize];
         match own {
             Ok(own) => {
-                if of.own.is_empty() {
-                    of.own = vec![of.course; group.members.len()];
+                if of.own_schedules.is_empty() {
+                    of.own_schedules = vec![of.schedule; group.members.len()];
                 }
                 let position = group.extent.position_of[slot.member as usize];
-                of.own[position as usize] = own;
+                of.own_schedules[position as usize] = own;
             }
             Err(other) => {
                 // The loop stops after this round and refuses the job.
@@ -248,7 +248,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn settle_in_order(&mut self, now: Time, id: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let fresh = std::mem::take(&mut run.fresh);
+        let fresh = std::mem::take(&mut run.arrived_now);
         let all = run.arrived == group.present && run.first == now;
         if all && let Some(span) = self.closed_form(id) {
             self.begin_all(now, id);
@@ -277,10 +277,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns the duration of a run whose members all start together, where one is proved; cached per schedule.
     fn closed_form(&mut self, id: u32) -> Option<Span> {
         let run = &self.runs[id as usize];
-        if !run.own.is_empty() {
+        if !run.own_schedules.is_empty() {
             return None;
         }
-        let filed = self.courses.filed(run.course);
+        let filed = self.schedules.filed(run.schedule);
         if let Some(known) = filed.closed {
             return known;
         }
@@ -290,13 +290,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
-            apart: &|dimension, members, next| match extent.regular {
-                true => network.keeps_apart(dimension, members, next),
+            conflict_free: &|dimension, members, next| match extent.regular {
+                true => network.is_conflict_free(dimension, members, next),
                 false => !N::SHARED,
             },
         };
         let span = self
-            .manner
+            .backend
             .closed_form(&filed.course, extent, paths, &quiet);
         // A missing closed form is cached too.
         filed.closed = Some(span);
@@ -312,7 +312,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             run.begin(self.network.open(0), 0);
             self.outcome.stepwise += 1;
         }
-        if run.arrived == group.present && run.fresh.is_empty() {
+        if run.arrived == group.present && run.arrived_now.is_empty() {
             self.begin_all(now, id);
         }
         self.enroll_at(now, id, position);
@@ -348,7 +348,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if together
             && !self.stepwise
             && let Some(span) = self.closed_form(id)
-            && self.fold(now, id, span)
+            && self.fast_forward(now, id, span)
         {
             return;
         }
@@ -366,11 +366,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             let phases = group.extent.phases.len();
             let ports = group.ports();
-            let gates = self.courses.get(run.course).gates();
+            let gates = self.schedules.get(run.schedule).gates();
             run.begin(self.network.open(ports), gates.map_or(0, |_| phases));
             self.outcome.stepwise += 1;
         }
-        let mut fresh = std::mem::take(&mut run.fresh);
+        let mut fresh = std::mem::take(&mut run.arrived_now);
         if all {
             // Absent members arrive with the last of the present ones.
             let absent = group.members.iter().enumerate();
@@ -384,15 +384,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         for &position in &fresh {
             self.enroll_at(now, id, position);
         }
-        self.go_on(now);
+        self.advance_begun(now);
         fresh.clear();
-        self.runs[id as usize].fresh = fresh;
+        self.runs[id as usize].arrived_now = fresh;
     }
 
     /// Ends a collective answered by closed form for all members alike, or one that lasted as recorded, of which each
     /// member's part has completed by itself.
     pub(super) fn end_run(&mut self, now: Time, id: u32, folding: u32) {
-        if !self.unclaim(id, folding) {
+        if !self.release_reservation(id, folding) {
             return;
         }
         // Its parts have completed their nodes already.
@@ -434,7 +434,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             waited,
             stepwise,
         });
-        self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
+        self.launch_orders[run.group as usize].run_of[run.sequence as usize] = NONE;
         // A run with messages still in flight keeps its slot, because their ops refer to it.
         if self.runs[id as usize].progress.is_none() {
             self.free_runs.push(id);

@@ -39,12 +39,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         cell: u32,
         (stage, turn, seat): (M::Stage, u16, LinePosition),
     ) {
-        let credits = self.manner.credits(&stage, turn, seat);
+        let credits = self.backend.credits(&stage, turn, seat);
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::Opened, id, cell);
-        match self.manner.endpoint(&stage) {
+        match self.backend.endpoint(&stage) {
             EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[cell as usize].credits = credits;
@@ -55,8 +55,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             EndpointCost::Delay(_) => {}
             EndpointCost::Bus => {
                 for _ in 0..credits {
-                    let (passing, ticket) = (TransferCause::Beginning, ticket(event, 1));
-                    let load = self.manner.load(&stage, turn, seat, passing, ticket);
+                    let (passing, ticket) = (TransferCause::Start, ticket(event, 1));
+                    let load = self
+                        .backend
+                        .bus_transfer(&stage, turn, seat, passing, ticket);
                     self.carry(now, npu, load);
                 }
             }
@@ -65,21 +67,21 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     fn carry(&mut self, now: Time, npu: Npu, load: BusTransfer) {
         let clock = &mut NpuBusScheduler(&mut self.agenda, npu);
-        self.manner.carry(now, npu, load, clock);
+        self.backend.submit_transfer(now, npu, load, clock);
     }
 
     /// Handles a message that reaches a cell whose receive is posted.
     #[inline]
-    pub(super) fn hear(&mut self, now: Time, id: u32, cell: u32) {
+    pub(super) fn on_receive(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = &mut progress.cells[cell as usize];
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let course = self.courses.get(run.course_at(run.position(cell)));
+        let course = self.schedules.get(run.course_at(run.position(cell)));
         let stage = course.stage(run.chunk_in(course, cell), number);
-        let endpoint = self.manner.endpoint(stage.expect("it listens in a stage"));
+        let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
             progress.cells[cell as usize].credits += 1;
@@ -87,16 +89,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         let group = &self.plan.groups[run.group as usize];
         let npu = group.extent.npus[run.position(cell) as usize];
-        let event = Event::new(EventClass::Attended, id, cell);
+        let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
             self.agenda.delay(npu.0, now + delay, event, r);
         } else if let Some((stage, turn, Some(seat))) =
-            run.place(cell, course, group, &*self.manner)
+            run.place(cell, course, group, &*self.backend)
         {
             let passing = TransferCause::Reception(r - 1);
             let load = self
-                .manner
-                .load(&stage, turn, seat, passing, ticket(event, r));
+                .backend
+                .bus_transfer(&stage, turn, seat, passing, ticket(event, r));
             self.carry(now, npu, load);
         }
     }
@@ -104,26 +106,26 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: u32, event: u32) {
         let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
-        let Some(ticket) = self.manner.bus(now, Npu(npu), event, clock) else {
+        let Some(ticket) = self.backend.handle_bus_event(now, Npu(npu), event, clock) else {
             return;
         };
         self.handle(now, Event::from_word(ticket.word), ticket.detail);
-        self.hand_out_by_id(now);
+        self.dispatch_by_id(now);
         let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
-        self.manner.bus_resumes(now, Npu(npu), event, clock);
+        self.backend.resume_bus(now, Npu(npu), event, clock);
     }
 
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
     #[inline]
-    pub(super) fn attended(&mut self, now: Time, id: u32, cell: u32, r: u32) {
+    pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.courses.get(run.course_at(run.position(cell)));
+        let course = self.schedules.get(run.course_at(run.position(cell)));
         let (stage, turn, seat) = run
-            .place(cell, course, group, &*self.manner)
+            .place(cell, course, group, &*self.backend)
             .expect("its messages are dealt with in their stage");
         let seat = seat.expect("whoever receives has a seat");
-        match self.manner.reduction(&stage, turn, seat, r - 1) {
+        match self.backend.reduction(&stage, turn, seat, r - 1) {
             None => self.credit(now, id, cell, 1),
             Some(span) => {
                 let npu = group.extent.npus[run.position(cell) as usize];

@@ -32,18 +32,18 @@ pub(super) enum EventClass {
     /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
     Opened,
     /// A member's endpoint has taken in a message; likewise.
-    Attended,
+    EndpointDone,
     /// The reduction of a received message is complete; likewise.
     Reduced,
     /// A member receives a message that arrived before it was ready; likewise.
     Found,
     /// A message leaves whose rendezvous request came before it was ready; the payload is its op.
-    Asked,
+    Requested,
     /// In insertion order, a wait of a script is over; the rank is the run, the payload the cell.
-    Cue,
+    ScriptEvent,
     /// A script receives a message that had arrived, or, in content order, a wait of it is over; the payload is an
     /// op.
-    Taken,
+    ScriptReceived,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
     /// A member has no part in its collective; the rank is the run, the payload its position.
@@ -69,12 +69,12 @@ impl EventClass {
         Self::Release,
         Self::Alarm,
         Self::Opened,
-        Self::Attended,
+        Self::EndpointDone,
         Self::Reduced,
         Self::Found,
-        Self::Asked,
-        Self::Cue,
-        Self::Taken,
+        Self::Requested,
+        Self::ScriptEvent,
+        Self::ScriptReceived,
         Self::Settle,
         Self::Vacant,
         Self::Bus,

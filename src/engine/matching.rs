@@ -11,7 +11,7 @@ use crate::matching::{
     CollectiveSignature, CommRef, MessageDisagreement, MessageHalf, SlotCalls, disagreement,
     match_messages,
 };
-use crate::trace::shown;
+use crate::trace::escape;
 use crate::workload::Workload;
 
 /// A group slot of an instance: the group, the instance, the slot.
@@ -190,11 +190,11 @@ pub(super) fn channels(
     for found in match_messages(&mut halves) {
         let channel = found.channel;
         let ends = (channel.source, channel.target, channel.tag);
-        let askings = match (before == Some(ends), plan.askings.last()) {
+        let askings = match (before == Some(ends), plan.request_channels.last()) {
             (true, Some(&first)) => first,
             _ => plan.pairs,
         };
-        plan.askings.push(askings);
+        plan.request_channels.push(askings);
         before = Some(ends);
         if let Some(disagreement) = found.disagreement(|_| channel.scope).filter(|_| !lonely) {
             return Err(refuse(workload, &disagreement));
@@ -270,6 +270,6 @@ fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> Repl
 
 /// `rank 3 node 17 `name``, for messages.
 pub(super) fn describe(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
-    let name = shown(graph.name(node));
+    let name = escape(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))
 }

@@ -1,9 +1,9 @@
 //! Messages in the loop: sends, receives, and notices of the network about them and about steps of collectives.
 
 use super::collective_run::InFlightOp;
+use super::direction_matching::UnsortedMessage;
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use super::ways::UnsortedMessage;
 use super::{CommTiming, Engine, MessageState};
 use crate::collective::{CollectiveBackend, ScriptEvent};
 use crate::graph::NodeKind;
@@ -40,30 +40,35 @@ type SendOrderKey = (u32, u32, u32, u32, u64);
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
     /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
-    pub(super) fn send_off(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
+    pub(super) fn submit_or_defer(
+        &mut self,
+        now: Time,
+        key: SendOrderKey,
+        message: NetworkMessage,
+    ) {
         match M::IN_ORDER {
             true => self.network.submit(now, &message, &mut self.agenda),
-            false => self.leaving.push(PendingSend { key, message }),
+            false => self.pending_sends.push(PendingSend { key, message }),
         }
     }
 
     /// Submits the collected messages of this instant in content order.
-    pub(super) fn hand_over(&mut self, now: Time) {
-        let mut leaving = std::mem::take(&mut self.leaving);
+    pub(super) fn submit_pending(&mut self, now: Time) {
+        let mut leaving = std::mem::take(&mut self.pending_sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
         for PendingSend { message, .. } in leaving.drain(..) {
             if N::SHARED {
-                self.ops.hand_over(message.op);
+                self.ops.mark_submitted(message.op);
             }
             self.network.submit(now, &message, &mut self.agenda);
         }
-        self.leaving = leaving;
+        self.pending_sends = leaving;
     }
 
     /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
     /// they were submitted, not in that of their op slots, which are reused.
     #[inline]
-    pub(super) fn arrange(&self, round: &mut [Event]) {
+    pub(super) fn sort_round(&self, round: &mut [Event]) {
         if round.len() < 2 {
             return;
         }
@@ -76,7 +81,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
         };
         for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
-            alike.sort_unstable_by_key(|event| self.ops.handed(event.payload()));
+            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.payload()));
         }
     }
 
@@ -111,11 +116,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             sole_sender: true,
             order: 0,
         };
-        match self.asking {
-            Some(_) => self.hold(now, pair, message),
+        match self.rts_bytes {
+            Some(_) => self.withhold_send(now, pair, message),
             None if N::SHARED => {
                 let key = (ends.0.0, 0, node, pair, sender.into());
-                self.send_off(now, key, message);
+                self.submit_or_defer(now, key, message);
             }
             None => self.network.submit(now, &message, &mut self.agenda),
         }
@@ -127,7 +132,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let index = graph.message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[index];
         if M::IN_ORDER {
-            self.listen_to_rank(now, pair, instance, node);
+            self.post_rank_receive(now, pair, instance, node);
             return;
         }
         if self.comm != CommTiming::Model {
@@ -158,15 +163,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Posts a receive, after a rendezvous request where messages have to be requested.
-    fn listen_to_rank(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
-        match self.asking {
-            Some(_) => self.ask_rank(now, pair, instance, node),
-            None => self.take_or_listen(now, pair, instance, node.0),
+    fn post_rank_receive(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
+        match self.rts_bytes {
+            Some(_) => self.request_rank_message(now, pair, instance, node),
+            None => self.match_or_post(now, pair, instance, node.0),
         }
     }
 
     /// Completes a receive with the oldest message of its channel, or posts it.
-    pub(super) fn take_or_listen(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
+    pub(super) fn match_or_post(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
@@ -205,7 +210,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (agenda, notices) = (&mut self.agenda, &mut self.notices);
         self.network.handle(now, event, agenda, notices);
         self.take_notices(now);
-        self.go_on(now);
+        self.advance_begun(now);
     }
 
     #[inline]
@@ -225,7 +230,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     }
                     InFlightOp::Scripted {
                         run, from, part, ..
-                    } => self.play(now, run, from, ScriptEvent::Over { part }),
+                    } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
                     InFlightOp::Asking { .. } | InFlightOp::AskingRank { .. } => {}
                 },
                 DeliveryNotice::Delivered(op) => match self.ops.remove(op) {
@@ -244,8 +249,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         to,
                         stage,
                         heard,
-                    } => match self.varies {
-                        false => self.reach(now, run, to, stage, heard),
+                    } => match self.mixed_directions {
+                        false => self.on_arrival(now, run, to, stage, heard),
                         true => {
                             let message = UnsortedMessage {
                                 from,
@@ -253,8 +258,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                                 number: heard,
                                 asking: false,
                             };
-                            if let Some(heard) = self.sort(run, to, message) {
-                                self.reach(now, run, to, stage, heard);
+                            if let Some(heard) = self.number_for_receiver(run, to, message) {
+                                self.on_arrival(now, run, to, stage, heard);
                             }
                         }
                     },
@@ -271,8 +276,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         to,
                         stage,
                         step,
-                    } => match self.varies {
-                        false => self.asked(now, run, to, stage, step),
+                    } => match self.mixed_directions {
+                        false => self.on_request(now, run, to, stage, step),
                         true => {
                             let asking = UnsortedMessage {
                                 from,
@@ -280,8 +285,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                                 number: step,
                                 asking: true,
                             };
-                            if let Some(step) = self.sort(run, to, asking) {
-                                self.asked(now, run, to, stage, step);
+                            if let Some(step) = self.number_for_receiver(run, to, asking) {
+                                self.on_request(now, run, to, stage, step);
                             }
                         }
                     },
@@ -289,7 +294,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         pair,
                         receiver,
                         node,
-                    } => self.asked_rank(now, pair, receiver, node),
+                    } => self.on_rank_request(now, pair, receiver, node),
                 },
             }
         }

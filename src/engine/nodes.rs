@@ -1,7 +1,7 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::event::{Event, EventClass};
-use super::in_order::wake;
+use super::insertion_order::wake;
 use super::plan::NONE;
 use super::{COMPLETE, CommTiming, DELAYED, Engine, key};
 use crate::collective::CollectiveBackend;
@@ -26,7 +26,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (graph, first) = (running.graph, running.first_node);
         self.observer
             .completed(now, instance, node, graph.kind(node));
-        self.waiting[first + node.index()] = COMPLETE;
+        self.dependencies_left[first + node.index()] = COMPLETE;
         self.completed += 1;
         self.outcome.makespan = now.since(Time::ZERO);
         if M::IN_ORDER && !self.dormant.is_empty() {
@@ -43,7 +43,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
         }
         for next in graph.successors(node) {
-            let left = &mut self.waiting[first + next.index()];
+            let left = &mut self.dependencies_left[first + next.index()];
             *left -= 1;
             if *left == 0 {
                 self.ready.push(key(instance, next));
@@ -56,9 +56,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
     #[inline]
-    pub(super) fn hand_out(&mut self, now: Time) {
+    pub(super) fn dispatch_ready(&mut self, now: Time) {
         if !self.freed.is_empty() {
-            self.refill(now);
+            self.grant_freed_lanes(now);
         }
         if self.ready.is_empty() {
             return;
@@ -76,7 +76,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Schedules the completion of a node that holds its lane until `end`.
     #[inline]
-    pub(super) fn until(&mut self, end: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn complete_at(&mut self, end: Time, instance: u32, node: NodeIndex) {
         let event = Event::new(EventClass::Node, instance, node.0);
         if M::IN_ORDER {
             let npu = self.plan.instances[instance as usize].npu;
@@ -87,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
-    pub(super) fn refill(&mut self, now: Time) {
+    pub(super) fn grant_freed_lanes(&mut self, now: Time) {
         let mut freed = std::mem::take(&mut self.freed);
         freed.sort_unstable();
         for &(instance, lane) in &freed {
@@ -115,7 +115,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
             NodeKind::Collective => {
-                let alone = self.comm != CommTiming::Model && self.is_alone(instance, node);
+                let alone = self.comm != CommTiming::Model && self.waits_for_nobody(instance, node);
                 if alone {
                     self.enqueue(now, instance, node);
                     if self.comm == CommTiming::Captured {
@@ -123,13 +123,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     }
                 }
                 let (slot, sequence) = self.call_of(instance, node);
-                let turns = &mut self.turns[slot.group as usize];
+                let turns = &mut self.launch_orders[slot.group as usize];
                 // A node that waits for nobody counts as ready like all others, but has gone when its turn comes.
                 let parked = if alone { NONE } else { node.0 };
                 if turns.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
-                let parked = |e: &mut Self| e.turns[slot.group as usize].next_parked();
+                let parked = |e: &mut Self| e.launch_orders[slot.group as usize].next_parked();
                 while let Some((member, node)) = parked(self) {
                     if node == NONE {
                         continue;
@@ -167,9 +167,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
                 let end = now + running.shared.prices[node.index()];
-                self.until(end, instance, node);
+                self.complete_at(end, instance, node);
             }
-            NodeKind::RemoteMemory => self.reach_out(now, instance, node),
+            NodeKind::RemoteMemory => self.start_remote_access(now, instance, node),
             NodeKind::Send => {
                 let index = running.graph.message_index(node);
                 if self.comm != CommTiming::Model {

@@ -1,8 +1,8 @@
 //! Everything that can be decided before the run: placement, prices, lanes, groups and matches.
 
 use super::error::ReplayRefusal;
-use super::unpriced::UnpricedKernels;
-use super::{in_switch, matching, remote};
+use super::unpriced_kernels::UnpricedKernels;
+use super::{in_switch, matching, remote_memory};
 use crate::collective::{CollectiveBackend, CustomCollective, GroupMembers};
 use crate::compute::{ComputeModel, KernelProfile, KernelTiming};
 use crate::graph::{Graph, Lane, NodeKind};
@@ -12,7 +12,7 @@ use crate::machine::{Machine, NpuClass};
 use crate::matching::CommRef;
 use crate::network::NetworkKind;
 use crate::topology::Topology;
-use crate::trace::{CollectiveKind, shown};
+use crate::trace::{CollectiveKind, escape};
 use crate::units::{Bytes, Span};
 use crate::workload::{MissingRankPolicy, RankInstance, Workload, shortened};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct ReplayOptions {
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
-    pub absent: MissingRankPolicy,
+    pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
     /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::NetworkKind`] carries out collectives
@@ -42,7 +42,7 @@ pub struct ReplayOptions {
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
     /// a receive never does. In insertion order only ([`CollectiveBackend::IN_ORDER`]).
-    pub lonely_messages: bool,
+    pub allow_unmatched: bool,
 }
 
 impl ReplayOptions {
@@ -149,7 +149,7 @@ pub(super) struct GroupPlan {
     pub calls: Vec<CallPlan>,
     /// Whether some member's lane for these collectives serves anything else too, so that they launch only when every
     /// member is ready.
-    pub gathers: bool,
+    pub launches_together: bool,
 }
 
 impl GroupPlan {
@@ -231,7 +231,7 @@ pub(super) struct ReplayPlan {
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
     /// first of those that differ from it in message size alone.
-    pub askings: Vec<u32>,
+    pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
 }
 
@@ -262,7 +262,7 @@ impl ReplayPlan {
                 None => {
                     let graph = workload.graph(instance);
                     let class = &machine.classes()[class];
-                    shared.push(share(graph, class, machine, instance, options)?);
+                    shared.push(price_graph(graph, class, machine, instance, options)?);
                     known.insert(key, shared.len() as u32 - 1);
                     shared.len() as u32 - 1
                 }
@@ -297,14 +297,14 @@ impl ReplayPlan {
             shared,
             groups: Vec::new(),
             pairs: 0,
-            askings: Vec::new(),
+            request_channels: Vec::new(),
             basis,
         };
         in_switch::check(workload, machine)?;
         plan.bind_groups(workload, machine, manner);
         if M::IN_ORDER {
             matching::renumber_shared_groups(&mut plan, workload);
-            matching::channels(&mut plan, workload, options.lonely_messages)?;
+            matching::channels(&mut plan, workload, options.allow_unmatched)?;
         } else {
             matching::collectives(&mut plan, workload)?;
             matching::messages(&mut plan, workload)?;
@@ -376,7 +376,7 @@ impl ReplayPlan {
                     new
                 });
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
-                self.groups[group as usize].gathers |= mixed[slot_index];
+                self.groups[group as usize].launches_together |= mixed[slot_index];
                 let members = &self.groups[group as usize].members;
                 // Members are mostly in order already, and then this is quick.
                 let member = members
@@ -425,7 +425,7 @@ impl ReplayPlan {
             extent,
             members,
             calls: Vec::new(),
-            gathers: false,
+            launches_together: false,
         }
     }
 }
@@ -487,7 +487,7 @@ pub fn place(
 }
 
 /// Prices the nodes of `graph` on `class` and maps its lanes.
-fn share(
+fn price_graph(
     graph: &Graph,
     class: &NpuClass,
     machine: &Machine,
@@ -523,8 +523,8 @@ fn share(
                 let memory = class.memory.bandwidth;
                 let price = options.compute.price(&kernel, &class.peaks, memory);
                 match price {
-                    KernelTiming::Asked(_) => basis.priced += 1,
-                    KernelTiming::FellBack(_) => basis.fell_back += 1,
+                    KernelTiming::Modeled(_) => basis.priced += 1,
+                    KernelTiming::Fallback(_) => basis.fell_back += 1,
                     KernelTiming::Unknown => basis.unknown += 1,
                     KernelTiming::NoPeak(dtype) => unpriced.kernel(dtype, node),
                 }
@@ -547,8 +547,8 @@ fn share(
                 };
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match remote::too_many_chunks(machine, options, bytes) {
-                    Some(found) => return Err(refusal(node, found, remote::FEWER)),
+                match remote_memory::too_many_chunks(machine, options, bytes) {
+                    Some(found) => return Err(refusal(node, found, remote_memory::FEWER)),
                     // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
                 }
@@ -642,6 +642,6 @@ pub(super) fn group_text(group: &GroupPlan) -> String {
     let members = shortened(group.members.iter().map(|m| m.0));
     match &group.name {
         None => format!("group of ranks {members}"),
-        Some(name) => format!("group `{}` of ranks {members}", shown(name)),
+        Some(name) => format!("group `{}` of ranks {members}", escape(name)),
     }
 }

@@ -42,15 +42,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     let run = &self.runs[id as usize];
                     let group = &self.plan.groups[run.group as usize];
                     let npu = group.extent.npus[run.position(cell) as usize];
-                    let event = Event::new(EventClass::Cue, id, cell);
+                    let event = Event::new(EventClass::ScriptEvent, id, cell);
                     self.agenda.delay(npu.0, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => self.take_later(now + span, id, cell, part),
-                ScriptAction::Take { part } if M::IN_ORDER => self.take_later(now, id, cell, part),
-                ScriptAction::Take { part } => {
-                    self.cue(id, cell, ScriptEvent::Over { part }, &mut acts)
+                ScriptAction::TakeArrived { part } if M::IN_ORDER => {
+                    self.take_later(now, id, cell, part)
                 }
-                ScriptAction::End => self.leave(now, id, cell),
+                ScriptAction::TakeArrived { part } => {
+                    self.cue(id, cell, ScriptEvent::OpCompleted { part }, &mut acts)
+                }
+                ScriptAction::End => self.end_stage(now, id, cell),
             }
         }
     }
@@ -61,10 +63,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let extent = &self.plan.groups[run.group as usize].extent;
         let (player, root) = ((id, run.position(cell)), run.root);
         // A message may come before its receiver begins, but all scripts have one stage.
-        let Some(stage) = self.courses.get(run.course).stages().first().copied() else {
+        let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
             return;
         };
-        self.manner.play(&stage, extent, player, root, cue, acts);
+        self.backend
+            .advance_script(&stage, extent, player, root, cue, acts);
     }
 
     /// Schedules the end of a part of a script at `at`.
@@ -77,7 +80,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             part,
             label: 0,
         });
-        self.agenda.push(at, Event::new(EventClass::Taken, 0, op));
+        self.agenda
+            .push(at, Event::new(EventClass::ScriptReceived, 0, op));
     }
 
     /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
@@ -123,7 +127,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
         };
         let key = (ends.0.0, run.group + 1, run.sequence, 0, part.into());
-        self.send_off(now, key, message);
+        self.submit_or_defer(now, key, message);
     }
 
     /// Delivers a message of a script. In insertion order its part is over for the sender first.
@@ -131,7 +135,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let ((from, to), (part, label)) = (ends, what);
         let position = self.runs[id as usize].position(from);
         if M::IN_ORDER {
-            self.play(now, id, from, ScriptEvent::Over { part });
+            self.play(now, id, from, ScriptEvent::OpCompleted { part });
         }
         let from = position;
         self.play(now, id, to, ScriptEvent::Message { from, label });
@@ -143,7 +147,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             run, from, part, ..
         } = self.ops.remove(op)
         {
-            self.play(now, run, from, ScriptEvent::Over { part });
+            self.play(now, run, from, ScriptEvent::OpCompleted { part });
         }
     }
 }

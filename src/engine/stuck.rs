@@ -8,10 +8,10 @@ use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
 use crate::report::Observer;
-use crate::trace::shown;
+use crate::trace::escape;
 use std::collections::{BTreeMap, BTreeSet};
 
-mod in_order;
+mod insertion_order;
 
 /// Waiting nodes that are named, of one rank and in all.
 const NAMED_PER_RANK: usize = 3;
@@ -31,7 +31,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                if self.waiting[running.first_node + node.index()] != 0 {
+                if self.dependencies_left[running.first_node + node.index()] != 0 {
                     continue;
                 }
                 let vertex = (i as u32, node);
@@ -50,10 +50,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         Stuck {
             completed: self.completed,
-            total: self.waiting.len() as u64,
+            total: self.dependencies_left.len() as u64,
             waiting,
             unnamed,
-            cycle: first.map_or_else(Vec::new, |vertex| self.circle(vertex)),
+            cycle: first.map_or_else(Vec::new, |vertex| self.cycle_from(vertex)),
         }
     }
 
@@ -62,14 +62,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         NodeRef {
             rank: self.workload.instances()[instance as usize].rank,
             id: graph.id(node),
-            name: shown(graph.name(node)),
+            name: escape(graph.name(node)),
             index: node,
         }
     }
 
     fn is_complete(&self, (instance, node): InstanceNode) -> bool {
         let running = &self.instances[instance as usize];
-        self.waiting[running.first_node + node.index()] == COMPLETE
+        self.dependencies_left[running.first_node + node.index()] == COMPLETE
     }
 
     /// Describes what a posted node waits for, with one node that it waits for.
@@ -139,11 +139,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         &self,
         (instance, node): InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
-        if self.is_alone(instance, node) {
+        if self.waits_for_nobody(instance, node) {
             return None;
         }
         let (slot, sequence) = self.call_of(instance, node);
-        let before = self.turns[slot.group as usize].blocked_by(slot.member, sequence)?;
+        let before = self.launch_orders[slot.group as usize].blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
@@ -175,7 +175,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         const SHOWN: usize = 4;
         let (slot, sequence) = self.call_of(instance, node);
         let group = &self.plan.groups[slot.group as usize];
-        let run = self.turns[slot.group as usize].run_of[sequence as usize];
+        let run = self.launch_orders[slot.group as usize].run_of[sequence as usize];
         let run = self.runs.get(run as usize);
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
@@ -223,7 +223,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Formats a node with its state.
     fn state(&self, vertex: InstanceNode) -> String {
         let running = &self.instances[vertex.0 as usize];
-        let left = match self.waiting[running.first_node + vertex.1.index()] {
+        let left = match self.dependencies_left[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
             0 => "is ready".to_owned(),
             // The flag of a delay is no dependency.
@@ -237,7 +237,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Follows waits from `start` until they close a cycle, and returns the nodes of it that wait for, or are waited
     /// for by, more than their rank's own dependencies.
-    fn circle(&self, start: InstanceNode) -> Vec<NodeRef> {
+    fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
@@ -268,7 +268,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns whether all dependencies of a node are complete.
     fn is_posted(&self, (instance, node): InstanceNode) -> bool {
         let running = &self.instances[instance as usize];
-        self.waiting[running.first_node + node.index()] == 0
+        self.dependencies_left[running.first_node + node.index()] == 0
     }
 }
 

@@ -164,7 +164,7 @@ impl FinishedFile {
 
     /// Creates the same file under the name `path`: a hard link if `link` is set and the system supports one,
     /// or else a copy. `None` if the first went into a device.
-    pub fn again(
+    pub fn duplicate_as(
         &self,
         path: &Path,
         target: &OutputTarget,

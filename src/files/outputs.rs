@@ -2,7 +2,7 @@
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
 use super::target::{OutputTarget, folder, identity, refused};
-use super::temporary::{RenameGuard, sweep};
+use super::temporary::{RenameGuard, remove_stale};
 use crate::trace::TraceError;
 use crate::trace::file::FileDigest;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ impl OutputSet {
                     return Err(refused(path, found, "another name"));
                 }
                 if self.swept.insert(folder(to).to_owned()) {
-                    sweep(folder(to));
+                    remove_stale(folder(to));
                 }
                 let parent = folder(to).canonicalize();
                 match (parent, to.file_name()) {
@@ -108,20 +108,20 @@ impl OutputSet {
     }
 
     /// Finishes writing `file`, which then waits for [`OutputSet::commit`].
-    pub fn keep(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
+    pub fn finish(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
         Ok(self.wait(file.close()?))
     }
 
     /// Creates `path` with the contents of `written`: a hard link if `link` is set and the system supports one,
     /// or else a copy. `None` if the first went into a device.
-    pub fn again(
+    pub fn duplicate_as(
         &mut self,
         written: OutputHandle,
         path: &Path,
         link: bool,
     ) -> Result<Option<OutputHandle>, TraceError> {
         let claim = self.claim(path)?;
-        let again = self.closed[written.index].again(path, &claim.target, link)?;
+        let again = self.closed[written.index].duplicate_as(path, &claim.target, link)?;
         Ok(again.map(|closed| self.wait(closed)))
     }
 
@@ -167,7 +167,7 @@ impl OutputSet {
         while done < self.closed.len() {
             if let Err(error) = self.closed[done].rename() {
                 let (new, old) = self.closed.split_at(done);
-                return Err(halfway(error, new, old));
+                return Err(partial_commit(error, new, old));
             }
             done += 1;
         }
@@ -181,7 +181,7 @@ impl OutputSet {
 }
 
 /// Builds the error about the first of `old`, which could not be renamed after `new` were.
-fn halfway(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
+fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
     let because = std::error::Error::source(&error);
     let because = because.map_or(String::new(), |cause| format!(": {cause}"));
     let names = |files: &[FinishedFile]| match files {
@@ -228,7 +228,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             let mut file = outputs.create(&at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
-            outputs.keep(file).unwrap();
+            outputs.finish(file).unwrap();
         }
         fs::create_dir(at("b")).unwrap();
         let error = outputs.commit().unwrap_err().to_string();
@@ -254,10 +254,16 @@ mod tests {
         let mut outputs = OutputSet::default();
         let mut file = outputs.create(&at("a")).unwrap().hashed();
         file.write_all(b"text").unwrap();
-        let first = outputs.keep(file).unwrap();
+        let first = outputs.finish(file).unwrap();
         assert_eq!(first.seal.blake3, Some(*blake3::hash(b"text").as_bytes()));
-        let link = outputs.again(first, &at("b"), true).unwrap().unwrap();
-        let copy = outputs.again(first, &at("c"), false).unwrap().unwrap();
+        let link = outputs
+            .duplicate_as(first, &at("b"), true)
+            .unwrap()
+            .unwrap();
+        let copy = outputs
+            .duplicate_as(first, &at("c"), false)
+            .unwrap()
+            .unwrap();
         assert_eq!([link.seal, copy.seal], [first.seal; 2]);
         outputs.commit().unwrap();
         let [a, b, c] = ["a", "b", "c"].map(|name| identity(&at(name)));

@@ -1,6 +1,6 @@
 //! Temporary files that become outputs, and their removal however the program ends.
 
-use crate::trace::registry::{SignalSafeEntry, SignalSafeList};
+use crate::trace::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -126,7 +126,7 @@ fn namespace() -> &'static str {
 }
 
 /// Removes from `folder` the temporary files of killed processes.
-pub(super) fn sweep(folder: &Path) {
+pub(super) fn remove_stale(folder: &Path) {
     let Ok(listing) = fs::read_dir(folder) else {
         return;
     };
@@ -196,7 +196,7 @@ impl Drop for RenameGuard {
 
 /// Returns whether `signal`, which would end the program, is deferred because files are being renamed; it is
 /// then raised again. For signal handlers.
-pub fn postponed(signal: i32) -> bool {
+pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;
     }
@@ -220,7 +220,7 @@ mod tests {
             fs::write(folder.path().join(name), b"x").unwrap();
         }
         let (mine, _) = TemporaryFile::create(folder.path(), None).unwrap();
-        sweep(folder.path());
+        remove_stale(folder.path());
         assert!(mine.path().exists());
         let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());
         assert_eq!(left, [false, true, true]);

@@ -7,7 +7,7 @@
 //! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
 //! reverse that of chunks.
 //!
-//! Dependencies between stages are the same in all of them: [`PipelineSchedule::needs`]. With buffered sends no order of
+//! Dependencies between stages are the same in all of them: [`PipelineSchedule::predecessor`]. With buffered sends no order of
 //! passes deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
@@ -72,7 +72,7 @@ struct ScheduleShape {
     /// Parts of a stage's layers.
     chunks: u32,
     /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
-    together: u32,
+    micro_batches_per_turn: u32,
     /// Forward passes before the first backward one.
     warm_up: u64,
     /// True if there are backward passes.
@@ -160,7 +160,7 @@ impl PipelineSchedule {
     /// From the last stage it goes on with the next chunk on the first, and back likewise; with one stage that
     /// is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
     /// same stage and earlier in its order.
-    pub fn needs(
+    pub fn predecessor(
         &self,
         pass: PipelinePass,
         stage: u32,
@@ -173,8 +173,8 @@ impl PipelineSchedule {
     }
 
     /// The stage and the pass there that begins with the result of `pass` on stage `stage` of `stages`: the
-    /// other side of [`PipelineSchedule::needs`].
-    pub fn feeds(
+    /// other side of [`PipelineSchedule::predecessor`].
+    pub fn successor(
         &self,
         pass: PipelinePass,
         stage: u32,

@@ -40,7 +40,8 @@ use grid::DeviceGrid;
 use sizes::{OperatorTotals, product};
 
 pub use layout::{
-    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, moves, scatters,
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, redistribute,
+    reduce_scatter_groups,
 };
 pub use transformer::TransformerRow;
 

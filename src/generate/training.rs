@@ -20,33 +20,33 @@ use std::sync::OnceLock;
 mod buckets;
 mod check;
 mod cost;
-mod flow;
+mod dataflow;
+mod emit;
 mod layer;
-mod parts;
-mod piece;
+mod model_chunks;
+mod parameter_state;
+mod process_groups;
 mod program;
 mod ranks;
 mod shard;
+mod shard_spec;
 mod sharded;
-mod state;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod tied;
-mod together;
-mod walk;
+mod tied_embedding;
 
-pub use state::{ParameterState, ResidentBytes};
+pub use emit::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
+pub use parameter_state::{ParameterState, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
-pub use walk::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
 
 use buckets::GradientBucket;
 use cost::CostParameters;
-use flow::{DataflowTracer, LayerDataflow};
+use dataflow::{DataflowTracer, LayerDataflow};
 use layer::{LoweredLayer, LoweringContext};
-use parts::ModelChunks;
+use model_chunks::ModelChunks;
 use sharded::ShardedLowering;
-use tied::TiedEmbedding;
+use tied_embedding::TiedEmbedding;
 
 /// Numbers of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -345,7 +345,7 @@ impl TrainingGenerator {
         let last = self.layers(below).last();
         let among = match (self.plan.scatter_gather, last) {
             (true, _) => self.plan.tensor.into(),
-            (false, Some(layer)) => self.lowered(layer).ends_in,
+            (false, Some(layer)) => self.lowered(layer).output_shards,
             (false, None) => 1,
         };
         self.parts.boundary(below).div_ceil(among)
@@ -439,7 +439,7 @@ impl DistinctLayers {
         for (i, layer) in model.layers.iter().enumerate() {
             let flow = follow.layer(layer, held)?;
             for step in &flow.steps {
-                tied.meets(&layer.name, step)?;
+                tied.check_operator(&layer.name, step)?;
             }
             held = Some(flow.end);
             let same = |(other, known): &(usize, LayerDataflow<'_>)| {

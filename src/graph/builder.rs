@@ -9,7 +9,7 @@ use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, MemoryChanges, MemoryLocation, Op, TraceError, shown};
+use crate::trace::{GroupName, MemoryChanges, MemoryLocation, Op, TraceError, escape};
 use crate::units::Span;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl GraphBuilder {
                             node.id,
                             format!(
                                 "group `{}` is declared twice, with other ranks",
-                                shown(&name)
+                                escape(&name)
                             ),
                             "delete one of the metadata nodes, or pass the groups with --groups",
                         ));
@@ -195,7 +195,7 @@ impl GraphBuilder {
         let index = NodeIndex(self.graph.ids.len() as u32);
         let stream = |other: Lane| node.lane.map_or(other, Lane::Stream);
         Ok(match node.op {
-            Op::Nothing => (NodeKind::Nothing, Lane::None, 0, 0, 0),
+            Op::NoOp => (NodeKind::Nothing, Lane::None, 0, 0, 0),
             Op::Host => (NodeKind::Host, Lane::Host(node.lane), 0, 0, 0),
             Op::Compute {
                 flops,

@@ -30,7 +30,7 @@ pub fn count(
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
         while !cursor.is_empty() {
-            let usual = AttrView::take_usual(&mut cursor);
+            let usual = AttrView::take_fast(&mut cursor);
             let Some(attr) = usual.or_else(|| other(&mut cursor, &mut seen)) else {
                 continue;
             };

@@ -42,7 +42,7 @@ impl NodeClass {
     /// Returns the type of a node that could be read.
     pub fn of(op: &Op<'_>) -> Self {
         match *op {
-            Op::Nothing => Self::Metadata,
+            Op::NoOp => Self::Metadata,
             Op::Host => Self::Host,
             Op::Compute { .. } => Self::Compute,
             Op::Memory { store: false, .. } => Self::Load,

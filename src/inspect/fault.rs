@@ -1,9 +1,9 @@
 //! Faults of a file, counted, with examples.
 
 use crate::graph::cycle::short_cycle;
-use crate::graph::outline::RawDependency;
+use crate::graph::raw_trace::RawDependency;
 use crate::graph::{CapturedTimeline, Csr, RawTrace};
-use crate::trace::shown;
+use crate::trace::escape;
 
 /// Faults of one sort.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl FaultSummary {
         for node in outline.all() {
             for dep in outline.deps(node) {
                 let control = usize::from(dep.control);
-                if dep.node == RawDependency::NOWHERE {
+                if dep.node == RawDependency::MISSING {
                     nowhere[control].one(|| (id(node), dep.id));
                 } else if dep.node == node {
                     own[control].one(|| (id(node), dep.id));
@@ -127,7 +127,7 @@ impl FaultSummary {
             String::from("on a cycle of dependencies, or behind one, and without times: ");
         for &node in cycle.iter().take(SHOWN) {
             let view = &outline.nodes[node as usize].view;
-            text += &format!("{} ({}) → ", view.id, shown(view.name));
+            text += &format!("{} ({}) → ", view.id, escape(view.name));
         }
         if cycle.len() > SHOWN {
             text += &format!("… {} more … → ", cycle.len() - SHOWN);

@@ -1,7 +1,7 @@
 //! Lanes on which the nodes of a rank ran.
 
 use super::class::NodeClass;
-use crate::graph::recorded::NONE;
+use crate::graph::captured_timeline::NONE;
 use crate::graph::{Interner, Lane, RawTrace};
 use crate::trace::{GroupName, Op};
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl<'a> LaneTable<'a> {
             let view = &item.view;
             let stream = |other: Lane| view.lane.map_or(other, Lane::Stream);
             let lane = match view.op {
-                Op::Nothing => Lane::None,
+                Op::NoOp => Lane::None,
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
@@ -111,7 +111,7 @@ impl<'a> LaneTable<'a> {
     }
 
     /// Returns the lane that a node occupies exclusively while it runs, or [`NONE`].
-    pub fn held(&self, node: u32) -> u32 {
+    pub fn exclusive(&self, node: u32) -> u32 {
         let lane = self.of(node);
         match self.keys[lane as usize] {
             Lane::None => NONE,

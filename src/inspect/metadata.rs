@@ -1,7 +1,7 @@
 //! Metadata record of a file, in full.
 
 use crate::trace::attr::AttrView;
-use crate::trace::shown;
+use crate::trace::escape;
 use crate::trace::wire::{FrameCursor, WireCursor, WireValue};
 
 /// Metadata record of a file.
@@ -24,7 +24,7 @@ impl TraceHeader {
         while !cursor.is_empty() {
             match cursor.field() {
                 Ok((1, WireValue::Bytes(text, _))) => {
-                    header.version = shown(&String::from_utf8_lossy(text));
+                    header.version = escape(&String::from_utf8_lossy(text));
                 }
                 Ok((2, WireValue::Bytes(message, at))) => {
                     let Ok(attr) = AttrView::scan(message, at) else {

@@ -42,7 +42,7 @@ impl<'a> InspectedTrace<'a> {
     pub fn row(&self, node: u32) -> NodeRow<'a> {
         let view = &self.outline.nodes[node as usize].view;
         let run = &self.times.run;
-        let (flops, bytes) = self.effort(node);
+        let (flops, bytes) = self.work(node);
         NodeRow {
             rank: self.rank,
             id: view.id,

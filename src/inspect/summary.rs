@@ -101,8 +101,8 @@ impl RankInspection {
         // nodes.
         let count = |outline: &RawTrace<'_>| attributes::count(outline, |_| true);
         let bytes = contents.as_slice();
-        let told = |e| contents.blame(e);
-        let (trace, attributes) = InspectedTrace::read_beside(rank, bytes, told, count)?;
+        let told = |e| contents.with_source(e);
+        let (trace, attributes) = InspectedTrace::read_with(rank, bytes, told, count)?;
         let sizes = (file_bytes, bytes.len() as u64);
         Ok(Self::with(&trace, |_| true, attributes, path, sizes))
     }
@@ -233,7 +233,7 @@ impl RankTables {
         for node in trace.outline.all().filter(|&node| selected(node)) {
             let view = &trace.outline.nodes[node as usize].view;
             let class = trace.classes[node as usize];
-            let (flops, bytes) = trace.effort(node);
+            let (flops, bytes) = trace.work(node);
             let time = trace.length(node);
             let tally = NodeSums {
                 nodes: 1,
@@ -307,7 +307,7 @@ pub struct JobInspection {
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,
     /// Groups that ranks declare differently.
-    pub torn_groups: Vec<String>,
+    pub conflicting_groups: Vec<String>,
     /// Sums by type of node.
     pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
@@ -338,8 +338,8 @@ impl JobInspection {
         for (name, members) in summary.groups {
             match self.groups.get(&name) {
                 Some(known) if *known != members => {
-                    if !self.torn_groups.contains(&name) {
-                        self.torn_groups.push(name);
+                    if !self.conflicting_groups.contains(&name) {
+                        self.conflicting_groups.push(name);
                     }
                 }
                 Some(_) => {}
@@ -373,11 +373,11 @@ impl JobInspection {
     /// Returns the number of faults in all files.
     pub fn faults(&self) -> u64 {
         let counts = self.ranks.iter().map(|rank| rank.faults.count());
-        counts.sum::<u64>() + self.unreadable.len() as u64 + self.torn_groups.len() as u64
+        counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
     }
 
     /// Returns whether the times of all ranks count from one start: that of the job.
-    pub fn one_clock(&self) -> bool {
+    pub fn share_start(&self) -> bool {
         self.ranks
             .iter()
             .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)

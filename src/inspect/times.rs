@@ -2,8 +2,8 @@
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
-use crate::graph::outline::RawDependency;
-use crate::graph::recorded::{NONE, NodeTiming};
+use crate::graph::captured_timeline::{NONE, NodeTiming};
+use crate::graph::raw_trace::RawDependency;
 use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::units::{Span, Time};
 
@@ -54,7 +54,7 @@ impl RankTimes {
         let step = |node: u32| NodeTiming {
             delay: outline.nodes[node as usize].view.delay,
             length: outline.nodes[node as usize].view.lasted(),
-            lane: lanes.held(node),
+            lane: lanes.exclusive(node),
             settles: LaneTable::settles(classes[node as usize]),
         };
         let mut run = CapturedTimeline::new(next, lanes.count(), step);
@@ -118,9 +118,10 @@ fn given(
     run.ran = outline.nodes.len();
     let mut before = vec![NONE; outline.nodes.len()];
     let mut order: Vec<u32> = outline.all().collect();
-    order.sort_by_key(|&node| (lanes.held(node), run.start[node as usize], node));
+    order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
     for pair in order.windows(2) {
-        if lanes.held(pair[0]) != NONE && lanes.held(pair[0]) == lanes.held(pair[1]) {
+        if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])
+        {
             before[pair[1] as usize] = pair[0];
         }
     }
@@ -129,7 +130,7 @@ fn given(
         let deps = outline.deps(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
-            .filter(|&d| d != RawDependency::NOWHERE && d != NONE)
+            .filter(|&d| d != RawDependency::MISSING && d != NONE)
             // Of two at one instant the one with the higher id is the effect, so that causes go back in time.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));

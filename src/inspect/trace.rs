@@ -77,18 +77,18 @@ impl<'a> InspectedTrace<'a> {
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
     ) -> Result<Self, TraceError> {
-        Self::read_beside(rank, contents, told, |_| ()).map(|(trace, ())| trace)
+        Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
     /// Reads like [`Self::read`], and runs `beside` on the outline on another thread meanwhile.
-    pub(super) fn read_beside<R: Send>(
+    pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
         beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
     ) -> Result<(Self, R), TraceError> {
         let mut outline = RawTrace::read(contents);
-        outline.blame(told);
+        outline.map_faults(told);
         let header = TraceHeader::read(contents);
         if outline.nodes.is_empty()
             && header == TraceHeader::default()
@@ -141,9 +141,9 @@ impl<'a> InspectedTrace<'a> {
     }
 
     /// Returns FLOPs and bytes of a node, as the file states them.
-    pub fn effort(&self, node: u32) -> (u64, u64) {
+    pub fn work(&self, node: u32) -> (u64, u64) {
         match self.outline.nodes[node as usize].view.op {
-            Op::Nothing | Op::Host => (0, 0),
+            Op::NoOp | Op::Host => (0, 0),
             Op::Compute { flops, bytes, .. } => (flops, bytes),
             Op::Memory { bytes, .. } | Op::Message { bytes, .. } | Op::Collective { bytes, .. } => {
                 (0, bytes)

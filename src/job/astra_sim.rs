@@ -6,7 +6,7 @@ use super::load::{LoadProgress, read_traces};
 use crate::astra_sim::{
     self, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader,
     CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts, InputNote, NodeTypes,
-    Quirk, RankTensors, RankWork, custom,
+    Quirk, RankTensors, RankWork, custom_algorithm,
 };
 use crate::collective::ScriptedAlgorithm;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
@@ -150,10 +150,10 @@ impl AstraSimJob {
         options: &ReplayOptions,
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
-            lonely_messages: self.lenient,
+            allow_unmatched: self.lenient,
             ..options.clone()
         };
-        Ok(CompiledReplay::in_manner(
+        Ok(CompiledReplay::with_backend(
             &self.workload,
             machine,
             &options,
@@ -220,7 +220,8 @@ fn replay_over<N: NetworkBackend, O: Observer>(
         let replayed = report::replay_in(prepared, observer, network, collectives);
         return replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer));
     }
-    let outcome = prepared.run_in::<dyn Observer, _, _>(&mut observer, network, collectives)?;
+    let outcome =
+        prepared.run_with_backend::<dyn Observer, _, _>(&mut observer, network, collectives)?;
     Ok((outcome, None, observer))
 }
 
@@ -236,7 +237,7 @@ fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
 fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open(&file.path)?;
-        NodeTypes::read(contents.as_slice()).map_err(|e| contents.blame(e))
+        NodeTypes::read(contents.as_slice()).map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(read).collect()
 }
@@ -251,7 +252,7 @@ fn tensors(
         let contents = TraceContents::open(&file.path)?;
         let path = file.path.display().to_string();
         let tensors = RankTensors::read(contents.as_slice(), lenient, &path, notes);
-        tensors.map_err(|e| contents.blame(e))
+        tensors.map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(&mut read).collect()
 }
@@ -272,6 +273,6 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
     let contents = files.iter().map(|path| TraceContents::open(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
     let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
-    let algorithm = custom::read(&bytes, custom::ScriptTiming::AstraSim);
-    algorithm.map_err(|(position, error)| contents[position as usize].blame(error))
+    let algorithm = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::AstraSim);
+    algorithm.map_err(|(position, error)| contents[position as usize].with_source(error))
 }

@@ -1,7 +1,7 @@
 //! Collectives whose algorithm is a trace for each member.
 
 use super::input::hashed_input;
-use crate::astra_sim::custom;
+use crate::astra_sim::custom_algorithm;
 use crate::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
 use crate::report::summary::HashedInput;
 use crate::trace::file::{RankFile, TraceContents, discover};
@@ -28,15 +28,15 @@ pub fn load_custom(
 ) -> Result<Vec<CustomCollective>, TraceError> {
     let mut load = |arg: &CustomFiles| {
         let files = files(&arg.prefix)?;
-        let contents = files.iter().map(TraceContents::of);
+        let contents = files.iter().map(TraceContents::open_verified);
         let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
         let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
         if let Some(inputs) = &mut inputs {
             let all = files.iter().zip(&bytes);
             inputs.extend(all.map(|(file, bytes)| hashed_input("custom", &file.path, bytes)));
         }
-        let scripts = custom::read(&bytes, custom::ScriptTiming::Recorded);
-        let scripts = scripts.map_err(|(p, error)| contents[p as usize].blame(error))?;
+        let scripts = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::Recorded);
+        let scripts = scripts.map_err(|(p, error)| contents[p as usize].with_source(error))?;
         let matched = scripts.matched();
         Ok(CustomCollective {
             kind: arg.kind,
@@ -74,7 +74,7 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
 /// `fault`, where it is in the files.
 fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) -> TraceError {
     let (position, part, found, hint) = match fault {
-        ScriptFault::Stranger {
+        ScriptFault::UnknownPeer {
             position,
             part,
             peer,
@@ -99,7 +99,7 @@ fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) 
             },
             "a receive for each send, with the same tag and size",
         ),
-        ScriptFault::Circle { position, part } => (
+        ScriptFault::Cycle { position, part } => (
             position,
             part,
             "it waits, through other positions, for itself".to_owned(),

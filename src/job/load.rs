@@ -186,9 +186,9 @@ pub fn read_traces(
                 (*graph, binding.clone())
             }
             _ => {
-                let contents = TraceContents::of(file)?;
+                let contents = TraceContents::open_verified(file)?;
                 let read = read(contents.as_slice(), file);
-                let (graph, binding) = read.map_err(|e| contents.blame(e))?;
+                let (graph, binding) = read.map_err(|e| contents.with_source(e))?;
                 let index = inputs.as_mut().map(|inputs| {
                     inputs.push(hashed_input("trace", &file.path, contents.as_slice()));
                     inputs.len() - 1

@@ -76,7 +76,7 @@ impl JobOutputs {
     pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<OutputHandle, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
-        let written = self.files.keep(file)?;
+        let written = self.files.finish(file)?;
         let path = self.path(rank);
         self.add(rank, path, written);
         Ok(written)
@@ -98,7 +98,7 @@ impl JobOutputs {
         link: bool,
     ) -> Result<Option<OutputHandle>, JobError> {
         let path = self.path(rank);
-        let shared = self.files.again(written, &path, link)?;
+        let shared = self.files.duplicate_as(written, &path, link)?;
         if let Some(shared) = shared {
             self.add(rank, path, shared);
         }
@@ -123,7 +123,7 @@ impl JobOutputs {
         serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        self.files.keep(file)?;
+        self.files.finish(file)?;
         Ok(path)
     }
 
@@ -162,7 +162,7 @@ pub struct SavedJob {
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
-    files.keep(file)?;
+    files.finish(file)?;
     Ok(())
 }
 

@@ -41,7 +41,7 @@ impl OpenedTrace<'_> {
 
     /// Converts an error about the bytes to one about their source.
     pub fn blame(&self, error: TraceError) -> TraceError {
-        self.contents().blame(error)
+        self.contents().with_source(error)
     }
 }
 
@@ -77,7 +77,7 @@ impl JobTraces {
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
             Some(contents) => OpenedTrace::Pipe(contents),
-            None => OpenedTrace::File(TraceContents::of(file)?),
+            None => OpenedTrace::File(TraceContents::open_verified(file)?),
         })
     }
 }

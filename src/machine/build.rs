@@ -1,6 +1,6 @@
 //! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
 
-use super::assign::{self, AssignmentFault, ClassAssignment};
+use super::class_assignment::{self, AssignmentFault, ClassAssignment};
 use super::{Machine, NpuClass};
 use crate::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
 use crate::units::Bytes;
@@ -83,7 +83,7 @@ fn class_of(
     for (class, name) in (0..).zip(&names) {
         let field = table.need(name, &expected)?;
         let text = field.text(&expected)?;
-        let more = assign::ranges(text, class, npus);
+        let more = class_assignment::ranges(text, class, npus);
         ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
     }
     ClassAssignment::new(ranges, npus).map_err(|fault| match fault {

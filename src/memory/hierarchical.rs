@@ -27,7 +27,7 @@
 //! every NPU, or n sums are formed on the way to the memory.
 
 use super::SwitchLevel;
-use super::layout::PoolLayout;
+use super::pool_layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool behind two levels of switches. NPUs of a node are consecutive.
@@ -77,7 +77,7 @@ impl HierarchicalPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sharing::testing::{alone, each, late, pool, together};
+    use super::super::fair_sharing::testing::{alone, each, late, pool, together};
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 

@@ -28,7 +28,7 @@
 //! Every NPU is behind links of the middle, so if the mesh is the bottleneck it slows all equally. Every link is a
 //! server.
 
-use super::layout::{AccessHop, BETWEEN, PoolLayout};
+use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool on a mesh. Stations are numbered along the rows, and NPUs of one are neighbours by number.
@@ -97,7 +97,7 @@ impl MeshPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sharing::testing::{alone, pool, together};
+    use super::super::fair_sharing::testing::{alone, pool, together};
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 

@@ -28,7 +28,7 @@
 //! Every link is a server. An access passes the links towards its station: the j-th before it (from 0) carries bytes
 //! of memories more than j stations away, on its side.
 
-use super::layout::{AccessHop, BETWEEN, PoolLayout};
+use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
 
 /// A pool on a ring. NPUs of a station are neighbours by number.
@@ -82,7 +82,7 @@ impl RingPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sharing::testing::{alone, pool, together};
+    use super::super::fair_sharing::testing::{alone, pool, together};
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 

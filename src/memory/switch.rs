@@ -20,7 +20,7 @@
 //!
 //! Each is a stage of the pipeline in `memory/sharing.rs`. Every link up is a server of its own.
 
-use super::layout::PoolLayout;
+use super::pool_layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
 
 /// A level of switches that are alike.
@@ -76,7 +76,7 @@ impl SwitchPool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sharing::testing::{alone, each, pool, together};
+    use super::super::fair_sharing::testing::{alone, each, pool, together};
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 

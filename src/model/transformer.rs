@@ -88,13 +88,17 @@ impl TransformerBlock {
             self.linear(
                 "attention.qkv",
                 [self.hidden, self.qkv_width()],
-                TensorSplit::Outputs,
+                TensorSplit::ColumnParallel,
             ),
-            LayerOperator::new("attention.core", self.attention(), TensorSplit::Between),
+            LayerOperator::new(
+                "attention.core",
+                self.attention(),
+                TensorSplit::InsideRegion,
+            ),
             self.linear(
                 out,
                 [self.attention_width(), self.hidden],
-                TensorSplit::Inputs,
+                TensorSplit::RowParallel,
             ),
         ];
         let up = match self.gated {
@@ -108,9 +112,9 @@ impl TransformerBlock {
             gated: self.gated,
         };
         let mlp = [
-            self.linear("mlp.up", [self.hidden, up], TensorSplit::Outputs),
-            LayerOperator::new("mlp.activation", activation, TensorSplit::Between),
-            self.linear(down, [self.ffn, self.hidden], TensorSplit::Inputs),
+            self.linear("mlp.up", [self.hidden, up], TensorSplit::ColumnParallel),
+            LayerOperator::new("mlp.activation", activation, TensorSplit::InsideRegion),
+            self.linear(down, [self.ffn, self.hidden], TensorSplit::RowParallel),
         ];
         let mut operators = Vec::with_capacity(10);
         for (norm, branch, residual) in [(norm1, attention, "residual1"), (norm2, mlp, "residual2")]
@@ -167,7 +171,7 @@ impl TransformerBlock {
             width: self.hidden,
             bias: self.norm_bias,
         };
-        LayerOperator::new(name, work, TensorSplit::Whole)
+        LayerOperator::new(name, work, TensorSplit::Replicated)
     }
 
     /// A sum over all tokens.
@@ -177,7 +181,7 @@ impl TransformerBlock {
             width: self.hidden,
             dropout: self.dropout,
         };
-        LayerOperator::new(name, work, TensorSplit::Whole)
+        LayerOperator::new(name, work, TensorSplit::Replicated)
     }
 }
 
@@ -209,12 +213,12 @@ impl TransformerModel {
             LayerOperator::new(name, work, cut)
         };
         // Sharded by words: each member looks up those that it has, and rows are summed over members.
-        let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::Inputs)];
+        let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
-            operators.push(table("positions", rows, TensorSplit::Whole));
+            operators.push(table("positions", rows, TensorSplit::Replicated));
         }
         if self.segments > 0 {
-            operators.push(table("segments", self.segments, TensorSplit::Whole));
+            operators.push(table("segments", self.segments, TensorSplit::Replicated));
         }
         // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
@@ -243,13 +247,17 @@ impl TransformerModel {
             // The model ends with the pooler: no logits and no loss.
             OutputHead::Pooler => {
                 let work = product(1, hidden, true, false);
-                operators.push(LayerOperator::new("pooler", work, TensorSplit::Whole));
+                operators.push(LayerOperator::new("pooler", work, TensorSplit::Replicated));
                 return operators;
             }
             OutputHead::Logits { tied } => (false, tied),
             OutputHead::Masked => {
                 let work = product(tokens, hidden, true, false);
-                operators.push(LayerOperator::new("transform", work, TensorSplit::Whole));
+                operators.push(LayerOperator::new(
+                    "transform",
+                    work,
+                    TensorSplit::Replicated,
+                ));
                 let function = OperatorKind::Activation {
                     function: self.block.function,
                     rows: tokens,
@@ -259,19 +267,23 @@ impl TransformerModel {
                 operators.push(LayerOperator::new(
                     "transform.activation",
                     function,
-                    TensorSplit::Whole,
+                    TensorSplit::Replicated,
                 ));
                 operators.push(self.block.norm("transform.norm"));
                 (true, true)
             }
         };
         let logits = product(tokens, self.vocabulary, bias, tied);
-        operators.push(LayerOperator::new("logits", logits, TensorSplit::Outputs));
+        operators.push(LayerOperator::new(
+            "logits",
+            logits,
+            TensorSplit::ColumnParallel,
+        ));
         let loss = OperatorKind::Loss {
             rows: tokens,
             classes: self.vocabulary,
         };
-        operators.push(LayerOperator::new("loss", loss, TensorSplit::Between));
+        operators.push(LayerOperator::new("loss", loss, TensorSplit::InsideRegion));
         operators
     }
 }

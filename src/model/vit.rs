@@ -89,9 +89,9 @@ impl VisionTransformer {
             tokens: rows,
         };
         vec![
-            LayerOperator::new("patches", patches, TensorSplit::Whole),
-            LayerOperator::new("class", table(1), TensorSplit::Whole),
-            LayerOperator::new("positions", table(self.tokens()), TensorSplit::Whole),
+            LayerOperator::new("patches", patches, TensorSplit::Replicated),
+            LayerOperator::new("class", table(1), TensorSplit::Replicated),
+            LayerOperator::new("positions", table(self.tokens()), TensorSplit::Replicated),
             block.residual("sum"),
         ]
     }
@@ -110,8 +110,8 @@ impl VisionTransformer {
         };
         vec![
             block.norm("norm"),
-            LayerOperator::new("classifier", classifier, TensorSplit::Whole),
-            LayerOperator::new("loss", loss, TensorSplit::Whole),
+            LayerOperator::new("classifier", classifier, TensorSplit::Replicated),
+            LayerOperator::new("loss", loss, TensorSplit::Replicated),
         ]
     }
 }

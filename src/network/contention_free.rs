@@ -60,7 +60,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
-    fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
         true
     }
 

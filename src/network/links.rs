@@ -3,7 +3,7 @@
 //! A link is a server of [`ContendedNetwork`]; the wires between fully connected NPUs have one at either end, for all that
 //! the one sends and the other receives along the dimension.
 
-use super::trains::{ContendedNetwork, ContentionModel, ContentionScope};
+use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 
 /// The network of links.
 pub type LinkNetwork<'a> = ContendedNetwork<'a, LinkContention>;

@@ -6,7 +6,7 @@
 //! dimension, and the ingress of the NPU where it leaves it. In between, messages do not contend. Each side is as
 //! fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
 
-use super::trains::{ContendedNetwork, ContentionModel, ContentionScope};
+use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 
 /// The network of ports.
 pub type PortNetwork<'a> = ContendedNetwork<'a, PortContention>;

@@ -19,9 +19,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 mod csv;
+mod explanation;
 mod json;
 mod text;
-mod words;
 
 pub use csv::render as csv;
 pub use json::{ComparisonDocument, MachineResult, document as json};

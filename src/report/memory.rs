@@ -18,13 +18,13 @@ use crate::units::{Bytes, Time};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-mod books;
-mod followed;
+mod labels;
+mod ledger;
 mod table;
-mod words;
+mod tracker;
 
-pub(super) use followed::{EndedInstant, MemoryTracker};
 pub(super) use table::{CSV, table};
+pub(super) use tracker::{EndedInstant, MemoryTracker};
 
 /// Bytes by [`TensorClass`].
 pub type BytesByClass = [u64; TensorClass::COUNT];

@@ -2,7 +2,7 @@
 
 pub(super) mod table;
 
-use super::started::IssueTimes;
+use super::issue_times::IssueTimes;
 use super::{CollectiveRecord, Observer};
 use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;

@@ -46,7 +46,7 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
 ) -> Result<(Report, O), ReplayError> {
     let mut observers = observers(prepared, extra);
     let watched: &mut dyn Observer = &mut observers;
-    let outcome = prepared.run_in(watched, network, manner)?;
+    let outcome = prepared.run_with_backend(watched, network, manner)?;
     Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
 }
 

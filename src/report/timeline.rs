@@ -6,9 +6,9 @@
 //! left blank. Events are written as nodes complete, so nothing is kept but the instants of their issue.
 //! Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
+use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::{algorithm_label, group_label};
-use super::started::IssueTimes;
 use super::summary::kind_label;
 use super::{CollectiveRecord, Observer};
 use crate::engine::{CommTiming, CompiledReplay, GroupView};

@@ -33,7 +33,7 @@ impl SwitchingMode {
     #[inline]
     pub fn rest(self, amount: BufferShare) -> BufferShare {
         self.cut(amount)
-            .map_or(BufferShare::whole(0), |(_, rest)| amount.of(rest))
+            .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
     }
 
     /// The segment, and the bytes of all parts that come after it; `None` where there is no rest.

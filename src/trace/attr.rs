@@ -8,8 +8,8 @@ use super::TraceError;
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
 
+mod fast_path;
 mod shown;
-mod usual;
 
 /// The number of the first scalar field of an attribute's `oneof`, and of the last list.
 const FIRST_VALUE: u32 = 3;
@@ -132,13 +132,13 @@ impl<'a> AttrView<'a> {
     }
 
     /// Returns type and value for messages: `int64 5`, `bool list [1, 0]`.
-    pub fn shown(&self) -> String {
+    pub fn display_text(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
         };
         let kind = KINDS[(number - FIRST_VALUE) as usize / 2];
         if !number.is_multiple_of(2) {
-            return format!("{kind} {}", one(number, raw));
+            return format!("{kind} {}", scalar_text(number, raw));
         }
         let (mut entries, mut count) = (Vec::new(), 0_usize);
         let mut parts = WireCursor::new(self.message, self.offset);
@@ -308,7 +308,7 @@ impl<'a> AttrView<'a> {
 }
 
 /// Formats a scalar of the type of field `number` for messages.
-fn one(number: u32, raw: WireValue<'_>) -> String {
+fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     let found = AttrView {
         name: &[],
         value: Some((number, raw)),
@@ -317,7 +317,7 @@ fn one(number: u32, raw: WireValue<'_>) -> String {
     };
     match raw {
         WireValue::Bytes(bytes, _) => match std::str::from_utf8(bytes) {
-            Ok(text) => format!("\"{}\"", super::shown(text)),
+            Ok(text) => format!("\"{}\"", super::escape(text)),
             Err(_) => format!("{} bytes that are no text", bytes.len()),
         },
         _ => match found.number() {
@@ -335,7 +335,7 @@ fn scalars(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize
     let mut count = 0;
     let mut take = |raw| {
         if into.len() < SHOWN_ENTRIES {
-            into.push(one(number, raw));
+            into.push(scalar_text(number, raw));
         }
         count += 1;
     };

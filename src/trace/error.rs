@@ -183,7 +183,7 @@ impl TraceError {
 
     /// Appends a supposed cause, if the bytes are malformed.
     #[must_use]
-    pub(crate) fn supposing(mut self, cause: &str) -> Self {
+    pub(crate) fn with_cause(mut self, cause: &str) -> Self {
         if let TraceFault::Malformed { found, .. } = &mut *self.0 {
             found.push_str(": ");
             found.push_str(cause);

@@ -1,31 +1,31 @@
 //! Trace files: discovery, and contents after decompression.
 
-use super::{SourceMap, TraceError, form, older, text};
+use super::{SourceMap, TraceError, format, old_schemas, text};
+use decompress::{CompressedSize, CompressionFormat, CountingReader};
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use unpack::{CompressedSize, CompressionFormat, CountingReader};
 
+mod compress;
+mod decompress;
+mod digest;
 mod discover;
 mod listing;
 mod mapped;
 mod named;
 mod names;
-mod pack;
-mod seal;
-mod unpack;
 
+pub use compress::{CompressedWriter, GzipWriter};
+pub(super) use decompress::append_all;
+pub use decompress::{decompressed, decompressed_partly, read_all, read_text};
+pub use digest::FileDigest;
 pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of};
 use mapped::MappedFile;
 pub use mapped::mapped_file;
 pub use named::PrefixFiles;
 pub use names::rank_of;
-pub use pack::{CompressedWriter, GzipWriter};
-pub use seal::FileDigest;
-pub(super) use unpack::append_all;
-pub use unpack::{decompressed, decompressed_partly, read_all, read_text};
 
 /// Minimum size of files that are mapped; smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
@@ -33,7 +33,7 @@ const MAP_FROM: u64 = 1 << 20;
 /// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
 pub struct TraceContents {
-    held: ContentsStorage,
+    storage: ContentsStorage,
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
@@ -68,38 +68,39 @@ impl RankFile {
 }
 
 impl TraceContents {
-    /// Opens the trace `path` in any format (see [`form`]), as the contents of a file of the current schema.
+    /// Opens the trace `path` in any format (see [`format`]), as the contents of a file of the current schema.
     /// The file is closed again before this returns, so any number may be held.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Self::raw(path)?.current()
+        Self::open_any(path)?.current()
     }
 
     /// Opens the trace of a rank like [`Self::open`].
     ///
     /// Fails if the file differs from the length or hash in the job file.
-    pub fn of(file: &RankFile) -> Result<Self, TraceError> {
+    pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
         let Some(seal) = &file.seal else {
             return Self::open(&file.path);
         };
-        let packed = Self::packed(&file.path).map_err(|error| match error.is_missing() {
-            true => FileDigest::refused(
-                file,
-                "it is not there, and the job's file names it".to_owned(),
-            ),
-            false => error,
-        })?;
+        let packed =
+            Self::open_compressed(&file.path).map_err(|error| match error.is_missing() {
+                true => FileDigest::refused(
+                    file,
+                    "it is not there, and the job's file names it".to_owned(),
+                ),
+                false => error,
+            })?;
         // Digests are those of the stored bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
-        packed.unpacked()?.current()
+        packed.decompress()?.current()
     }
 
     /// Converts the contents to those of a file of the current schema.
     fn current(mut self) -> Result<Self, TraceError> {
-        if says_nothing(self.as_slice()) {
+        if is_all_zero(self.as_slice()) {
             return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
         }
-        let upgraded = match form::text_form(self.as_slice()) {
-            None => older::upgrade(self.as_slice(), None)
+        let upgraded = match format::text_form(self.as_slice()) {
+            None => old_schemas::upgrade(self.as_slice(), None)
                 .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
             Some(form) => form.and_then(|form| {
                 let read = text::read(self.as_slice(), form)?;
@@ -107,27 +108,27 @@ impl TraceContents {
             }),
         };
         if let Some((bytes, origins)) = upgraded.map_err(|e| e.in_file(&self.path))? {
-            self.held = ContentsStorage::Read(bytes);
+            self.storage = ContentsStorage::Read(bytes);
             self.origins = Some(origins);
         }
         Ok(self)
     }
 
     /// Opens `path`, which may hold anything, decompressed but not converted.
-    pub fn raw(path: &Path) -> Result<Self, TraceError> {
-        Self::packed(path)?.unpacked()
+    pub fn open_any(path: &Path) -> Result<Self, TraceError> {
+        Self::open_compressed(path)?.decompress()
     }
 
-    fn unpacked(mut self) -> Result<Self, TraceError> {
+    fn decompress(mut self) -> Result<Self, TraceError> {
         if let Some(result) = decompressed(self.as_slice()) {
             let io = |source| TraceError::io(self.path.clone(), "decompress", source);
-            self.held = ContentsStorage::Read(result.map_err(io)?);
+            self.storage = ContentsStorage::Read(result.map_err(io)?);
         }
         Ok(self)
     }
 
     /// Opens `path` without decompressing it.
-    pub fn packed(path: &Path) -> Result<Self, TraceError> {
+    pub fn open_compressed(path: &Path) -> Result<Self, TraceError> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let size = file.metadata().map_err(io("ask for the size"))?.len();
@@ -137,7 +138,7 @@ impl TraceContents {
             ContentsStorage::Read(read_all(&file, size).map_err(io("read"))?)
         };
         Ok(Self {
-            held,
+            storage: held,
             path: path.to_owned(),
             origins: None,
         })
@@ -146,7 +147,7 @@ impl TraceContents {
     /// Adds to an error about these contents the file's name and, for a trace that was upgraded or read from
     /// text, the record, byte or line of the original.
     #[must_use]
-    pub fn blame(&self, error: TraceError) -> TraceError {
+    pub fn with_source(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
         match &self.origins {
             Some(origins) => error.at_origin(origins),
@@ -164,7 +165,7 @@ impl TraceContents {
         }
         let held = ContentsStorage::Read(bytes);
         let this = Self {
-            held,
+            storage: held,
             path: path.to_owned(),
             origins: None,
         };
@@ -173,7 +174,7 @@ impl TraceContents {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        match &self.held {
+        match &self.storage {
             ContentsStorage::Mapped(map) => map.bytes(),
             ContentsStorage::Read(bytes) => bytes,
         }
@@ -230,6 +231,6 @@ impl Read for DecompressedStream<'_> {
 
 /// Returns whether the contents are zero bytes and nothing else: empty records to a parser, but in fact a file
 /// that a crash left unwritten.
-fn says_nothing(bytes: &[u8]) -> bool {
+fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }

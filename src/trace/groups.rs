@@ -1,6 +1,6 @@
 //! Groups of ranks as side files and metadata nodes declare them.
 
-use super::{TraceError, shown};
+use super::{TraceError, escape};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for GroupVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<DeclaredGroups, A::Error> {
         let mut groups = DeclaredGroups::new();
         while let Some((name, ranks)) = entries.next_entry::<String, Vec<u32>>()? {
-            let twice = format!("group `{}` is declared twice", shown(&name));
+            let twice = format!("group `{}` is declared twice", escape(&name));
             if groups.insert(name, ranks).is_some() {
                 return Err(A::Error::custom(twice));
             }

@@ -21,7 +21,7 @@
 use super::file::{FileDigest, read_text};
 use super::groups::{DeclaredGroups, GroupFile};
 use super::roles::GroupRoles;
-use super::{TraceError, shown};
+use super::{TraceError, escape};
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt::Write;
@@ -98,14 +98,14 @@ impl JobFile {
             )
         })?;
         if document.schema != SCHEMA {
-            let found = shown(&document.schema);
+            let found = escape(&document.schema);
             return Err(wrong(format!(
                 "its schema is `{found}`, and {SCHEMA} is known here"
             )));
         }
         let mut ranks = Vec::with_capacity(document.ranks.len());
         for row in document.ranks {
-            let file = shown(&row.file);
+            let file = escape(&row.file);
             // A job file must not refer to files outside its folder.
             if row.file.is_empty() || row.file.contains(['/', '\\', '\0']) || row.file == ".." {
                 return Err(wrong(format!(
@@ -114,7 +114,7 @@ impl JobFile {
                 )));
             }
             let Ok(hash) = blake3::Hash::from_hex(&row.blake3) else {
-                let found = shown(&row.blake3);
+                let found = escape(&row.blake3);
                 return Err(wrong(format!(
                     "rank {}: `{found}` is no BLAKE3 hash",
                     row.rank

@@ -1,6 +1,6 @@
 //! Operation of a node, decoded once from its type and attributes.
 
-use super::{CollectiveKind, Dtype, MemoryChanges, TraceError, shown};
+use super::{CollectiveKind, Dtype, MemoryChanges, TraceError, escape};
 use crate::units::Span;
 
 /// Group as a trace names it.
@@ -47,7 +47,7 @@ pub enum MemoryLocation {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
     /// Nothing, in no time: an INVALID or METADATA node.
-    Nothing,
+    NoOp,
     /// Work on the host; lasts as recorded.
     Host,
     /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
@@ -157,13 +157,13 @@ impl<'a> NodeAttributes<'a> {
                 id,
                 format!(
                     "`in_switch` is \"{}\" on a node of type {kind}, which is no load or store",
-                    shown(found)
+                    escape(found)
                 ),
                 "drop the attribute; collectives among NPUs are nodes of their own",
             ));
         }
         match kind {
-            0 | 1 => Ok(Op::Nothing),
+            0 | 1 => Ok(Op::NoOp),
             2 | 3 => self.memory(id, kind == 3),
             4 if self.host => Ok(Op::Host),
             4 => Ok(Op::Compute {
@@ -226,7 +226,7 @@ impl<'a> NodeAttributes<'a> {
                 let what = if store { "store" } else { "load" };
                 return Err(TraceError::refused(
                     id,
-                    format!("`in_switch` is \"{}\" on a {what}", shown(found)),
+                    format!("`in_switch` is \"{}\" on a {what}", escape(found)),
                     format!("on a {what} it is {expected:?}"),
                 ));
             }

@@ -16,10 +16,10 @@
 //! A second record with an id that has been seen is left out. Dependencies on nodes that are not there,
 //! whether they were lost or never were, are left out as well, if anything was lost.
 
-use super::form::{self, TraceFormat};
+use super::format::{self, TraceFormat};
 use super::text::{JsonLineReader, TextFormat};
 use super::wire::{WireCursor, WireValue, repeated_varints};
-use super::{SchemaGeneration, TraceError, older};
+use super::{SchemaGeneration, TraceError, old_schemas};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub struct SalvageReport {
     /// Whether the metadata record was lost, and replaced by an empty one.
     pub metadata_lost: bool,
     /// Nodes left out because an earlier one has their id: (record, id).
-    pub doubled: Vec<(usize, u64)>,
+    pub duplicate_ids: Vec<(usize, u64)>,
     /// Dependencies on missing nodes: (node, missing node, whether it is a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
     /// Whether those were kept.
@@ -67,7 +67,7 @@ impl SalvageReport {
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
             && self.repaired.is_empty()
-            && self.doubled.is_empty()
+            && self.duplicate_ids.is_empty()
             && !self.metadata_lost
     }
 
@@ -113,7 +113,7 @@ pub fn salvage(
         dangling_kept: options.keep_dangling,
         ..SalvageReport::default()
     };
-    let (metadata, found) = match form::text_form(contents) {
+    let (metadata, found) = match format::text_form(contents) {
         Some(Ok(TextFormat::JsonLines)) => lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::refused_at(
@@ -132,7 +132,10 @@ pub fn salvage(
         ));
     }
     let mut out = Vec::with_capacity(contents.len());
-    older::put(&mut out, &metadata.unwrap_or_else(older::plain_metadata));
+    old_schemas::push_framed(
+        &mut out,
+        &metadata.unwrap_or_else(old_schemas::plain_metadata),
+    );
     let mut ids = BTreeSet::new();
     let mut kept: Vec<(u64, Vec<u8>)> = Vec::with_capacity(found.len());
     for SalvagedRecord { message, record } in found {
@@ -141,7 +144,7 @@ pub fn salvage(
             report.empty += usize::from(message.is_empty());
             kept.push((id, message));
         } else {
-            report.doubled.push((record, id));
+            report.duplicate_ids.push((record, id));
         }
     }
     report.nodes = kept.len();
@@ -152,8 +155,8 @@ pub fn salvage(
             false => dangling(message, *id, &ids),
         };
         match missing.is_empty() || options.keep_dangling {
-            true => older::put(&mut out, message),
-            false => older::put(&mut out, &without(message, &ids)),
+            true => old_schemas::push_framed(&mut out, message),
+            false => old_schemas::push_framed(&mut out, &without(message, &ids)),
         }
         report.dangling.extend(missing);
     }

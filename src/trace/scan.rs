@@ -76,7 +76,7 @@ impl<'a> NodeView<'a> {
     pub fn declaring(id: u64, text: &'a str) -> Self {
         Self {
             groups: Some(text),
-            ..Self::new(id, NODE_NAME, Op::Nothing)
+            ..Self::new(id, NODE_NAME, Op::NoOp)
         }
     }
 }
@@ -178,7 +178,7 @@ impl<'a> NodeFields<'a> {
         while !cursor.is_empty() {
             // Two code paths with the same result, so that the usual one stays in registers: a node has ten
             // attributes.
-            if let Some(attr) = AttrView::take_usual(&mut cursor) {
+            if let Some(attr) = AttrView::take_fast(&mut cursor) {
                 take(attr, &mut self.facts)?;
                 continue;
             }
@@ -216,7 +216,7 @@ impl<'a> NodeFields<'a> {
         })?;
         let op = self.facts.op(id, kind)?;
         let groups = match op {
-            Op::Nothing if kind == 1 && name.contains(NODE_MARK) => values(record)?,
+            Op::NoOp if kind == 1 && name.contains(NODE_MARK) => values(record)?,
             _ => None,
         };
         Ok((name, op, groups))
@@ -245,8 +245,8 @@ impl<'a> NodeFields<'a> {
 
 /// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
 /// the first byte that breaks the format. Its operation is [`Op::Nothing`].
-pub fn skeleton<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
-    let mut view = NodeView::new(0, "", Op::Nothing);
+pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
+    let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let at = cursor.offset();
@@ -270,7 +270,7 @@ pub fn skeleton<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) ->
     view
 }
 
-/// Returns the name in a record, by the rules of [`skeleton`].
+/// Returns the name in a record, by the rules of [`partial_node`].
 pub fn name(record: RawRecord<'_>) -> &str {
     struct IgnoreDependencies;
     impl DependencyVisitor for IgnoreDependencies {
@@ -281,7 +281,7 @@ pub fn name(record: RawRecord<'_>) -> &str {
             Ok(())
         }
     }
-    skeleton(record, &mut IgnoreDependencies).name
+    partial_node(record, &mut IgnoreDependencies).name
 }
 
 /// Reads an attribute in any encoding, and stores it if replays read it.
@@ -299,7 +299,7 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const READ: [&str; 32] = [
+pub const REPLAY_ATTRIBUTES: [&str; 32] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_list_of_what_is_read_is_that_of_what_is_taken() {
-        for name in READ {
+        for name in REPLAY_ATTRIBUTES {
             // A list of texts is no value that any of them takes, but a number format may be unknown.
             let value = Value::StringList(super::super::proto::StringList::default());
             let message = attribute(name, value).encode_to_vec();
@@ -427,7 +427,7 @@ mod tests {
             assert!(taken.is_err() || name == "dtype", "{name}");
         }
         for name in crate::trace::tensors::ATTRIBUTES.as_flattened() {
-            assert!(READ.contains(name), "{name}");
+            assert!(REPLAY_ATTRIBUTES.contains(name), "{name}");
         }
         let message = attribute("rf_id", Value::Int64Val(1)).encode_to_vec();
         assert!(attribute_facts(&message).is_ok());

@@ -4,10 +4,10 @@
 //! read whole: they cannot be recognised before their end.
 
 use super::file::{self, DecompressedStream};
-use super::form::{TraceFormat, text_form};
+use super::format::{TraceFormat, text_form};
 use super::text::{JsonLineReader, TextFormat};
 use super::wire::{FrameCursor, MAX_RECORD};
-use super::{SchemaGeneration, SourceMap, TraceError, older, text};
+use super::{SchemaGeneration, SourceMap, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
 /// Number of bytes inspected to detect the format.
@@ -50,7 +50,7 @@ impl<'s> RecordSource<'s> {
         let lines = form == Some(TextFormat::JsonLines);
         let first = FrameCursor::new(&head).next_record();
         let current =
-            matches!(&first, Ok(Some(first)) if older::is_current(first.bytes) == Some(true));
+            matches!(&first, Ok(Some(first)) if old_schemas::is_current(first.bytes) == Some(true));
         let current = current && generation.is_none_or(|g| g == SchemaGeneration::V004);
         let rest = BufReader::with_capacity(1 << 17, Cursor::new(head).chain(stream));
         let (form, kind) = if lines {
@@ -133,7 +133,7 @@ fn whole(
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
         return Ok((TraceFormat::Text(form), kind));
     }
-    Ok(match older::upgrade(&contents, generation)? {
+    Ok(match old_schemas::upgrade(&contents, generation)? {
         Some(upgraded) => (
             TraceFormat::Et(upgraded.generation),
             SourceReader::Whole(upgraded.bytes, 0, Some(upgraded.origins)),
@@ -180,7 +180,7 @@ impl<R: BufRead> FrameReader<R> {
         self.offset += length.len();
         let wrong = |error: TraceError| {
             error
-                .supposing("the file is truncated, or is not an execution trace")
+                .with_cause("the file is truncated, or is not an execution trace")
                 .in_record(self.next, start)
         };
         let announced = super::wire::WireCursor::new(&length, start)

@@ -1,6 +1,6 @@
 //! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
 
-use super::{SourceMap, TraceError, older};
+use super::{SourceMap, TraceError, old_schemas};
 
 mod base64;
 mod graph_json;
@@ -40,7 +40,7 @@ pub struct TextTrace {
 impl TextTrace {
     /// Adds to an error the line that its record came from.
     #[must_use]
-    pub fn blame(&self, error: TraceError) -> TraceError {
+    pub fn with_source(&self, error: TraceError) -> TraceError {
         error.at_origin(&self.origins)
     }
 }
@@ -77,7 +77,7 @@ struct RecordBuffer {
 
 impl RecordBuffer {
     fn push(&mut self, record: &[u8], (line, column): (usize, usize)) {
-        older::put(&mut self.bytes, record);
+        old_schemas::push_framed(&mut self.bytes, record);
         self.lines.push((line as u32, column as u32));
     }
 

@@ -97,7 +97,7 @@ impl<'a> WireCursor<'a> {
         // The first byte without its top bit is the last of the varint.
         let used = ends.trailing_zeros() / 8 + 1;
         self.rest = &self.rest[used as usize..];
-        Ok(sevens(word & (u64::MAX >> (64 - 8 * used))))
+        Ok(join_varint_bytes(word & (u64::MAX >> (64 - 8 * used))))
     }
 
     /// Reads a varint of more than eight bytes, or near the end of the data.
@@ -242,7 +242,7 @@ impl<'a> WireCursor<'a> {
 
 /// Joins the lower seven bits of each byte: pairs, then fours, then all eight.
 #[inline(always)]
-pub(super) fn sevens(word: u64) -> u64 {
+pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
     let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
     (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
@@ -340,7 +340,7 @@ impl<'a> FrameCursor<'a> {
 #[cold]
 fn broken(error: TraceError, number: usize, start: usize) -> TraceError {
     error
-        .supposing("the file is truncated, or is not an execution trace")
+        .with_cause("the file is truncated, or is not an execution trace")
         .in_record(number, start)
 }
 

@@ -118,7 +118,7 @@ impl<W: Write> TraceWriter<W> {
         data: &[u64],
         extra: &NodeExtras<'_>,
     ) -> Result<(), TraceError> {
-        let declares = node.op == Op::Nothing && node.name.contains(NODE_MARK);
+        let declares = node.op == Op::NoOp && node.name.contains(NODE_MARK);
         if node.groups.is_some() && !declares {
             return Err(TraceError::refused(
                 node.id,
@@ -142,7 +142,7 @@ impl<W: Write> TraceWriter<W> {
             message.inputs.get_or_insert_default().values = values;
         }
         message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
-        let reads = |(name, _): &&NamedAttribute<'_>| scan::READ.contains(name);
+        let reads = |(name, _): &&NamedAttribute<'_>| scan::REPLAY_ATTRIBUTES.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let plain = message.encode_to_vec();
@@ -253,7 +253,7 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         Op::Message { host, .. } | Op::Collective { host, .. } => host,
         _ => false,
     };
-    if node.op != Op::Nothing {
+    if node.op != Op::NoOp {
         push("is_cpu_op", Proto::BoolVal(host));
     }
     if let Some(lane) = node.lane {
@@ -273,8 +273,8 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         push("eager", Proto::BoolVal(true));
     }
     let kind = match node.op {
-        Op::Nothing if node.groups.is_some() => NodeType::MetadataNode,
-        Op::Nothing => NodeType::InvalidNode,
+        Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
+        Op::NoOp => NodeType::InvalidNode,
         Op::Host => NodeType::CompNode,
         Op::Compute {
             flops,

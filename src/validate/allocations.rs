@@ -1,6 +1,6 @@
 //! Check of the memory that a trace frees against the memory that it allocates.
 
-use super::findings::{DefectLocation, DefectLog};
+use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use crate::trace::TensorClass;

@@ -1,7 +1,7 @@
 //! The collectives of a group: the same on all members, in the same order.
 
-use super::facts::{CallDigest, CommunicationDigest, NONE};
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::communication::{CallDigest, CommunicationDigest, NONE};
+use super::defects::{Defect, DefectLocation, DefectLog};
 use super::groups::BoundGroup;
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
@@ -47,7 +47,7 @@ impl<'a> PartyCalls<'a> {
     /// Says what a member does at its `k`-th call.
     fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
         match member.at(k).map(|at| self.of(at)) {
-            Some((rank, facts, call)) => format!("rank {rank} does {}", facts.said(call)),
+            Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
             None => {
                 let rank = self.rank(member);
                 format!("rank {rank} has no further collective of the group")

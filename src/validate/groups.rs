@@ -1,11 +1,11 @@
 //! Resolution of the groups that traces name to ranks.
 
 use super::ValidateOptions;
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
 use super::trace::ValidatedTrace;
-use crate::trace::shown;
+use crate::trace::escape;
 use std::collections::BTreeMap;
 
 /// Group of ranks that carry out collectives together.
@@ -29,7 +29,7 @@ impl BoundGroup {
         let members = ranks::text(&self.members);
         match &self.name {
             None => format!("group of ranks {members}"),
-            Some(name) => format!("group `{}` of ranks {members}", shown(name)),
+            Some(name) => format!("group `{}` of ranks {members}", escape(name)),
         }
     }
 
@@ -81,7 +81,7 @@ impl<'a> GroupInterner<'a> {
         for pair in sorted.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
             let found = format!(
                 "group `{}` names rank {} {} times",
-                shown(name),
+                escape(name),
                 pair[0],
                 pair.len()
             );
@@ -143,14 +143,14 @@ pub(super) fn bind(
                     let Some(declared) = options.declared.get(name).or_else(own) else {
                         wrong(
                             DefectKind::Undeclared,
-                            format!("its group `{}` is not declared", shown(name)),
+                            format!("its group `{}` is not declared", escape(name)),
                         );
                         continue;
                     };
                     if !declared.is_empty() && !declared.contains(&rank) {
                         let found = format!(
                             "it is no member of its group `{}`, which has ranks {}",
-                            shown(name),
+                            escape(name),
                             ranks::text(declared)
                         );
                         wrong(DefectKind::Outsider, found);
@@ -277,7 +277,7 @@ fn redeclared(
                 let by = by.map_or("--groups".to_owned(), |rank| format!("rank {rank}"));
                 let found = format!(
                     "group `{}` is ranks {}, and {by} says ranks {}",
-                    shown(name),
+                    escape(name),
                     ranks::text(ranks),
                     ranks::text(other)
                 );

@@ -1,11 +1,11 @@
 //! The traces of a job, held against one another.
 
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
-use super::{ValidateOptions, circle, collectives, groups, memory, messages, ranks};
+use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ranks};
 use crate::ids::MAX_NPUS;
-use crate::trace::shown;
+use crate::trace::escape;
 
 /// All defects of the traces of `members`, in ascending order of ranks, and of the job that they are.
 pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
@@ -32,7 +32,7 @@ pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> Def
     let pairs = messages::check(members, &mut findings);
     memory::check(members, &missing, &mut findings);
     if findings.tally().errors == before {
-        circle::check(members, &parties, &sequences, &pairs, &mut findings);
+        deadlock::check(members, &parties, &sequences, &pairs, &mut findings);
     }
     findings
 }
@@ -75,7 +75,7 @@ fn size(
         for (name, ranks) in &trace.facts.declared {
             for &member in ranks {
                 if seen(member) {
-                    let what = format!("group `{}` has rank {member}", shown(name));
+                    let what = format!("group `{}` has rank {member}", escape(name));
                     findings.push(beyond(DefectLocation::default(), what).of(rank));
                 }
             }
@@ -84,7 +84,7 @@ fn size(
     for (name, ranks) in &options.declared {
         for &member in ranks {
             if seen(member) {
-                let what = format!("group `{}` has rank {member}", shown(name));
+                let what = format!("group `{}` has rank {member}", escape(name));
                 findings.push(beyond(DefectLocation::default(), what));
             }
         }
@@ -139,7 +139,7 @@ fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> 
             let member = ranks.iter().find(|member| lacks(member))?;
             Some(format!(
                 "; group `{}` of rank {rank} names rank {member}",
-                shown(name)
+                escape(name)
             ))
         })
     })

@@ -4,7 +4,7 @@
 //! exact; lists hold the first defects of each kind.
 
 use super::ValidationReport;
-use super::findings::{Defect, DefectCounts, DefectLocation};
+use super::defects::{Defect, DefectCounts, DefectLocation};
 use super::kind::DefectKind;
 use serde::Serialize;
 use serde_json::Value;

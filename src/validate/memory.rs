@@ -1,7 +1,7 @@
 //! Loads that switches gather, and stores that they reduce, must be the same on all ranks.
 
-use super::facts::InSwitchAccess;
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::communication::InSwitchAccess;
+use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
 use super::trace::ValidatedTrace;

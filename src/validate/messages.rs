@@ -1,7 +1,7 @@
 //! A receive for each send, of the same size.
 
-use super::facts::{CommunicationDigest, MessageDigest, NONE};
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::communication::{CommunicationDigest, MessageDigest, NONE};
+use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use crate::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};

@@ -2,7 +2,7 @@
 
 use super::kind::DefectKind;
 use crate::graph::RawTrace;
-use crate::graph::outline::{NodeRetention, RawTraceNode};
+use crate::graph::raw_trace::{NodeRetention, RawTraceNode};
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
 use crate::units::Span;
@@ -81,8 +81,8 @@ impl<'a> NotableNodes<'a> {
     #[inline(always)]
     fn role(&mut self, view: &NodeView<'a>) -> ValidationRole {
         match (view.op, view.recorded, view.groups) {
-            (Op::Nothing, _, None) => ValidationRole::Nothing,
-            (Op::Nothing, _, Some(text)) => {
+            (Op::NoOp, _, None) => ValidationRole::Nothing,
+            (Op::NoOp, _, Some(text)) => {
                 self.declared.push(text);
                 ValidationRole::Declares((self.declared.len() - 1) as u32)
             }
@@ -111,7 +111,7 @@ impl<'a> NodeRetention<'a> for NotableNodes<'a> {
     type Kept = NodeBrief;
 
     #[inline(always)]
-    fn keep(&mut self, view: &NodeView<'a>) -> NodeBrief {
+    fn retain(&mut self, view: &NodeView<'a>) -> NodeBrief {
         NodeBrief {
             id: view.id,
             role: self.role(view),

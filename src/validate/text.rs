@@ -1,6 +1,6 @@
 //! Report as text, for people: ranks, then defects by kind, errors first, then the verdict.
 
-use super::findings::{Defect, DefectCounts};
+use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
 use super::{ReportedTrace, ValidationReport};
 use std::fmt::{self, Write};

@@ -1,17 +1,17 @@
 //! Validation of one trace on its own.
 
 use super::allocations;
-use super::edges::DependencyChecker;
-use super::facts::{CommunicationDigest, DigestCollector};
-use super::findings::{Defect, DefectLocation, DefectLog};
+use super::communication::{CommunicationDigest, DigestCollector};
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
 use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
 use super::wait::WaitBuilder;
 use crate::graph::DependencyPolicy;
-use crate::graph::outline::ReadFault;
+use crate::graph::raw_trace::ReadFault;
 use crate::trace::error;
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
-use crate::trace::{Op, TraceError, shown};
+use crate::trace::{Op, TraceError, escape};
 
 /// Defects of one trace, and its digest for comparisons with other ranks.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl ValidatedTrace {
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut outline = ValidatedNodes::keeping(contents);
-        outline.blame(told);
+        let mut outline = ValidatedNodes::read_retaining(contents);
+        outline.map_faults(told);
         let mut findings = DefectLog::new(show);
         for fault in &outline.faults {
             findings.push(refused(&outline, fault));
@@ -61,12 +61,12 @@ impl ValidatedTrace {
                 first = duplicate(&outline, (first, i), &faulty, &mut findings);
             }
             if let ValidationRole::Declares(groups) = item.view.role {
-                let text = outline.keep.declared[groups as usize];
+                let text = outline.retained.declared[groups as usize];
                 declare(item, text, collect.declared(), &mut findings);
             }
         }
         allocations::check(&outline, &mut findings);
-        let order = edges.settle(&outline, policy, &mut findings);
+        let order = edges.finish(&outline, policy, &mut findings);
         // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
         let lacking = !outline.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
@@ -151,7 +151,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
 fn work(outline: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
         ValidationRole::Call(part) | ValidationRole::Message(part) => {
-            match outline.keep.parts[part as usize].1 {
+            match outline.retained.parts[part as usize].1 {
                 Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
                     (DefectKind::HostCommunication, "`is_cpu_op` is set")
                 }
@@ -182,7 +182,7 @@ fn declare(
             Some(known) if *known != ranks => findings.add(DefectKind::DeclaredTwice, || {
                 let found = format!(
                     "group `{}` is ranks {} here and ranks {} before",
-                    shown(&name),
+                    escape(&name),
                     super::ranks::text(&ranks),
                     super::ranks::text(known)
                 );

@@ -3,8 +3,8 @@
 //! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
 //! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
 
-use super::edges::ProgramOrder;
-use super::facts::NONE;
+use super::communication::NONE;
+use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 
 /// Dependency graph of a trace's communication, in vertices.

@@ -41,7 +41,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// The whole file as JSON, `None` if it is not.
 fn parsed(path: &Path) -> Option<Value> {
-    let contents = TraceContents::raw(path).expect("the corpus is there");
+    let contents = TraceContents::open_any(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()
 }
 

@@ -157,7 +157,7 @@ fn a_captured_trace_loads_and_replays() {
     let with = |compute| {
         let options = ReplayOptions::with(|o| {
             o.compute = compute;
-            o.absent = MissingRankPolicy::Mirror;
+            o.missing_ranks = MissingRankPolicy::Mirror;
         });
         run(&workload, &machine, options).unwrap()
     };

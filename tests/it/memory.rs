@@ -139,7 +139,7 @@ fn the_classes_are_those_of_the_peak() {
     let mut fourth = class(3, 4);
     fourth.frees[3] = 4;
     let row = alone(vec![
-        Line(Op::Nothing, 1, 0, class(0, 1), vec![]),
+        Line(Op::NoOp, 1, 0, class(0, 1), vec![]),
         Line(KERNEL, 1, 10, class(1, 2), vec![1]),
         Line(KERNEL, 1, 10, class(2, 3), vec![2]),
         Line(KERNEL, 1, 10, fourth, vec![3]),
@@ -186,7 +186,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
 fn a_chain_without_duration_holds_one_link_at_a_time() {
     // Each of 100 nodes allocates 3 and frees 3 in no time; 5 are held all along.
     let mut lines = vec![Line(KERNEL, 1, 10, activations(5, 0), vec![])];
-    lines.extend((1..=100).map(|id| Line(Op::Nothing, 1, 0, activations(3, 3), vec![id])));
+    lines.extend((1..=100).map(|id| Line(Op::NoOp, 1, 0, activations(3, 3), vec![id])));
     let row = alone(lines);
     assert_eq!(peak(&row), (8, 10, Some(2)));
     assert_eq!((row.left, row.missing), ([0, 0, 0, 5, 0], None));

@@ -200,7 +200,7 @@ fn products(blocks: usize, side: u64) -> Model {
             vec![LayerOperator::new(
                 "norm",
                 work,
-                chakram::internals::model::TensorSplit::Whole,
+                chakram::internals::model::TensorSplit::Replicated,
             )],
         )
     };
@@ -214,7 +214,7 @@ fn products(blocks: usize, side: u64) -> Model {
     let product = LayerOperator::new(
         "product",
         product,
-        chakram::internals::model::TensorSplit::Whole,
+        chakram::internals::model::TensorSplit::Replicated,
     );
     let block =
         |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, vec![product.clone()]);

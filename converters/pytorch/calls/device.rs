@@ -5,7 +5,7 @@
 //! is called SendRecv.
 
 use super::super::kineto::EventCategory;
-use super::super::rank::{DeviceInterval, NONE, RankTimeline};
+use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::args::{self, asked};
 use super::{CallArgs, CommCall, CommCalls, CommOp};
 use crate::trace::{CollectiveKind, Dtype};

@@ -4,7 +4,7 @@
 //! `c10d` operator with a lower id, on whatever thread it was carried out. Its name does not give the operation: gloo
 //! implements reduce-scatter by an all-reduce.
 
-use super::super::rank::{InFlightInterval, NONE, RankTimeline};
+use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
 use super::args::{self, asked};
 use super::{CommCall, CommCalls};
 

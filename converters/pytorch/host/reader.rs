@@ -2,14 +2,14 @@
 
 use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostTrace, NONE};
-use crate::converters::pytorch::mend::NameLayout;
+use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
 use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
 use crate::converters::pytorch::{
-    JsonRepair, JsonRepairKind, communicates, groups, number, python,
+    JsonRepair, JsonRepairKind, communicates, groups, number, python_repr,
 };
 use crate::graph::NameTable;
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -91,7 +91,7 @@ impl HostTraceReader {
         if let Some(number) = self.python.get(known as usize) {
             return Ok(*number);
         }
-        let number = self.text(&python::shown(json), at)?;
+        let number = self.text(&python_repr::escape(json), at)?;
         self.python.push(number);
         Ok(number)
     }
@@ -105,7 +105,7 @@ impl HostTraceReader {
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
-                let found = format!("types {}, expected a list of strings", shown(json));
+                let found = format!("types {}, expected a list of strings", escape(json));
                 // The text has its index already, so the list of parsed forms has to grow with it.
                 self.meaning.push(ArgType::Other);
                 return Err(at.refused(json, found, OTHER_TOOL));
@@ -124,7 +124,7 @@ impl HostTraceReader {
         self.tensors.clear();
         let read = tensors(&lists.values, &self.meaning[meaning], &mut self.tensors);
         read.map_err(|(part, what)| {
-            at.refused(part, format!("{what}, found {}", shown(part)), OTHER_TOOL)
+            at.refused(part, format!("{what}, found {}", escape(part)), OTHER_TOOL)
         })?;
         let Ok(first) = u32::try_from(self.trace.storages.len() + self.tensors.len()) else {
             return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));

@@ -3,11 +3,11 @@
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, NONE};
-use crate::converters::pytorch::mend::NameLayout;
+use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::number::{self, nanoseconds};
 use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
 use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
-use crate::trace::{TraceError, TraceLocation, shown};
+use crate::trace::{TraceError, TraceLocation, escape};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl KinetoReader {
         Ok(trace)
     }
 
-    fn leave_out(&mut self, event: &RawKinetoEvent<'_>) {
+    fn count_left_out(&mut self, event: &RawKinetoEvent<'_>) {
         let what = event.cat.as_ref().unwrap_or(&event.ph);
         match self.left_out.get_mut(&**what) {
             Some(count) => *count += 1,
@@ -188,7 +188,7 @@ fn time(value: Option<&RawValue>, what: &str, at: &LocatedElement<'_>) -> Result
     nanoseconds(value.get()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
-            shown(value.get())
+            escape(value.get())
         );
         at.refused(value.get(), found, DAMAGED)
     })
@@ -230,7 +230,7 @@ impl ElementReader for KinetoReader {
             }
             _ => {}
         }
-        self.leave_out(&raw);
+        self.count_left_out(&raw);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Window that slides over a text.
 
-use super::place::{DAMAGED, TRUNCATED, excerpt, refused};
+use super::located_element::{DAMAGED, TRUNCATED, excerpt, refused};
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
 use std::io::Read;

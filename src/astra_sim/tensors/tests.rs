@@ -10,7 +10,7 @@ type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 /// A trace of kernels with these lists, after one node that does nothing and has none.
 fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    let nothing = NodeView::new(100, "nothing", Op::Nothing);
+    let nothing = NodeView::new(100, "nothing", Op::NoOp);
     writer.write(&nothing, &[], &NodeExtras::default()).unwrap();
     for (id, lists) in nodes.iter().enumerate().rev() {
         let kernel = Op::Compute {

@@ -2,7 +2,7 @@
 
 use super::{AstraSimArgs, replay};
 use crate::astra_sim::{Quirk, QuirkSet};
-use crate::cli::compare::on_threads;
+use crate::cli::compare::parallel_map;
 use crate::cli::output::{ReportDestination, ReportFormatArg};
 use crate::cli::terminal;
 use crate::engine::ReplayError;
@@ -74,7 +74,7 @@ pub fn run(
     };
     let before = replay::outcome(args, &job)?.makespan;
     let all = QuirkVariation::all();
-    let again = on_threads(all.len(), None, |index| match all[index] {
+    let again = parallel_map(all.len(), None, |index| match all[index] {
         QuirkVariation::Nothing => ReplayEnding::After(before),
         QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
         corrected => ended(makespan(args, corrected.quirks())),

@@ -145,7 +145,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
         Some(first) => terminal::note(format_args!(
             "rank {rank}: {count} tensors are read before they are written, the first of them \
              `{}`: they count as there from the start, where the original aborts",
-            crate::trace::shown(first)
+            crate::trace::escape(first)
         )),
     }
 }

@@ -9,7 +9,7 @@ use crate::job::{about, declared_groups, others, rename_contents, write_job};
 use crate::trace::file::{
     CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompressed_partly, read_all,
 };
-use crate::trace::form::TraceFormat;
+use crate::trace::format::TraceFormat;
 use crate::trace::job::JobRank;
 use crate::trace::salvage::{self, SalvageOptions, SalvageReport};
 use crate::trace::source::RecordSource;
@@ -104,13 +104,13 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let mut converted = Vec::new();
     let mut all = Vec::new();
     for job in &jobs {
-        let (one, written) = one(job, args, &mut outputs)?;
+        let (one, written) = convert_one(job, args, &mut outputs)?;
         converted.push(one);
         all.extend(written);
     }
     let single = jobs[0].output.as_ref().zip(all.first());
     match (prefix, single) {
-        (Some(prefix), _) => whole(&prefix, &jobs, &all, &found, outputs)?,
+        (Some(prefix), _) => commit_job(&prefix, &jobs, &all, &found, outputs)?,
         (None, Some((path, &written))) => {
             rename_contents(&mut outputs, path, written)?;
             outputs.commit()?;
@@ -130,7 +130,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 
 /// Commits the files of a job, with a job file; not where that of the inputs already exists, for which these are the
 /// same traces in another form.
-fn whole(
+fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
     all: &[OutputHandle],
@@ -159,7 +159,7 @@ fn whole(
 }
 
 /// Converts one trace; its file is committed with the others.
-fn one(
+fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     outputs: &mut OutputSet,
@@ -185,7 +185,7 @@ fn one(
             let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
-            (written, Some(outputs.keep(file)?))
+            (written, Some(outputs.finish(file)?))
         }
     };
     let converted = ConvertedTrace {
@@ -239,7 +239,7 @@ fn convert<W: Write>(
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
     );
     let hint = |error: TraceError| match by_record {
-        true => error.supposing("--salvage keeps what is sound"),
+        true => error.with_cause("--salvage keeps what is sound"),
         false => error,
     };
     while let Some(record) = source.next_record().map_err(hint)? {
@@ -267,7 +267,7 @@ fn salvaged(
     let packed = match &job.input {
         Some(file) => {
             // Compressed as it is: a damaged stream is unpacked as far as it goes.
-            held = TraceContents::packed(&file.path)?;
+            held = TraceContents::open_compressed(&file.path)?;
             held.as_slice()
         }
         None => {

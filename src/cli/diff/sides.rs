@@ -108,7 +108,7 @@ impl DiffSide {
     /// Opens `file`; what is damaged is salvaged if that is asked for.
     pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
-        let contents = match TraceContents::of(file) {
+        let contents = match TraceContents::open_verified(file) {
             Ok(contents) => contents,
             Err(_) if salvage => return Self::salvaged(path).map_err(UnreadableTraces::from),
             Err(error) => return Err(error.into()),
@@ -123,7 +123,7 @@ impl DiffSide {
     }
 
     fn salvaged(path: &Path) -> Result<Self, TraceError> {
-        let packed = TraceContents::packed(path)?;
+        let packed = TraceContents::open_compressed(path)?;
         let unpacked = decompressed_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
@@ -148,9 +148,9 @@ impl DiffSide {
     }
 
     /// An error about the bytes as one about the file.
-    pub fn blame(&self, error: TraceError) -> TraceError {
+    pub fn with_source(&self, error: TraceError) -> TraceError {
         match self {
-            Self::File(contents) => contents.blame(error),
+            Self::File(contents) => contents.with_source(error),
             Self::Salvaged { path, .. } => error.in_file(path),
         }
     }
@@ -163,7 +163,7 @@ impl DiffSide {
         let faults = std::mem::take(&mut trace.faults);
         let mut damage = faults.into_iter().filter(|fault| is_damage(&fault.error));
         let first = damage.next().expect("it is damaged").error;
-        Err(vec![(self.blame(first), damage.count())].into())
+        Err(vec![(self.with_source(first), damage.count())].into())
     }
 
     /// What was lost.
@@ -196,7 +196,7 @@ impl DiffSide {
         said.extend(report.repaired.iter().map(|(record, offset)| {
             format!("{file}, record {record}, byte {offset}: its length was damaged; it is kept")
         }));
-        said.extend(report.doubled.iter().map(|(record, id)| {
+        said.extend(report.duplicate_ids.iter().map(|(record, id)| {
             format!("{file}, record {record}: left out, for an earlier one has the id {id}")
         }));
         let count = said.len();

@@ -1,8 +1,8 @@
 //! `chakram generate MODEL --dry-run`: what a plan comes to, as text and as JSON.
 
-mod fit;
+mod group_locations;
 mod json;
-mod lies;
+mod memory_fit;
 mod text;
 
 use super::training::TrainingRequest;
@@ -12,8 +12,8 @@ use crate::engine::place;
 use crate::generate::training::PlanSummary;
 use crate::machine::Machine;
 use crate::trace::TrainingPhase;
-use fit::StageMemory;
-use lies::GroupLocation;
+use group_locations::GroupLocation;
+use memory_fit::StageMemory;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ pub fn run(
     }
     let plan = asked.training.plan.clone();
     let summary = asked.training.summary();
-    let summary = summary.map_err(|error| asked.origin.blame(error))?;
+    let summary = summary.map_err(|error| asked.origin.with_source(error))?;
     let npus = machine.map(|machine| place(summary.ranks, machine, run.map()));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
@@ -63,7 +63,12 @@ pub fn run(
     let dry = DryRunReport {
         name: &asked.name,
         summary: &summary,
-        on: on.map(|(machine, npus)| (machine.name(), lies::all(&summary, machine, npus))),
+        on: on.map(|(machine, npus)| {
+            (
+                machine.name(),
+                group_locations::locate_groups(&summary, machine, npus),
+            )
+        }),
         room,
     };
     let text = match run.format {

@@ -6,12 +6,12 @@ use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-mod asked;
 mod flags;
+mod request;
 
-use asked::PlanSource;
-pub use asked::TrainingRequest;
 use flags::PlanFlags;
+use request::PlanSource;
+pub use request::TrainingRequest;
 
 /// A model, a plan, and what becomes of the traces.
 #[derive(Debug, Args)]

@@ -24,7 +24,7 @@ pub fn summary(job: &JobInspection, options: Vec<(&'static str, Vec<String>)>) -
         .into_iter()
         .map(|(name, values)| (name.to_owned(), values.into()));
     document.insert("filter".to_owned(), Value::Object(filter.collect()));
-    document.insert("one_clock".to_owned(), job.one_clock().into());
+    document.insert("one_clock".to_owned(), job.share_start().into());
     document.insert("ranks".to_owned(), job.ranks.iter().map(rank).collect());
     let unreadable = job.unreadable.iter().map(
         |(rank, path, why)| json!({"rank": rank, "file": path.display().to_string(), "why": why}),
@@ -32,7 +32,7 @@ pub fn summary(job: &JobInspection, options: Vec<(&'static str, Vec<String>)>) -
     document.insert("unreadable".to_owned(), unreadable.collect());
     document.insert("metadata".to_owned(), metadata(job));
     let groups = job.groups.iter().map(|(name, members)| {
-        let torn = job.torn_groups.contains(name);
+        let torn = job.conflicting_groups.contains(name);
         json!({"name": name, "ranks": members, "declared_differently": torn})
     });
     document.insert("groups".to_owned(), groups.collect());

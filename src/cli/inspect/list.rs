@@ -6,7 +6,7 @@ use crate::cli::terminal;
 use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
 use crate::report::csv::quoted;
 use crate::trace::file::{RankFile, TraceContents};
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use crate::units::Bytes;
 use serde_json::{Value, json};
 use std::error::Error;
@@ -113,8 +113,9 @@ impl NodeListing {
     }
 
     fn rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
-        let contents = TraceContents::of(file)?;
-        let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
+        let contents = TraceContents::open_verified(file)?;
+        let trace =
+            InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
         let chosen = self.filter.select(&trace);
         let nodes = trace.by_start(chosen.as_deref());
         let mut listed = RankListing {
@@ -201,7 +202,7 @@ fn text(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {
         row.length,
         row.class.to_string(),
         row.lane.to_string(),
-        shown(row.name),
+        escape(row.name),
         with(row)
     )
 }
@@ -209,7 +210,7 @@ fn text(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {
 /// Formats the group or peer of a node: `, all ranks`, `, rank 3 tag 1`.
 pub fn with(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
-        (Some(group), _) => format!(", {}", shown(group)),
+        (Some(group), _) => format!(", {}", escape(group)),
         (None, Some((peer, 0))) => format!(", rank {peer}"),
         (None, Some((peer, tag))) => format!(", rank {peer} tag {tag}"),
         (None, None) => String::new(),

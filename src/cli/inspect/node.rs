@@ -1,11 +1,11 @@
 //! One node in full, with its neighbourhood.
 
 use super::json::head;
+use super::labels::basis;
 use super::list;
-use super::words::basis;
 use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use crate::report::text::{TextStyle, clip};
-use crate::trace::shown;
+use crate::trace::escape;
 use crate::units::Span;
 use serde_json::{Value, json};
 use std::fmt::{Result, Write as _};
@@ -30,7 +30,7 @@ fn write(
     let node = &near.node;
     let row = &node.row;
     let (record, byte) = node.place;
-    let name = shown(row.name);
+    let name = escape(row.name);
     writeln!(
         out,
         "{h}rank {} node {}{h:#}  {name}{}",
@@ -40,7 +40,7 @@ fn write(
     )?;
     let mut fact = |name: &str, text: String| writeln!(out, "  {name:<12} {text}");
     let lane = match &node.lane_name {
-        Some(name) => format!("{}: {}", row.lane, shown(name)),
+        Some(name) => format!("{}: {}", row.lane, escape(name)),
         None => row.lane.to_string(),
     };
     fact("type", format!("{} on {lane}", row.class))?;
@@ -105,7 +105,7 @@ fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle)
             time(row.ran.map(|(_, end)| end)),
             row.length,
             row.class.to_string(),
-            shown(row.name),
+            escape(row.name),
             list::with(row)
         )?;
     }

@@ -1,7 +1,7 @@
 //! The critical path, or one for each rank.
 
 use super::json::head;
-use super::words::{basis, ranges, some};
+use super::labels::{basis, ranges, some};
 use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
@@ -9,7 +9,7 @@ use crate::report::csv::quoted;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
-use crate::trace::{family, shown};
+use crate::trace::{escape, family};
 use crate::units::{Span, Time};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -308,7 +308,7 @@ impl TrackPath<'_> {
             // All nodes are listed to be searched, with as much of their names as messages show.
             let name = match title {
                 LONGEST => clip(self.track(piece).name(piece.node), 25),
-                _ => shown(self.track(piece).name(piece.node)),
+                _ => escape(self.track(piece).name(piece.node)),
             };
             let cells: [&dyn Display; 8] = [
                 &clip(&piece.class(self.tracks).to_string(), 13),

@@ -1,6 +1,6 @@
 //! The summary as text: at most 100 columns.
 
-use super::words::{basis, complaints, ranges, some};
+use super::labels::{basis, complaints, ranges, some};
 use crate::inspect::{JobInspection, RankOverview};
 use crate::report::summary::thousands;
 use crate::report::text::{TextStyle, WIDTH, clip, paragraph};
@@ -196,7 +196,7 @@ impl SummaryWriter<'_> {
             .iter()
             .map(|(rank, _, why)| format!("rank {rank}: {why}"));
         let torn = job
-            .torn_groups
+            .conflicting_groups
             .iter()
             .map(|name| format!("group {name}: ranks declare different members"));
         faults = lost.chain(torn).chain(faults).collect();

@@ -1,7 +1,7 @@
 //! Models as JSON.
 
 use super::text::{LayerRun, groups};
-use super::{blocks, words};
+use super::{blocks, labels};
 use crate::model::{LayerOperator, LayerRole, ModelDefinition, OperatorKind};
 use serde_json::{Map, Value, json};
 
@@ -68,8 +68,8 @@ fn operator(operator: &LayerOperator, element: u64) -> Value {
     let work = &operator.work;
     json!({
         "name": operator.name,
-        "op": words::op(work),
-        "cut": words::cut(operator.cut),
+        "op": labels::op(work),
+        "cut": labels::cut(operator.cut),
         "sizes": sizes(work),
         "parameters": work.parameters(),
         "multiplications": work.multiplications(),
@@ -112,7 +112,7 @@ fn sizes(work: &OperatorKind) -> Value {
             width,
             gated,
         } => json!({
-            "function": words::function(function), "rows": rows, "width": width, "gated": gated,
+            "function": labels::function(function), "rows": rows, "width": width, "gated": gated,
         }),
         OperatorKind::Residual {
             rows,

@@ -1,7 +1,7 @@
 //! A model for people: one line for each operator of each kind of layer.
 
 use super::table::{self, ColumnAlignment};
-use super::{blocks, words};
+use super::{blocks, labels};
 use crate::model::{ModelDefinition, ModelLayer};
 use crate::report::summary::thousands;
 use crate::units::Bytes;
@@ -129,7 +129,7 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
             rows.push([
                 String::new(),
                 operator.name.clone(),
-                words::sizes(&operator.work),
+                labels::sizes(&operator.work),
                 count(operator.parameters()),
                 count(operator.multiplications()),
                 match operator.saved_bytes(element, false) {

@@ -1,8 +1,8 @@
 //! Reports as they are asked for, and what they say of the options that led to them.
 
 use super::RunArgs;
-use super::words::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
-use crate::cli::custom;
+use super::args::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+use crate::cli::custom_algorithm;
 use crate::cli::terminal;
 use crate::report::csv::CsvTable;
 use crate::report::summary::{HashedInput, Provenance};
@@ -139,7 +139,7 @@ impl RunArgs {
             options.insert("all_operators".to_owned(), true.into());
         }
         if !self.custom.is_empty() {
-            let custom = self.custom.iter().map(custom::json);
+            let custom = self.custom.iter().map(custom_algorithm::json);
             options.insert("custom".to_owned(), custom.collect());
         }
         if let Some(map) = &self.map {

@@ -72,7 +72,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                         primitive,
                         buffer: BufferShare::whole(2 * 12_252_240),
                         mirrored: false,
-                        both_ways: algorithm == A::Ring && line.round,
+                        bidirectional: algorithm == A::Ring && line.round,
                     };
                     let closed = closed_form(algorithm, &stage, n, &path);
                     let cost = line.cost(algorithm, primitive, stage.buffer);
@@ -183,7 +183,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
-            line.fuses(BufferShare::whole(bytes))
+            line.prefers_fused_all_reduce(BufferShare::whole(bytes))
         })
     };
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
@@ -213,7 +213,7 @@ fn choices_do_not_depend_on_the_scale() {
             let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
             let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
             let all = PRIMITIVES.map(|primitive| line.choose(primitive, buffer).0);
-            (all, line.fuses(buffer))
+            (all, line.prefers_fused_all_reduce(buffer))
         };
         let once = at(1);
         once.0

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptFault {
     /// There is no such peer.
-    Stranger {
+    UnknownPeer {
         /// The position.
         position: u32,
         /// The part.
@@ -33,7 +33,7 @@ pub enum ScriptFault {
         receive: bool,
     },
     /// A part depends on itself: a dependency cycle.
-    Circle {
+    Cycle {
         /// The position.
         position: u32,
         /// The part.
@@ -59,11 +59,11 @@ impl ScriptedAlgorithm {
             let script = self.script(position);
             for part in script
                 .program_order()
-                .ok_or(ScriptFault::Circle { position, part: 0 })?
+                .ok_or(ScriptFault::Cycle { position, part: 0 })?
             {
                 let what = script.parts[part as usize];
                 if let Some(peer) = what.peer().filter(|&peer| peer >= size) {
-                    return Err(ScriptFault::Stranger {
+                    return Err(ScriptFault::UnknownPeer {
                         position,
                         part,
                         peer,
@@ -109,8 +109,8 @@ impl ScriptedAlgorithm {
                 }
             }
         }
-        match circle(&scripts, &pairs) {
-            Some((position, part)) => Err(ScriptFault::Circle { position, part }),
+        match find_cycle(&scripts, &pairs) {
+            Some((position, part)) => Err(ScriptFault::Cycle { position, part }),
             None => Ok(Self(scripts.into_iter().map(Arc::new).collect())),
         }
     }
@@ -138,7 +138,7 @@ impl MemberScript {
 }
 
 /// A part on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
-fn circle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
+fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
     let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
     for &(_, (position, receive)) in pairs {
@@ -234,7 +234,7 @@ mod tests {
         let (position, part, peer) = (0, 1, 2);
         assert_eq!(
             fault(stranger),
-            ScriptFault::Stranger {
+            ScriptFault::UnknownPeer {
                 position,
                 part,
                 peer
@@ -257,7 +257,7 @@ mod tests {
             chain(&[receive(1), send(1), wait]),
             chain(&[receive(0), send(0), wait]),
         ];
-        let ScriptFault::Circle { part, .. } = fault(both) else {
+        let ScriptFault::Cycle { part, .. } = fault(both) else {
             panic!("another fault");
         };
         assert!(part < 2, "{part}");

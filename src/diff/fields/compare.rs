@@ -2,10 +2,10 @@
 
 use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
 use crate::diff::value::FieldValue;
-use crate::graph::outline::{CompactNodeView, RawTraceNode};
+use crate::graph::raw_trace::{CompactNodeView, RawTraceNode};
 use crate::trace::attr::AttrView;
 use crate::trace::wire::{RawRecord, WireCursor, WireValue};
-use crate::trace::{Dtype, Op, shown};
+use crate::trace::{Dtype, Op, escape};
 
 /// Names of the fields of inputs and outputs.
 const IO: [[&str; 3]; 2] = [
@@ -93,7 +93,7 @@ fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCol
         [type_name(&a.op), type_name(&b.op)],
         String::clone,
     );
-    found.text(NodeField::Name, [a.name, b.name], |name| shown(name));
+    found.text(NodeField::Name, [a.name, b.name], |name| escape(name));
     found.maybe(NodeField::Lane, [a.lane, b.lane]);
     match (a.op, b.op) {
         (
@@ -230,7 +230,7 @@ fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>
     found.count(NodeField::Start, [a.start, b.start]);
     let text = |bytes: &&[u8]| match bytes {
         [] => "nothing".to_owned(),
-        _ => shown(&String::from_utf8_lossy(bytes)),
+        _ => escape(&String::from_utf8_lossy(bytes)),
     };
     for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
         for (i, name) in names.iter().enumerate() {
@@ -243,7 +243,7 @@ fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>
             let shown = messages
                 .iter()
                 .map(|message| match AttrView::scan(message, 0) {
-                    Ok(attr) => attr.shown(),
+                    Ok(attr) => attr.display_text(),
                     Err(_) => format!("{} bytes that are no attribute", message.len()),
                 });
             FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))

@@ -25,7 +25,11 @@ fn write(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) ->
         other => other.amount().unwrap_or(0).to_string(),
     };
     let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
-    for (what, seen) in tally.lines.iter().take(titles.shown(tally.lines.len())) {
+    for (what, seen) in tally
+        .lines
+        .iter()
+        .take(titles.lines_shown(tally.lines.len()))
+    {
         let (aspect, field) = match &what.change {
             ChangeKind::Field(field) => (words::aspect(field.aspect()), field.to_string()),
             _ => ("structure", String::new()),
@@ -45,7 +49,7 @@ fn write(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) ->
             quoted(&ranges(&seen.ranks))
         )?;
     }
-    for single in &tally.singles {
+    for single in &tally.largest {
         writeln!(
             out,
             "{},field changed,{},{},{},{},{},{},{},{},{}",

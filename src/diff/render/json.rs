@@ -165,7 +165,10 @@ pub fn render<'t>(
     titles: &DiffRenderOptions<'t>,
     verdict: &'t ThresholdVerdict,
 ) -> TracesDocument<'t> {
-    let lines = tally.lines.iter().take(titles.shown(tally.lines.len()));
+    let lines = tally
+        .lines
+        .iter()
+        .take(titles.lines_shown(tally.lines.len()));
     let lines = lines.map(|(what, seen)| DifferenceRow {
         change: change(&what.change),
         field: match &what.change {
@@ -184,7 +187,7 @@ pub fn render<'t>(
         },
         ranks: &seen.ranks,
     });
-    let singles = tally.singles.iter().map(|single| SingleRow {
+    let singles = tally.largest.iter().map(|single| SingleRow {
         field: single.field.to_string(),
         unit: single.field.unit(),
         name: &single.name,

@@ -8,7 +8,7 @@ use crate::diff::tally::{
 };
 use crate::diff::{AmountChange, NodeField};
 use crate::report::text::{WIDTH, clip, paragraph};
-use crate::trace::shown;
+use crate::trace::escape;
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
@@ -185,7 +185,7 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         };
         line(out, 2, &format!("{} {how}{which}", plural(all, what)))?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
-        let shown = titles.shown(lines.len());
+        let shown = titles.lines_shown(lines.len());
         for (what, seen) in &lines[..shown] {
             line(out, 4, &one(what, seen))?;
         }
@@ -203,7 +203,7 @@ fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
         [before, after] => before.or(after).unwrap_or(0).to_string(),
     };
-    let name = clip(&shown(name), NAME);
+    let name = clip(&escape(name), NAME);
     format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
 }
 
@@ -271,10 +271,10 @@ fn amounts(
             }
             rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).more().unsigned_abs()));
             line(out, 2, &format!("{name} by {title}"))?;
-            let shown = titles.shown(rows.len());
+            let shown = titles.lines_shown(rows.len());
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
-                let label = clip(&crate::trace::shown(label), 34);
+                let label = clip(&escape(label), 34);
                 let signed = words::signed(shift.more(), show(name));
                 let text = from_to(&shift, show(name));
                 line(out, 4, &format!("{label:<36}{signed:>14}   {text}"))?;
@@ -283,13 +283,13 @@ fn amounts(
         }
     }
     let singles: Vec<_> = tally
-        .singles
+        .largest
         .iter()
         .filter(|s| s.field.aspect() == aspect)
         .collect();
     if !singles.is_empty() {
         line(out, 2, "largest changes of single nodes")?;
-        let shown = titles.shown(singles.len());
+        let shown = titles.lines_shown(singles.len());
         for single in &singles[..shown] {
             line(out, 4, &of_single(single))?;
         }

@@ -45,7 +45,7 @@ fn write_all(
 const LABEL: usize = 44;
 
 fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Result {
-    let label = clip(&crate::trace::shown(what), LABEL - indent - 1);
+    let label = clip(&crate::trace::escape(what), LABEL - indent - 1);
     let more = signed(shift.more(), span);
     let width = LABEL - indent;
     line(
@@ -77,7 +77,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
     )?;
     for part in replay.parts.iter().filter(moved) {
         row(out, 2, part.name, &part.mean)?;
-        let shown = titles.shown(part.behind.len());
+        let shown = titles.lines_shown(part.behind.len());
         for behind in &part.behind[..shown] {
             let name = if behind.what.is_empty() {
                 "(no name)"
@@ -105,7 +105,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "COLLECTIVES",
             "transfers of all calls, hidden or exposed",
         )?;
-        for collective in &replay.collectives[..titles.shown(replay.collectives.len())] {
+        for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
             row(out, 2, &collective.what, &collective.transfer)?;
             for (what, shift, show) in [
                 ("calls", collective.calls, count as fn(u128) -> String),
@@ -125,7 +125,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "RANKS",
             "when each finished; what moved most is first",
         )?;
-        for RankShift { rank, finish } in &replay.ranks[..titles.shown(replay.ranks.len())] {
+        for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
             row(out, 2, &format!("rank {rank}"), finish)?;
         }
     }

@@ -3,8 +3,8 @@
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
 use crate::diff::labels::type_of;
-use crate::diff::pairs::{MANY, at_once};
-use crate::graph::outline::CompactNodeView;
+use crate::diff::matching::{MANY, run_both};
+use crate::graph::raw_trace::CompactNodeView;
 use crate::graph::{Interner, RawTrace};
 use crate::trace::{Op, family};
 use serde::Serialize;
@@ -96,7 +96,7 @@ pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTot
 pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
-    let [(mut total, mut by), second] = at_once(many, || of_one(a, false), || of_one(b, true));
+    let [(mut total, mut by), second] = run_both(many, || of_one(a, false), || of_one(b, true));
     total.add(&second.0);
     for (key, amounts) in second.1 {
         by.entry(key).or_default().add(&amounts);

@@ -11,7 +11,7 @@
 //! | stack | `file.py(12)`, `file.py:12`, `File "…", line 12`, `Traceback` |
 //! | secret | keys by how they begin; 32 or more hexadecimal digits; 32 or more letters and digits that look drawn by chance; what follows `password=` |
 
-use super::place::{hosts, paths};
+use super::paths_and_hosts::{hosts, paths};
 use super::secret;
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -250,7 +250,7 @@ fn stacks<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
 }
 
 /// Words whose values after a `=` are private.
-const SAYING: [(&str, LeakKind); 9] = [
+const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),
     ("user", LeakKind::User),
@@ -271,7 +271,7 @@ fn keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
             .take_while(|&&b| is_word(b))
             .count();
         let word = &text[at - length..at];
-        let said = SAYING
+        let said = SENSITIVE_KEYS
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(word));
         let size = run(text, at + 1, |b| {

@@ -103,7 +103,7 @@ fn shards_shrink_or_wholes_grow() {
     ] {
         let mut scaling = scaling("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
         for rank in 0..2 {
-            scaling.learn(rank, &before).unwrap();
+            scaling.scan_rank(rank, &before).unwrap();
         }
         scaling.check().unwrap();
         assert!(scaling.is_alike(0));
@@ -133,7 +133,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     let mut scaling = scaling("dp=2,tp=2", ("dp", 5), ShardScaling::KeepTotal, &[]);
     for rank in 0..4 {
         let file = if rank < 2 { &first } else { &second };
-        scaling.learn(rank, file).unwrap();
+        scaling.scan_rank(rank, file).unwrap();
     }
     scaling.check().unwrap();
     assert!(!scaling.is_alike(3));
@@ -186,7 +186,7 @@ fn messages_follow_their_ranks() {
     };
     let mut scaling = scaling("pp=2,dp=3", ("dp", 5), ShardScaling::KeepTotal, &[]);
     for rank in 0..6 {
-        scaling.learn(rank, &trace(rank.into())).unwrap();
+        scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
     scaling.check().unwrap();
     // New rank 9 = (1, 4) copies (1, 1): to (0, 4), and in the ring of five to (1, 0) and from (1, 3).
@@ -199,8 +199,8 @@ fn messages_follow_their_ranks() {
 #[test]
 fn messages_along_the_dimension_that_differ_are_refused() {
     let mut open = scaling("dp=2", ("dp", 4), ShardScaling::KeepTotal, &[]);
-    open.learn(0, &file(&[message(1, false, 1)])).unwrap();
-    open.learn(1, &file(&[message(1, true, 0)])).unwrap();
+    open.scan_rank(0, &file(&[message(1, false, 1)])).unwrap();
+    open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
     let error = open.check().unwrap_err().to_string();
     assert!(
         error.contains("ranks 0 and 1 send other messages along `dp`"),
@@ -209,8 +209,8 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     // A ring of one would be a message to oneself.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
-    one.learn(0, &ring(1)).unwrap();
-    one.learn(1, &ring(0)).unwrap();
+    one.scan_rank(0, &ring(1)).unwrap();
+    one.scan_rank(1, &ring(0)).unwrap();
     one.check().unwrap();
     let error = one.write(0, &ring(1)).unwrap_err().to_string();
     assert!(error.contains("a message to itself along `dp`"), "{error}");
@@ -227,7 +227,7 @@ fn groups_that_do_not_fit_are_named() {
     );
     let mut none = scaling("dp=4", ("dp", 8), ShardScaling::KeepTotal, &[]);
     let lost = file(&[collective(5, CollectiveKind::AllReduce, 8, "lost")]);
-    let error = none.learn(0, &lost).unwrap_err().to_string();
+    let error = none.scan_rank(0, &lost).unwrap_err().to_string();
     assert!(
         error.contains("node 5") && error.contains("`lost`"),
         "{error}"

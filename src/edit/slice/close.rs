@@ -1,6 +1,6 @@
 //! Dependencies that stay closed: those on cut nodes lead on to kept ones.
 
-use super::sound::CheckedTrace;
+use super::checked_trace::CheckedTrace;
 
 /// A cut node that stands for more kept ones than this becomes a joint.
 pub const MOST_BEHIND: usize = 8;

@@ -1,8 +1,8 @@
 //! Which nodes are asked for.
 
-use super::sound::CheckedTrace;
+use super::checked_trace::CheckedTrace;
 use crate::edit::{attributes, matches};
-use crate::trace::{Op, TraceError, shown};
+use crate::trace::{Op, TraceError, escape};
 use crate::units::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -38,7 +38,7 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
             (SliceTarget::Annotation(pattern), _) => (
-                format!("no node is called `{}`", shown(pattern)),
+                format!("no node is called `{}`", escape(pattern)),
                 names(trace),
             ),
         };
@@ -54,7 +54,7 @@ fn names(trace: &CheckedTrace<'_>) -> String {
     let of = |test: fn(&str) -> bool| {
         let names = trace.outline.nodes.iter().map(|item| item.view.name);
         let names: BTreeSet<&str> = names.filter(|name| test(name)).collect();
-        let names = names.iter().take(SHOWN).map(|name| shown(name));
+        let names = names.iter().take(SHOWN).map(|name| escape(name));
         names.collect::<Vec<_>>().join(", ")
     };
     let steps = of(|name| name.starts_with("ProfilerStep#"));
@@ -81,7 +81,7 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     }
     if !said {
         for i in outline.all() {
-            let device = !matches!(outline.nodes[i as usize].view.op, Op::Host | Op::Nothing);
+            let device = !matches!(outline.nodes[i as usize].view.op, Op::Host | Op::NoOp);
             let first = |control: bool| {
                 let mut deps = trace.outline.deps(i).iter();
                 deps.find(|dep| dep.control == control)?.target()
@@ -110,7 +110,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
         for i in trace.outline.all() {
             let at = i as usize;
             let alone = owner[at] == NONE && label[at].is_none();
-            if alone && nodes[at].view.op != Op::Nothing {
+            if alone && nodes[at].view.op != Op::NoOp {
                 let lane = nodes[at].view.lane;
                 threads[at] = during(&busy, trace.starts[at], lane);
             }
@@ -157,7 +157,7 @@ fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow
     for i in trace.outline.all() {
         let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
         let Some(root) = label[i as usize] else {
-            if nodes[i as usize].view.op != Op::Nothing {
+            if nodes[i as usize].view.op != Op::NoOp {
                 others.entry(lane).or_default().push(from);
             }
             continue;

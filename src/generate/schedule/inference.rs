@@ -8,7 +8,7 @@ use super::ScheduleShape;
 pub(super) fn shape(micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: 1,
-        together: micro_batches,
+        micro_batches_per_turn: micro_batches,
         warm_up: micro_batches.into(),
         training: false,
     }

@@ -30,7 +30,7 @@ pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) ->
     let ahead = u64::from(stages - stage - 1) * 2 + u64::from(chunks - 1) * u64::from(stages);
     ScheduleShape {
         chunks,
-        together: stages,
+        micro_batches_per_turn: stages,
         // Megatron-LM runs all forward passes first in this case.
         warm_up: if micro_batches == stages {
             forwards

@@ -10,7 +10,7 @@ use super::ScheduleShape;
 pub(super) fn shape(layers: u32, micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: layers,
-        together: micro_batches,
+        micro_batches_per_turn: micro_batches,
         warm_up: u64::from(layers) * u64::from(micro_batches),
         training: true,
     }

@@ -8,7 +8,7 @@ use super::ScheduleShape;
 pub(super) fn shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: 1,
-        together: micro_batches,
+        micro_batches_per_turn: micro_batches,
         warm_up: micro_batches.min(stages - stage - 1).into(),
         training: true,
     }

@@ -18,8 +18,8 @@ impl ScheduleShape {
     }
 
     /// The `i`-th pass of a stage in one direction.
-    fn turn(&self, direction: PassDirection, i: u64) -> PipelinePass {
-        let together = u64::from(self.together);
+    fn pass_at(&self, direction: PassDirection, i: u64) -> PipelinePass {
+        let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
         let (round, within) = (i / round, i % round);
         let chunk = (within / together) as u32;
@@ -66,7 +66,7 @@ impl Iterator for PassIter {
             }
             _ => (PassDirection::Backward, (i - warm_up) / 2),
         };
-        Some(self.shape.turn(direction, i))
+        Some(self.shape.pass_at(direction, i))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -290,11 +290,11 @@ proptest! {
         let mut ends = 0;
         for stage in 0..stages {
             for pass in schedule.passes(stage, stages, micro_batches) {
-                match schedule.needs(pass, stage, stages) {
+                match schedule.predecessor(pass, stage, stages) {
                     Some((other, needed)) => {
                         prop_assert_eq!(needed.direction, pass.direction);
                         prop_assert_eq!(needed.micro_batch, pass.micro_batch);
-                        let back = schedule.feeds(needed, other, stages);
+                        let back = schedule.successor(needed, other, stages);
                         prop_assert_eq!(back, Some((stage, pass)));
                     }
                     None => ends += 1,

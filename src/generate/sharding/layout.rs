@@ -5,7 +5,7 @@
 //! have the same shard: it is replicated. Everything here is in fractions of the result, whose shards are equal.
 //!
 //! Redistribution moves the least possible: each member receives exactly those elements that it needs and does not
-//! have. [`moves`] returns the collective. Some cases, with members 0, 1, ..:
+//! have. [`redistribute`] returns the collective. Some cases, with members 0, 1, ..:
 //!
 //! | from | to | members | what moves |
 //! |---|---|---|---|
@@ -16,13 +16,13 @@
 //! | columns by 2, 0 and 2 having the first | columns by 2, 0 and 1 needing the first | 4 | 0 to 1 and 1 to 2, 1/2 each |
 //! | columns by 2, 0, 2 and 4 having the first | columns by 3, 0 and 1 needing the first | 6 | messages of 1/6 and 2/6 |
 
-mod moves;
 mod partition;
+mod redistribution;
 #[cfg(test)]
 mod tests;
 
-pub use moves::{Redistribution, ShardMessage, moves, scatters};
 pub use partition::MemberPartition;
+pub use redistribution::{Redistribution, ShardMessage, redistribute, reduce_scatter_groups};
 
 /// A digit of a member's number: the axis is split into `parts` equal shards, and a member has shard `member / stride
 /// % parts`.

@@ -1,6 +1,6 @@
 //! Checks that a model can be distributed as a plan says.
 
-use super::parts::deal;
+use super::model_chunks::chunk_starts;
 use super::{any, bytes_of};
 use crate::generate::plan::{AttentionKernel, ParallelAxis, ParallelismPlan};
 use crate::generate::schedule::PipelineSchedule;
@@ -187,16 +187,16 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         let expected = format!(
             "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has, which are {}",
             model.name,
-            census(model)
+            describe_layers(model)
         );
         return Err(refused("pipeline", plan.pipeline, expected));
     }
-    debug_assert!(deal(model, plan).is_sorted());
+    debug_assert!(chunk_starts(model, plan).is_sorted());
     Ok(())
 }
 
 /// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
-fn census(model: &Model) -> String {
+fn describe_layers(model: &Model) -> String {
     let count = model.layers.len();
     let is_block = |layer: &crate::model::ModelLayer| layer.role == LayerRole::Block;
     let first = model.layers.iter().position(is_block);
@@ -234,7 +234,7 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
     if plan.stages.is_empty() || said == model.layers.len() as u64 {
         return Ok(());
     }
-    let expected = format!("all layers of {}, {}", model.name, census(model));
+    let expected = format!("all layers of {}, {}", model.name, describe_layers(model));
     Err(refused("stages", format!("{said} layers"), expected))
 }
 
@@ -276,7 +276,7 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             layer
                 .operators
                 .iter()
-                .all(|operator| operator.cut == TensorSplit::Whole)
+                .all(|operator| operator.cut == TensorSplit::Replicated)
         })
     {
         let expected = format!("1: no operator of {} can be cut", model.name);
@@ -355,14 +355,18 @@ pub(super) fn messages(
 /// not divide.
 pub(super) fn divides(operator: &LayerOperator, members: u64) -> Result<(), GenerateError> {
     let (what, size) = match (&operator.work, operator.cut) {
-        (_, TensorSplit::Whole) => return Ok(()),
+        (_, TensorSplit::Replicated) => return Ok(()),
         (OperatorKind::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => {
             ("heads", *heads)
         }
         (OperatorKind::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
-        (OperatorKind::Linear { inputs, .. }, TensorSplit::Inputs) => ("inputs", *inputs),
-        (OperatorKind::Convolution { inputs, .. }, TensorSplit::Inputs) => ("channels", *inputs),
-        (OperatorKind::Convolution { outputs, .. }, TensorSplit::Outputs) => ("channels", *outputs),
+        (OperatorKind::Linear { inputs, .. }, TensorSplit::RowParallel) => ("inputs", *inputs),
+        (OperatorKind::Convolution { inputs, .. }, TensorSplit::RowParallel) => {
+            ("channels", *inputs)
+        }
+        (OperatorKind::Convolution { outputs, .. }, TensorSplit::ColumnParallel) => {
+            ("channels", *outputs)
+        }
         (OperatorKind::Activation { width, .. }, _) => ("columns", *width),
         _ => return Ok(()),
     };

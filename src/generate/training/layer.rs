@@ -55,7 +55,7 @@ pub(super) struct LoweredLayer {
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
     /// Number of shards of its output among members, known with degrees of operators.
-    pub ends_in: u64,
+    pub output_shards: u64,
 }
 
 impl LoweredLayer {
@@ -95,14 +95,14 @@ impl LoweringContext {
             parameters += work.parameters();
             tied = tied
                 .or(tied_weights(&work).map(|weights| (layer.operators.len() - 1 - i, weights)));
-            if operator.cut == TensorSplit::Whole && self.sequence {
+            if operator.cut == TensorSplit::Replicated && self.sequence {
                 partial += work.parameters();
             }
             let found = buckets::found(&work);
             let mut kernels = self.sizes.kernels(work)?;
-            let enters =
-                operator.cut == TensorSplit::Outputs && before != Some(TensorSplit::Outputs);
-            if operator.cut == TensorSplit::Outputs {
+            let enters = operator.cut == TensorSplit::ColumnParallel
+                && before != Some(TensorSplit::ColumnParallel);
+            if operator.cut == TensorSplit::ColumnParallel {
                 // Operators side by side keep one input for all, and each member its part of it.
                 kernels.keeps = match (enters, self.sequence) {
                     (false, _) => 0,
@@ -160,7 +160,7 @@ impl LoweringContext {
                 Vec::new()
             },
             tied,
-            ends_in: self.shares(),
+            output_shards: self.shares(),
             keeps: match (self.trains, full) {
                 (false, _) => 0,
                 (true, true) => kept_input,
@@ -245,7 +245,7 @@ impl LoweringContext {
             let kind = CollectiveKind::AllGather;
             let gather = self.collective(part, "all-gather", phase, kind, part.input);
             if let Some((name, task)) = gather {
-                to.next(name, phase, task, ["", ""]);
+                to.push_chained(name, phase, task, ["", ""]);
             }
         }
         if keeps {
@@ -253,14 +253,14 @@ impl LoweringContext {
         }
         self.kernels(part, phase, to);
         match (&part.operator.work, part.operator.cut) {
-            (_, TensorSplit::Inputs) => self.leave(part, phase, to),
-            (OperatorKind::Loss { rows, .. }, TensorSplit::Between) => {
+            (_, TensorSplit::RowParallel) => self.reduce_outputs(part, phase, to),
+            (OperatorKind::Loss { rows, .. }, TensorSplit::InsideRegion) => {
                 // Maximum, sum of exponentials, and the right class's logit: one number per row each.
                 let bytes = 4 * rows * self.sizes.samples;
                 for what in ["maximum", "sum", "logit"] {
                     let kind = CollectiveKind::AllReduce;
                     if let Some((name, task)) = self.collective(part, what, phase, kind, bytes) {
-                        to.next(name, phase, task, ["", ""]);
+                        to.push_chained(name, phase, task, ["", ""]);
                     }
                 }
             }
@@ -269,13 +269,18 @@ impl LoweringContext {
     }
 
     /// Sums outputs over members.
-    fn leave(&self, part: &LoweredOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
+    fn reduce_outputs(
+        &self,
+        part: &LoweredOperator<'_>,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
         let (what, kind) = match self.sequence {
             true => ("reduce-scatter", CollectiveKind::ReduceScatter),
             false => ("all-reduce", CollectiveKind::AllReduce),
         };
         if let Some((name, task)) = self.collective(part, what, phase, kind, part.output) {
-            to.next(name, phase, task, ["", ""]);
+            to.push_chained(name, phase, task, ["", ""]);
         }
     }
 
@@ -283,7 +288,7 @@ impl LoweringContext {
         for kernel in &part.kernels.forward {
             let (task, shapes) = stamp(kernel);
             let name = name(phase, &part.operator.name, kernel.suffix);
-            to.next(name, phase, task, shapes);
+            to.push_chained(name, phase, task, shapes);
         }
     }
 
@@ -292,25 +297,25 @@ impl LoweringContext {
         // The node that gathers the input of a region again.
         let mut gathered = None;
         for (i, part) in parts.iter().enumerate().rev() {
-            if part.operator.cut == TensorSplit::Inputs && self.sequence {
+            if part.operator.cut == TensorSplit::RowParallel && self.sequence {
                 let kind = CollectiveKind::AllGather;
                 let gather = self.collective(part, "all-gather", phase, kind, part.output);
                 if let Some((name, task)) = gather {
-                    to.next(name, phase, task, ["", ""]);
+                    to.push_chained(name, phase, task, ["", ""]);
                 }
             }
             // Backwards a region begins with the last of the operators side by side.
-            let begins = part.operator.cut == TensorSplit::Outputs
+            let begins = part.operator.cut == TensorSplit::ColumnParallel
                 && parts
                     .get(i + 1)
-                    .is_none_or(|next| next.operator.cut != TensorSplit::Outputs);
+                    .is_none_or(|next| next.operator.cut != TensorSplit::ColumnParallel);
             let entry = to.front.clone();
             if begins && self.sequence {
                 let kind = CollectiveKind::AllGather;
                 let again = self.collective(part, "all-gather", phase, kind, part.input);
                 gathered = again.map(|(name, task)| match self.overlap {
-                    true => to.beside(name, phase, task, entry.clone(), ["", ""]),
-                    false => to.next(name, phase, task, ["", ""]),
+                    true => to.push_parallel(name, phase, task, entry.clone(), ["", ""]),
+                    false => to.push_chained(name, phase, task, ["", ""]),
                 });
             }
             let again = self.recompute == RecomputePolicy::Selective && part.kernels.scores > 0;
@@ -322,7 +327,7 @@ impl LoweringContext {
             for kernel in part.kernels.backward.iter().filter(|_| part.wanted || !own) {
                 let (task, shapes) = stamp(kernel);
                 let name = name(phase, &part.operator.name, kernel.suffix);
-                let item = to.next(name, phase, task, shapes);
+                let item = to.push_chained(name, phase, task, shapes);
                 if !own && part.operator.work.parameters() > 0 {
                     to.gradient(item);
                 }
@@ -341,16 +346,16 @@ impl LoweringContext {
             let beside = self.overlap && reduction.is_some();
             let mut sum = reduction;
             if let Some((name, task)) = sum.take_if(|_| beside) {
-                to.next(name, phase, task, ["", ""]);
+                to.push_chained(name, phase, task, ["", ""]);
             }
             if let Some(kernel) = &part.kernels.weights {
                 let (task, shapes) = stamp(kernel);
                 let name = name(phase, &part.operator.name, kernel.suffix);
                 let mut after = if beside { entry } else { to.front.clone() };
-                after.extend(gathered.map(super::program::ProgramDependency::Item));
-                let item = to.beside(name, phase, task, after, shapes);
+                after.extend(gathered.map(super::program::ProgramDependency::Node));
+                let item = to.push_parallel(name, phase, task, after, shapes);
                 if !beside {
-                    to.front = vec![super::program::ProgramDependency::Item(item)];
+                    to.front = vec![super::program::ProgramDependency::Node(item)];
                 }
                 to.gradient(item);
             }
@@ -359,7 +364,7 @@ impl LoweringContext {
                 part.kernels.keeps + part.kernels.scores,
             );
             if let Some((name, task)) = sum {
-                to.next(name, phase, task, ["", ""]);
+                to.push_chained(name, phase, task, ["", ""]);
             }
             to.found(part.found);
             if part.enters {

@@ -30,7 +30,7 @@ pub(super) enum ProgramDependency {
     /// All that the program waits for.
     Entry,
     /// The node with this number in the program.
-    Item(u32),
+    Node(u32),
 }
 
 /// A node of a program.
@@ -107,7 +107,7 @@ impl ProgramBuilder {
     }
 
     /// Adds a node that waits for `after`, and returns its number.
-    pub fn beside(
+    pub fn push_parallel(
         &mut self,
         name: String,
         phase: TrainingPhase,
@@ -129,7 +129,7 @@ impl ProgramBuilder {
     }
 
     /// Adds the next node of the chain, and returns its number.
-    pub fn next(
+    pub fn push_chained(
         &mut self,
         name: String,
         phase: TrainingPhase,
@@ -137,8 +137,8 @@ impl ProgramBuilder {
         shapes: [&str; 2],
     ) -> u32 {
         let after = std::mem::take(&mut self.front);
-        let item = self.beside(name, phase, task, after, shapes);
-        self.front.push(ProgramDependency::Item(item));
+        let item = self.push_parallel(name, phase, task, after, shapes);
+        self.front.push(ProgramDependency::Node(item));
         item
     }
 

@@ -1,7 +1,7 @@
 //! A lowered plan as a generator: classes of equal ranks, and node counts.
 
 use super::TrainingGenerator;
-use super::walk::RankEmitter;
+use super::emit::RankEmitter;
 use crate::generate::plan::RankCoordinates;
 use crate::generate::{TraceEmitter, TraceGenerator};
 use crate::graph::SlotBinding;
@@ -32,7 +32,7 @@ impl TrainingGenerator {
 
     /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
     /// groups alone, and members of a tensor group also in the messages among themselves.
-    fn like(&self, place: RankCoordinates) -> RankCoordinates {
+    fn representative(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 { place.tensor } else { 0 },
             data: 0,
@@ -78,7 +78,8 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn shape_of(&self, rank: u32) -> u32 {
-        self.placement.rank(self.like(self.placement.place(rank)))
+        self.placement
+            .rank(self.representative(self.placement.place(rank)))
     }
 
     fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
@@ -119,7 +120,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let like = self.like(self.placement.place(rank));
+        let like = self.representative(self.placement.place(rank));
         // Without messages inside tensor groups `like.tensor` is 0, and there is one count per stage.
         let kind = like.tensor * self.plan.pipeline + like.stage;
         *self.counts[kind as usize].get_or_init(|| {

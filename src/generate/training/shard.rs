@@ -11,25 +11,25 @@ pub(super) fn shard(operator: &LayerOperator, members: u64, sequence: bool) -> O
     }
     let part = |of: &mut u64| *of = of.div_ceil(members);
     match (&mut work, operator.cut) {
-        (work, TensorSplit::Whole) => {
+        (work, TensorSplit::Replicated) => {
             if let Some(rows) = rows(work).filter(|rows| sequence && rows.is_multiple_of(members)) {
                 part(rows);
             }
         }
         (
             OperatorKind::Linear { outputs, .. } | OperatorKind::Convolution { outputs, .. },
-            TensorSplit::Outputs,
+            TensorSplit::ColumnParallel,
         ) => {
             part(outputs);
         }
         (
             OperatorKind::Linear { inputs, .. } | OperatorKind::Convolution { inputs, .. },
-            TensorSplit::Inputs,
+            TensorSplit::RowParallel,
         ) => {
             part(inputs);
         }
         (OperatorKind::Embedding { vocabulary, .. }, _) => part(vocabulary),
-        (OperatorKind::EmbeddingBag { rows, .. }, TensorSplit::Inputs) => part(rows),
+        (OperatorKind::EmbeddingBag { rows, .. }, TensorSplit::RowParallel) => part(rows),
         (OperatorKind::EmbeddingBag { width, .. }, _) => part(width),
         (
             OperatorKind::Attention {
@@ -49,7 +49,10 @@ pub(super) fn shard(operator: &LayerOperator, members: u64, sequence: bool) -> O
         ) => part(width),
         (OperatorKind::Loss { classes, .. }, _) => part(classes),
         (OperatorKind::Pool { channels, .. }, _) => part(channels),
-        (OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }, TensorSplit::Between) => {}
+        (
+            OperatorKind::Linear { .. } | OperatorKind::Convolution { .. },
+            TensorSplit::InsideRegion,
+        ) => {}
     }
     work
 }

@@ -1,6 +1,6 @@
 //! A layer whose operators have degrees of their own, as the members of a tensor group run it.
 //!
-//! The sharding of its operators determines what a layer does ([`flow`](super::flow)):
+//! The sharding of its operators determines what a layer does ([`dataflow`](super::flow)):
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -29,7 +29,7 @@
 use super::super::GenerateError;
 use super::buckets;
 use super::cost::OperatorKernels;
-use super::flow::{LayerDataflow, ShardedActivation, ShardedOperator};
+use super::dataflow::{LayerDataflow, ShardedActivation, ShardedOperator};
 use super::layer::{LoweredLayer, LoweringContext, name, stamp, tied_weights};
 use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
 use crate::generate::check_limit;
@@ -39,13 +39,13 @@ use crate::model::{LayerRole, ModelLayer, OperatorKind};
 use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 use std::collections::BTreeMap;
 
-mod known;
-mod moved;
+mod redistribution;
+mod redistribution_cache;
 #[cfg(test)]
 mod tests;
 
-use known::RedistributionCache;
-use moved::PendingRedistribution;
+use redistribution::PendingRedistribution;
+use redistribution_cache::RedistributionCache;
 
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
@@ -128,7 +128,7 @@ impl ShardedLowering {
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
-            let work = cutting.piece(&step.operator.work);
+            let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes;
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let mut kernels = sizes.kernels(work.clone())?;
@@ -205,7 +205,7 @@ impl ShardedLowering {
                 (true, true) => kept_input,
                 (true, false) => all,
             },
-            ends_in: flow.end.layout.parts(),
+            output_shards: flow.end.layout.parts(),
         })
     }
 }
@@ -259,11 +259,11 @@ impl MemberProgramWriter<'_> {
             for input in &one.step.inputs {
                 let from = &input.from;
                 // A pending sum is completed even if its consumer is left out, but only if it was computed.
-                let found = from.by.is_some_and(|by| !own[by].idle);
-                let sums = from.over.is_some() && found;
+                let found = from.produced_by.is_some_and(|by| !own[by].idle);
+                let sums = from.partial_over.is_some() && found;
                 let moved = PendingRedistribution {
                     from: &from.layout,
-                    over: from.over,
+                    over: from.partial_over,
                     need: if one.idle { &from.layout } else { &input.need },
                     elements: if one.idle && !sums { 0 } else { from.elements },
                 };
@@ -271,7 +271,7 @@ impl MemberProgramWriter<'_> {
                 let whose = [self.by(own, &input.from, one), &one.step.operator.name];
                 self.moved(&moved, whose, phase, to);
             }
-            self.reach(one, false, phase, to);
+            self.exchange_halo(one, false, phase, to);
             if keeps {
                 let kept = self.context().keeps(&one.kernels);
                 to.allocate(TensorClass::Activations, kept);
@@ -279,7 +279,7 @@ impl MemberProgramWriter<'_> {
             for kernel in &one.kernels.forward {
                 let (task, shapes) = stamp(kernel);
                 let name = name(phase, &one.step.operator.name, kernel.suffix);
-                to.next(name, phase, task, shapes);
+                to.push_chained(name, phase, task, shapes);
             }
             self.classes(one, phase, to);
         }
@@ -287,7 +287,7 @@ impl MemberProgramWriter<'_> {
         let Some(last) = own.last() else { return };
         let main = own.iter().rev().find(|one| hands_on(one.step));
         if let Some(one) = main
-            && let Some(over) = one.step.cutting.over()
+            && let Some(over) = one.step.cutting.partial_axis()
             && !one.idle
         {
             let moved = PendingRedistribution {
@@ -308,7 +308,7 @@ impl MemberProgramWriter<'_> {
         held: &ShardedActivation,
         one: &'o MemberOperator<'_>,
     ) -> &'o str {
-        let from = held.by.and_then(|by| own.get(by)).unwrap_or(one);
+        let from = held.produced_by.and_then(|by| own.get(by)).unwrap_or(one);
         &from.step.operator.name
     }
 
@@ -352,7 +352,7 @@ impl MemberProgramWriter<'_> {
             for kernel in &one.kernels.forward {
                 let (task, shapes) = stamp(kernel);
                 let name = name(TrainingPhase::Recompute, operator, kernel.suffix);
-                to.next(name, TrainingPhase::Recompute, task, shapes);
+                to.push_chained(name, TrainingPhase::Recompute, task, shapes);
             }
         }
         let weights = one.kernels.weights.as_ref();
@@ -361,7 +361,7 @@ impl MemberProgramWriter<'_> {
                 continue;
             }
             let (task, shapes) = stamp(kernel);
-            let item = to.next(name(phase, operator, kernel.suffix), phase, task, shapes);
+            let item = to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
             if weights.is_none() && one.parameters > 0 {
                 to.gradient(item);
             }
@@ -371,9 +371,9 @@ impl MemberProgramWriter<'_> {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
             let name = name(phase, operator, kernel.suffix);
-            let item = to.beside(name, phase, task, after, shapes);
+            let item = to.push_parallel(name, phase, task, after, shapes);
             if !beside {
-                to.front = vec![ProgramDependency::Item(item)];
+                to.front = vec![ProgramDependency::Node(item)];
             }
             to.gradient(item);
         };
@@ -381,7 +381,7 @@ impl MemberProgramWriter<'_> {
         if !context.overlap {
             found(to, before.clone(), false);
         }
-        self.reach(one, true, phase, to);
+        self.exchange_halo(one, true, phase, to);
         for input in one.step.inputs.iter().filter(|_| !one.idle) {
             let product = matches!(
                 one.step.operator.work,

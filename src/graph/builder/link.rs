@@ -4,7 +4,7 @@ use super::{CONTROL, GraphBuilder, NO_NODE, row};
 use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use crate::ids::NodeIndex;
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 
 impl GraphBuilder {
     /// Returns the number of control dependencies.
@@ -159,7 +159,7 @@ impl GraphBuilder {
         let mut text = String::from("a cycle of dependencies: ");
         for &node in nodes.iter().take(SHOWN) {
             let name = self.names.get(names[node as usize]);
-            text += &format!("{} ({}) → ", ids[node as usize], shown(name));
+            text += &format!("{} ({}) → ", ids[node as usize], escape(name));
         }
         if nodes.len() > SHOWN {
             text += &format!("… {} more … → ", nodes.len() - SHOWN);

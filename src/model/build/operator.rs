@@ -137,10 +137,10 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
 const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
 
 const CUTS: [(TensorSplit, &str); 4] = [
-    (TensorSplit::Whole, "whole"),
-    (TensorSplit::Outputs, "outputs"),
-    (TensorSplit::Inputs, "inputs"),
-    (TensorSplit::Between, "between"),
+    (TensorSplit::Replicated, "whole"),
+    (TensorSplit::ColumnParallel, "outputs"),
+    (TensorSplit::RowParallel, "inputs"),
+    (TensorSplit::InsideRegion, "between"),
 ];
 
 /// Reads an operator and moves `state` past it.
@@ -156,7 +156,7 @@ pub(super) fn operator(
     let name = table.get("name").map_or(Ok(word), |field| field.line())?;
     let cut = table
         .get("cut")
-        .map_or(Ok(TensorSplit::Whole), |f| f.choice(&CUTS))?;
+        .map_or(Ok(TensorSplit::Replicated), |f| f.choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
     let shape = match around {
         true => state.around,

@@ -156,7 +156,7 @@ fn counts_stop_at_the_largest_number() {
     for work in works {
         assert_eq!(work.input_elements(), most);
         assert_eq!(work.saved_bytes(2, false), most);
-        let operator = LayerOperator::new("all", work, TensorSplit::Whole);
+        let operator = LayerOperator::new("all", work, TensorSplit::Replicated);
         assert!([0, most].contains(&operator.parameters()));
         assert!(operator.work.skippable_multiplications() <= operator.multiplications());
     }

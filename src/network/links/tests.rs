@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::Npu;
 use crate::network::NetworkBackend;
-use crate::network::rig::{PendingEvents, by_segment, ends, message, topology};
+use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
 use crate::topology::{SwitchingMode, Topology};
 use crate::units::Time;
@@ -205,7 +205,7 @@ fn lines_are_apart_where_nobody_is_passed() {
         (Switch, 4, 1, 0),
     ]);
     let network = LinkNetwork::new(&t);
-    let apart = |d, members, neighbours| network.keeps_apart(d, members, neighbours);
+    let apart = |d, members, neighbours| network.is_conflict_free(d, members, neighbours);
     for d in [0, 1] {
         assert!(apart(d, 4, true) && !apart(d, 4, false) && !apart(d, 3, true));
     }
@@ -233,9 +233,9 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
 fn claims_are_touched_anywhere_on_the_way() {
     let t = topology(&[(Ring, 6, 1, 10), (Switch, 2, 1, 10)]);
     let mut network = LinkNetwork::new(&t);
-    network.claim(Npu(2), 0, Some(7));
-    network.claim(Npu(3), 1, Some(3));
-    let claimed = |network: &LinkNetwork<'_>, a, b| network.claimed((Npu(a), Npu(b)));
+    network.reserve(Npu(2), 0, Some(7));
+    network.reserve(Npu(3), 1, Some(3));
+    let claimed = |network: &LinkNetwork<'_>, a, b| network.reservation((Npu(a), Npu(b)));
     // Links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));
     assert_eq!(
@@ -247,12 +247,12 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))
     );
-    network.claim(Npu(3), 1, None);
+    network.reserve(Npu(3), 1, None);
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (None, Some(7))
     );
-    network.claim(Npu(2), 0, None);
+    network.reserve(Npu(2), 0, None);
     assert_eq!(
         (claimed(&network, 0, 9), claimed(&network, 1, 2)),
         (None, None)

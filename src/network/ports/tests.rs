@@ -3,7 +3,7 @@
 use super::*;
 use crate::ids::Npu;
 use crate::network::NetworkBackend;
-use crate::network::rig::{PendingEvents, by_segment, ends, message, topology};
+use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
 use crate::topology::DimensionShape::{FullyConnected, Ring, Switch};
 use crate::topology::SwitchingMode;
 use crate::units::{BufferShare, Span, Time};
@@ -118,9 +118,9 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
 fn claims_are_touched_at_either_end() {
     let t = topology(&[(Switch, 4, 1, 50), (Switch, 2, 1, 50)]);
     let mut network = PortNetwork::new(&t);
-    network.claim(Npu(1), 0, Some(7));
-    network.claim(Npu(2), 0, Some(5));
-    let claimed = |network: &PortNetwork<'_>, a, b| network.claimed((Npu(a), Npu(b)));
+    network.reserve(Npu(1), 0, Some(7));
+    network.reserve(Npu(2), 0, Some(5));
+    let claimed = |network: &PortNetwork<'_>, a, b| network.reservation((Npu(a), Npu(b)));
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);
@@ -129,8 +129,8 @@ fn claims_are_touched_at_either_end() {
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
         (None, Some(5))
     );
-    network.claim(Npu(1), 0, None);
-    network.claim(Npu(2), 0, None);
+    network.reserve(Npu(1), 0, None);
+    network.reserve(Npu(2), 0, None);
     assert_eq!(claimed(&network, 1, 2), None);
 }
 

@@ -4,7 +4,7 @@
 //! machine against the first that has a report.
 
 use super::csv::status;
-use super::words::explain;
+use super::explanation::explain;
 use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
     SpanChange,

@@ -1,7 +1,7 @@
 //! The comparison for people: at most 100 columns.
 
 use super::csv::status;
-use super::words::{explain, percent};
+use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::machine::Machine;
 use crate::report::breakdown::TimeCategory;

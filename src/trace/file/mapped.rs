@@ -1,7 +1,7 @@
 //! Memory-mapped files, and the file behind an address.
 
-use crate::trace::registry::{SignalSafeEntry, SignalSafeList};
-use crate::trace::shown::escaped;
+use crate::trace::escape::escaped;
+use crate::trace::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use crate::trace::TraceError;
 use crate::trace::attr::AttrView;
-use crate::trace::put::MessageEncoder;
+use crate::trace::encoder::MessageEncoder;
 use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 
 /// New value of an attribute.
@@ -13,7 +13,7 @@ pub enum AttributeEdit<'e> {
     /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
     Text(&'e str),
     /// None: the attribute is removed.
-    Gone,
+    Remove,
 }
 
 /// Edit of a record. All other fields, unknown ones among them, are copied.
@@ -45,7 +45,7 @@ const BYTES: u32 = 31;
 
 impl RecordEdit<'_> {
     /// Returns whether nothing is to change.
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
@@ -112,7 +112,7 @@ impl RecordEdit<'_> {
             out.bytes(INPUTS, with_values(&[], 0, Some(values))?.as_bytes());
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
-            if !set && value != AttributeEdit::Gone {
+            if !set && value != AttributeEdit::Remove {
                 let mut message = MessageEncoder::default();
                 message.bytes(ATTRIBUTE_NAME, name.as_bytes());
                 put_value(&mut message, None, value);
@@ -150,7 +150,7 @@ fn with_value(
     at: usize,
     value: AttributeEdit<'_>,
 ) -> Result<Option<MessageEncoder>, TraceError> {
-    if value == AttributeEdit::Gone {
+    if value == AttributeEdit::Remove {
         return Ok(None);
     }
     let mut out = MessageEncoder::default();
@@ -171,7 +171,7 @@ fn with_value(
 /// Appends `value` with the type of the old value, if that type can hold it.
 fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
     let count = match value {
-        AttributeEdit::Gone => return,
+        AttributeEdit::Remove => return,
         AttributeEdit::Count(count) => count,
         AttributeEdit::Text(text) => match (kept, text.parse()) {
             (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
@@ -311,7 +311,7 @@ mod tests {
             control: Some(&[]),
             values: Some("new"),
             attributes: &[
-                ("gone", AttributeEdit::Gone),
+                ("gone", AttributeEdit::Remove),
                 ("pg_name", AttributeEdit::Text("12")),
             ],
             ..RecordEdit::default()

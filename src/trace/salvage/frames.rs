@@ -1,16 +1,16 @@
 //! Sound records in a damaged binary file.
 
 use super::{LostRange, SalvageReport, SalvagedRecord};
-use crate::trace::shape::{self, LayoutFit, MessageLayout};
+use crate::trace::schema_layout::{self, LayoutFit, MessageLayout};
 use crate::trace::wire::{MAX_RECORD, RawRecord, WireCursor};
-use crate::trace::{SchemaGeneration, TraceError, TraceLocation, older};
+use crate::trace::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
 /// Number of consecutive sound records required for reading to resume.
 const CHAIN: usize = 3;
 /// Average number of times each byte may be inspected before the search is abandoned.
-const PATIENCE: usize = 64;
+const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
 type MessageRange = Range<usize>;
@@ -35,7 +35,7 @@ pub(super) fn find(
 ) -> Result<(Option<Vec<u8>>, Vec<SalvagedRecord>), TraceError> {
     let known = match generation {
         Some(generation) => Some(generation),
-        None => match older::detect(contents) {
+        None => match old_schemas::detect(contents) {
             Ok(Some(generation)) => Some(generation),
             _ => None,
         },
@@ -53,7 +53,7 @@ pub(super) fn find(
             offset: message.start,
             bytes: &contents[message.clone()],
         };
-        older::one(generation, record, metadata)
+        old_schemas::upgrade_record(generation, record, metadata)
     };
     for (bytes, record, why) in structure.lost {
         report.lost.push(LostRange {
@@ -85,7 +85,7 @@ pub(super) fn find(
     }
     let early = |first: &MessageRange| {
         let first = &contents[first.clone()];
-        generation != SchemaGeneration::V004 || older::is_current(first) == Some(false)
+        generation != SchemaGeneration::V004 || old_schemas::is_current(first) == Some(false)
     };
     let metadata = match &structure.metadata {
         Some(first) if early(first) => upgraded(first, 0, true).ok(),
@@ -93,7 +93,7 @@ pub(super) fn find(
         None => None,
     };
     // Correct fields can still hold damaged attributes.
-    let metadata = metadata.filter(|bytes| older::is_metadata(bytes));
+    let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
     // Old files may lack metadata from the start.
     let headless = structure.metadata.is_none()
         && structure.nodes.first().is_some_and(|node| {
@@ -142,7 +142,7 @@ struct RecordSearch<'a> {
     contents: &'a [u8],
     generation: SchemaGeneration,
     /// Number of bytes that may still be inspected by the search.
-    patience: usize,
+    scan_budget: usize,
 }
 
 impl<'a> RecordSearch<'a> {
@@ -150,9 +150,9 @@ impl<'a> RecordSearch<'a> {
         Self {
             contents,
             generation,
-            patience: contents
+            scan_budget: contents
                 .len()
-                .saturating_mul(PATIENCE)
+                .saturating_mul(SCAN_FACTOR)
                 .saturating_add(1 << 16),
         }
     }
@@ -174,7 +174,7 @@ impl<'a> RecordSearch<'a> {
                     found.known += if fit.unknown { 0 } else { message.len() };
                     found.nodes.push(message);
                 }
-                Err(why) => at = self.go_on(at, why, &mut found),
+                Err(why) => at = self.resynchronize(at, why, &mut found),
             }
         }
         found
@@ -186,10 +186,11 @@ impl<'a> RecordSearch<'a> {
             return 0;
         };
         let bytes = &self.contents[first.clone()];
-        let suits = |layout: &MessageLayout| shape::check(bytes, first.start, layout).is_ok();
+        let suits =
+            |layout: &MessageLayout| schema_layout::check(bytes, first.start, layout).is_ok();
         // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
-        let is_node = shape::check(bytes, first.start, self.generation.node())
-            .is_ok_and(|fit| !fit.unknown && fit.has & 0b110 != 0);
+        let is_node = schema_layout::check(bytes, first.start, self.generation.node())
+            .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
         if !is_node && self.generation.metadata().any(suits) {
             let end = first.end;
             // An empty first record must be followed by a sound record.
@@ -216,14 +217,14 @@ impl<'a> RecordSearch<'a> {
     /// Checks a message against the layout of a node, and charges the inspected bytes to the search.
     fn check(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
         let bytes = &self.contents[message.clone()];
-        let fit = shape::check(bytes, message.start, self.generation.node());
+        let fit = schema_layout::check(bytes, message.start, self.generation.node());
         let seen = match &fit {
             Ok(_) => message.len(),
             Err(error) => error
                 .offset()
                 .map_or(0, |at| at.saturating_sub(message.start)),
         };
-        self.patience = self.patience.saturating_sub(seen + 1);
+        self.scan_budget = self.scan_budget.saturating_sub(seen + 1);
         fit
     }
 
@@ -253,7 +254,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns whether sound records follow one another from `at`.
-    fn resumes(&mut self, mut at: usize) -> bool {
+    fn is_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
                 return linked > 0;
@@ -267,18 +268,18 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Resumes reading behind the damage at `at`, and returns the offset.
-    fn go_on(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
+    fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
         let end = self.contents.len();
         let mut next = at + 1;
-        while next < end && self.patience > 0 && !self.resumes(next) {
+        while next < end && self.scan_budget > 0 && !self.is_chain(next) {
             next += 1;
         }
-        if self.patience == 0 {
+        if self.scan_budget == 0 {
             next = end;
         }
         // A record that exceeds the end of the file was truncated.
         let cut = next == end && self.frame(at).is_err();
-        if let Some(message) = self.unframed(at, next).filter(|_| !cut) {
+        if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);
             found.nodes.push(message);
             return next;
@@ -293,7 +294,7 @@ impl<'a> RecordSearch<'a> {
             }
         }
         let record = found.nodes.len() + usize::from(found.metadata.is_some());
-        let patience = match self.patience {
+        let patience = match self.scan_budget {
             0 => "; the search for what is sound behind it was given up",
             _ => "",
         };
@@ -303,7 +304,7 @@ impl<'a> RecordSearch<'a> {
     }
 
     /// Returns the one record between `at` and `next`, if only its length is damaged.
-    fn unframed(&mut self, at: usize, next: usize) -> Option<MessageRange> {
+    fn with_bad_length(&mut self, at: usize, next: usize) -> Option<MessageRange> {
         // A length of 32 bits takes one to five bytes.
         (1..=5).find_map(|length| {
             let message = at.checked_add(length).filter(|start| *start < next)?..next;
@@ -321,5 +322,5 @@ impl<'a> RecordSearch<'a> {
 
 fn is_strong(fit: LayoutFit) -> bool {
     const ID: u64 = 1 << 1;
-    !fit.unusual && fit.has & ID != 0 && fit.has != ID
+    !fit.unusual && fit.present & ID != 0 && fit.present != ID
 }

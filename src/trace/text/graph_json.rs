@@ -9,7 +9,7 @@ use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
 use super::message::{self, JsonNode, NODE_TYPES, put_part};
 use super::values::{ValueKind, signed};
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     json.object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.wrong(format!("a second `{}`", shown(key))));
+            return Err(json.error(format!("a second `{}`", escape(key))));
         }
         match key {
             "workload_graph" | "nodes" => {
@@ -79,7 +79,7 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
         }
     })?;
     if json.peek().is_some() {
-        return Err(json.wrong("more behind the end of the object"));
+        return Err(json.error("more behind the end of the object"));
     }
     records.push(&metadata, (1, 1));
     records.bytes.append(&mut nodes.bytes);
@@ -96,7 +96,7 @@ fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError>
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();
     json.object(|json, key| {
         if seen.insert(key.to_owned(), ()).is_some() {
-            return Err(json.wrong(format!("a second `{}`", shown(key))));
+            return Err(json.error(format!("a second `{}`", escape(key))));
         }
         match key {
             "Id" | "id" => {
@@ -113,7 +113,7 @@ fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError>
                 let name = message::text(json)?;
                 let number = COLLECTIVES.iter().position(|known| *known == name);
                 let number = number.ok_or_else(|| {
-                    at.wrong(format!("this is none of {}", COLLECTIVES.join(", ")))
+                    at.error(format!("this is none of {}", COLLECTIVES.join(", ")))
                 })?;
                 put_number(&mut attributes, key, ValueKind::Int64, number as u64);
             }
@@ -122,7 +122,7 @@ fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError>
         Ok(())
     })?;
     if node.id.is_none() {
-        return Err(start.wrong("a node without an id"));
+        return Err(start.error("a node without an id"));
     }
     if let Some(ns) = exact {
         put_number(&mut attributes, "duration_ns", ValueKind::Int64, ns);
@@ -144,7 +144,7 @@ fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     };
     found.ok_or_else(|| {
         let names = TYPES.map(|(name, _)| name).join(", ");
-        at.wrong(format!(
+        at.error(format!(
             "this is no node type: a number from 0 to 7, {}, or {names}",
             NODE_TYPES.join(", ")
         ))
@@ -165,7 +165,7 @@ fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError>
     // Below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
-        None => Err(at.wrong("this is no duration in microseconds")),
+        None => Err(at.error("this is no duration in microseconds")),
     }
 }
 
@@ -210,7 +210,7 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
         JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
         JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
         JsonScalar::Number(_) => ValueKind::Double,
-        _ => return Err(json.clone().wrong("an attribute cannot hold this")),
+        _ => return Err(json.clone().error("an attribute cannot hold this")),
     })
 }
 

@@ -68,14 +68,14 @@ impl<'a> JsonReader<'a> {
 
     /// Builds an error at the next token.
     #[cold]
-    pub fn wrong(&mut self, found: impl Into<String>) -> TraceError {
+    pub fn error(&mut self, found: impl Into<String>) -> TraceError {
         self.peek();
-        self.wrong_at(self.at, found)
+        self.error_at(self.at, found)
     }
 
     /// Builds an error at a byte.
     #[cold]
-    pub fn wrong_at(&self, at: usize, found: impl Into<String>) -> TraceError {
+    pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
         TraceError::in_text(self.place_of(at), self.node, found)
     }
 
@@ -86,7 +86,7 @@ impl<'a> JsonReader<'a> {
             Some(byte) if byte.is_ascii_graphic() => format!("`{}`", byte as char),
             Some(byte) => format!("the byte {byte:#04x}"),
         };
-        self.wrong(format!("{found} where {expected} is expected"))
+        self.error(format!("{found} where {expected} is expected"))
     }
 
     /// Returns the next byte that is no white space; `None` at the end.
@@ -195,7 +195,7 @@ impl<'a> JsonReader<'a> {
             end += 1 + sign + exponent;
         }
         if !sound {
-            return Err(self.wrong("this is no number of JSON"));
+            return Err(self.error("this is no number of JSON"));
         }
         self.at = start + end;
         Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
@@ -210,7 +210,7 @@ impl<'a> JsonReader<'a> {
         self.at += run(&self.text[start..]);
         if self.text.get(self.at) == Some(&b'"') {
             let text = std::str::from_utf8(&self.text[start..self.at]);
-            let text = text.map_err(|_| self.wrong_at(start, "a string that is not UTF-8"))?;
+            let text = text.map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
             self.at += 1;
             return Ok(Cow::Borrowed(text));
         }
@@ -226,15 +226,15 @@ impl<'a> JsonReader<'a> {
                 }
                 Some(byte) => {
                     let found = format!("the byte {byte:#04x} in a string, unescaped");
-                    return Err(self.wrong_at(self.at, found));
+                    return Err(self.error_at(self.at, found));
                 }
-                None => return Err(self.wrong_at(start, "a string that never ends")),
+                None => return Err(self.error_at(start, "a string that never ends")),
             }
         }
         self.at += 1;
         let text = String::from_utf8(text);
         text.map(Cow::Owned)
-            .map_err(|_| self.wrong_at(start, "a string that is not UTF-8"))
+            .map_err(|_| self.error_at(start, "a string that is not UTF-8"))
     }
 
     fn escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
@@ -249,12 +249,12 @@ impl<'a> JsonReader<'a> {
             Some(b'u') => {
                 let found = self.code_point(at);
                 let (found, length) =
-                    found.ok_or_else(|| self.wrong_at(at, "an escape that is no character"))?;
+                    found.ok_or_else(|| self.error_at(at, "an escape that is no character"))?;
                 text.extend_from_slice(found.encode_utf8(&mut [0; 4]).as_bytes());
                 self.at += length;
                 return Ok(());
             }
-            _ => return Err(self.wrong_at(at, "an escape that JSON does not have")),
+            _ => return Err(self.error_at(at, "an escape that JSON does not have")),
         };
         text.push(plain);
         self.at += 2;
@@ -287,7 +287,7 @@ impl<'a> JsonReader<'a> {
         loop {
             match self.scalar()? {
                 JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
-                    return Err(self.wrong(format!("values nested more than {MAX_DEPTH} deep")));
+                    return Err(self.error(format!("values nested more than {MAX_DEPTH} deep")));
                 }
                 JsonScalar::Array => {
                     self.at += 1;

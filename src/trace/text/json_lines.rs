@@ -94,7 +94,7 @@ impl<R: BufRead> JsonLineReader<R> {
             if json.peek().is_some() {
                 record.clear();
                 return Err(
-                    json.wrong("more behind the end of the object; every line is one object")
+                    json.error("more behind the end of the object; every line is one object")
                 );
             }
             return Ok(Some(self.line));

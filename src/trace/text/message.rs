@@ -4,7 +4,7 @@
 use super::base64;
 use super::json::{JsonReader, JsonScalar};
 use super::values::{put_bytes, signed, unsigned};
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::borrow::Cow;
 
@@ -94,15 +94,15 @@ impl JsonNode {
             "attr" => "attr",
             "unknown" => "unknown",
             _ => {
-                return Err(json.wrong(format!(
+                return Err(json.error(format!(
                     "`{}` is no field of a node, which has {NODE_KEYS}",
-                    shown(key)
+                    escape(key)
                 )));
             }
         };
         // Both spellings of a key count as one.
         if seen.contains(&known) {
-            return Err(json.wrong(format!("a second `{known}`")));
+            return Err(json.error(format!("a second `{known}`")));
         }
         seen.push(known);
         if is_null(json)? {
@@ -163,7 +163,7 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
     let mut seen: Vec<String> = Vec::new();
     json.object(|json, key| {
         if seen.iter().any(|known| known == key) {
-            return Err(json.wrong(format!("a second `{}`", shown(key))));
+            return Err(json.error(format!("a second `{}`", escape(key))));
         }
         seen.push(key.to_owned());
         if is_null(json)? {
@@ -175,9 +175,9 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
             "attr" => json.array(|json| attribute(json, 2, &mut attributes, &mut Vec::new()))?,
             "unknown" => unknown = coded(json)?,
             _ => {
-                return Err(json.wrong(format!(
+                return Err(json.error(format!(
                     "`{}` is no field of a metadata record, which has version, attr, unknown",
-                    shown(key)
+                    escape(key)
                 )));
             }
         }
@@ -197,9 +197,9 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let found = text(json)?;
     match found == super::json_lines::SCHEMA {
         true => Ok(()),
-        false => Err(at.wrong(format!(
+        false => Err(at.error(format!(
             "the form is called `{}`; this version reads `{}`",
-            shown(&found),
+            escape(&found),
             super::json_lines::SCHEMA
         ))),
     }
@@ -217,7 +217,7 @@ fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
 pub(super) fn count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
-    unsigned(&scalar, u64::MAX).ok_or_else(|| at.wrong("this is no number from 0 to 2^64 - 1"))
+    unsigned(&scalar, u64::MAX).ok_or_else(|| at.error("this is no number from 0 to 2^64 - 1"))
 }
 
 /// Parses a string.
@@ -225,7 +225,7 @@ pub(super) fn text<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceE
     let mut at = json.clone();
     match json.scalar()? {
         JsonScalar::Text(text) => Ok(text),
-        _ => Err(at.wrong("this is no string")),
+        _ => Err(at.error("this is no string")),
     }
 }
 
@@ -252,7 +252,7 @@ fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceEr
             _ => None,
         }
         .map(|value| value as i32)
-        .ok_or_else(|| at.wrong(format!("this is none of {}", names.join(", ")))),
+        .ok_or_else(|| at.error(format!("this is none of {}", names.join(", ")))),
     }
 }
 
@@ -260,7 +260,7 @@ fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceEr
 fn coded(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
-    base64::read(&found).ok_or_else(|| at.wrong("this is no base64"))
+    base64::read(&found).ok_or_else(|| at.error("this is no base64"))
 }
 
 fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {

@@ -4,7 +4,7 @@
 use super::RecordBuffer;
 use super::json::JsonReader;
 use super::message::{self, JsonNode};
-use crate::trace::{TraceError, older};
+use crate::trace::{TraceError, old_schemas};
 
 /// Parses every object of `text`.
 pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
@@ -17,7 +17,7 @@ pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceE
     if json.peek() == Some(b'[') {
         json.array(|json| reading.one(json))?;
         if json.peek().is_some() {
-            return Err(json.wrong("more behind the end of the array"));
+            return Err(json.error("more behind the end of the array"));
         }
         return Ok(());
     }
@@ -45,7 +45,7 @@ impl ObjectReader<'_> {
                 self.records.push(&self.buffer, place);
                 return Ok(());
             }
-            self.records.push(&older::plain_metadata(), (1, 1));
+            self.records.push(&old_schemas::plain_metadata(), (1, 1));
         }
         self.node.read(json)?;
         self.node.put(&mut self.buffer);

@@ -24,7 +24,7 @@ impl DependencyVisitor for Deps {
 #[test]
 fn what_is_written_is_read_back() {
     let ops = [
-        Op::Nothing,
+        Op::NoOp,
         Op::Host,
         Op::Compute {
             flops: 7,

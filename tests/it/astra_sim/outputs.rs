@@ -150,7 +150,7 @@ fn mixed(system: Value) -> Case {
                 node(message(false, 1), 0, &[]),
                 node(Op::Host, 3, &[]),
                 node(load, 0, &[1]),
-                node(Op::Nothing, 0, &[0]),
+                node(Op::NoOp, 0, &[0]),
             ],
             &[node(message(true, 0), 0, &[]), node(kernel(0, 0), 5, &[0])],
         ],

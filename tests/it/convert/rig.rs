@@ -270,7 +270,7 @@ pub fn replay(
     let workload = builder.finish(Some(ranks), absent).unwrap();
     let options = Replaying::with(|o| {
         o.comm = comm;
-        o.absent = absent;
+        o.missing_ranks = absent;
     });
     let machine = machine(ranks);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
@@ -282,5 +282,5 @@ pub fn replay(
 
 /// The JSON in a file, packed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
-    serde_json::from_slice(TraceContents::raw(path).unwrap().as_slice()).ok()
+    serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
 }

@@ -5,7 +5,7 @@ use super::lines::to_lines;
 use super::wire::{Wire, file};
 use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::decompressed_partly;
-use chakram::internals::trace::older::SchemaGeneration;
+use chakram::internals::trace::old_schemas::SchemaGeneration;
 use chakram::internals::trace::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
 };
@@ -179,7 +179,7 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
 fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let twice = framed([node(100), node(101), node(100), node(103)]);
     let (bytes, report) = salvaged(&twice, SalvageOptions::default());
-    assert_eq!(report.doubled, [(3, 100)]);
+    assert_eq!(report.duplicate_ids, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
     // One record of no bytes between two sound ones is a node of defaults.
     let contents = framed([node(100), Node::default(), node(101)]);

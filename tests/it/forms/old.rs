@@ -4,7 +4,7 @@ use super::decoded;
 use super::wire::{Wire, file};
 use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::older::{SchemaGeneration, upgrade};
+use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{self, AttributeProto, Node, attribute_proto::Value};
 
 mod attributes;
@@ -264,7 +264,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     // The last is a collective without a size; it is record 2 and its message starts at this byte.
     let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
-    let error = opened.blame(error).to_string();
+    let error = opened.with_source(error).to_string();
     let expected = format!("job.0.eg, record 2, byte {start}, node 12");
     assert!(error.contains(&expected), "{error} but {expected}");
     let fine = file([

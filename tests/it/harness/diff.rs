@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
             show: None,
             style: TextStyle::default(),
         };
-        let verdict = DiffThresholds::default().hold(&tally);
+        let verdict = DiffThresholds::default().check(&tally);
         let text = text::render(&tally, &titles, &verdict);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),

@@ -72,7 +72,7 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
     let grid = RankGrid::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaling::new(along, sharded, DeclaredGroups::new()).expect("no group");
-    let learnt = (0..4).try_for_each(|rank| scaling.learn(rank, data));
+    let learnt = (0..4).try_for_each(|rank| scaling.scan_rank(rank, data));
     if learnt.and_then(|()| scaling.check()).is_err() {
         return;
     }

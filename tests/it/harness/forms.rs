@@ -3,7 +3,7 @@
 use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::TraceError;
 use chakram::internals::trace::file::DecompressedStream;
-use chakram::internals::trace::older::{SchemaGeneration, upgrade};
+use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{GlobalMetadata, Node};
 use chakram::internals::trace::salvage::{SalvageOptions, salvage};
 use chakram::internals::trace::source::RecordSource;

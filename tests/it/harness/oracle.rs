@@ -195,7 +195,7 @@ impl<'a> Facts<'a> {
             return Err("a switch, and no memory");
         }
         Ok(match self.node.r#type {
-            0 | 1 => Op::Nothing,
+            0 | 1 => Op::NoOp,
             kind @ (2 | 3) => Op::Memory {
                 store: kind == 3,
                 place: match self.count("tensor_loc")? {

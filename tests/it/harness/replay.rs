@@ -90,7 +90,7 @@ pub fn run(data: &[u8]) {
         });
         for (comm, stepwise) in modes {
             let options = ReplayOptions::with(|o| {
-                o.absent = MissingRankPolicy::Mirror;
+                o.missing_ranks = MissingRankPolicy::Mirror;
                 o.comm = comm;
                 o.stepwise = stepwise;
             });

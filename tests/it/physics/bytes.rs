@@ -43,7 +43,7 @@ fn line(
         primitive,
         buffer: BufferShare::whole(bytes),
         mirrored: false,
-        both_ways: false,
+        bidirectional: false,
     };
     let algorithm = algorithm.resolve(primitive, n);
     let seat = |index| LinePosition {

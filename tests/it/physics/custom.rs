@@ -6,7 +6,7 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::internals::astra_sim::custom::{ScriptTiming, read};
+use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
 use chakram::internals::collective::{CollectiveAlgorithm, CustomCollective};
 use chakram::internals::engine::ReplayOptions;
 use chakram::internals::network::NetworkKind;
@@ -149,7 +149,7 @@ fn uneven() -> [Vec<Line>; 4] {
     [
         vec![kernel(1000), send(1, 1000).after(&[1])],
         vec![receive(0, 1000)],
-        vec![kernel(3000), line(Op::Nothing).after(&[1])],
+        vec![kernel(3000), line(Op::NoOp).after(&[1])],
         vec![kernel(7000)],
     ]
 }

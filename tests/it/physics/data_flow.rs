@@ -207,7 +207,7 @@ impl Line {
             primitive: self.primitive,
             buffer: BufferShare::whole(BYTES),
             mirrored: self.mirrored,
-            both_ways: false,
+            bidirectional: false,
         };
         let mut dice = Dice(self.seed);
         let mut members: Vec<Member> = (0..self.n)
@@ -256,7 +256,7 @@ impl Line {
                 let to = step.to as usize;
                 let arrives = last.entry((index, to)).or_insert(0);
                 *arrives = (now + dice.delay()).max(*arrives);
-                let heard = step.heard;
+                let heard = step.recv_posted;
                 plan(&mut events, *arrives, to, Event::Message { heard, load });
                 // Sometimes it needs a while before it goes on.
                 let pause = dice.delay();
@@ -303,7 +303,7 @@ impl Dice {
 fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>) {
     for primitive in PRIMITIVES {
         for n in sizes.clone() {
-            if !algorithm.carries(primitive, n as u32) {
+            if !algorithm.supports(primitive, n as u32) {
                 continue;
             }
             for seed in 1..=3_u64 {
@@ -337,8 +337,8 @@ fn every_primitive_is_carried_by_what_stands_in() {
         for primitive in PRIMITIVES {
             for n in 2..=33 {
                 let used = algorithm.resolve(primitive, n);
-                assert!(used.carries(primitive, n), "{algorithm} {primitive:?} {n}");
-                assert_eq!(used == algorithm, algorithm.carries(primitive, n));
+                assert!(used.supports(primitive, n), "{algorithm} {primitive:?} {n}");
+                assert_eq!(used == algorithm, algorithm.supports(primitive, n));
             }
         }
     }

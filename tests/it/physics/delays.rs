@@ -74,7 +74,7 @@ fn a_delayed_member_arrives_late() {
 /// until a node that does nothing: compute 110, host 65, and they sum to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
-    let nothing = super::lines::line(chakram::internals::trace::Op::Nothing);
+    let nothing = super::lines::line(chakram::internals::trace::Op::NoOp);
     let lines = vec![
         kernel(60).on(1),
         kernel(50).on(2).delayed(100),

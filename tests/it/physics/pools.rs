@@ -120,8 +120,8 @@ latency = "0""#;
     // of 80 kB each has 40 kB: 4 us of the memories, and a quarter of 40 kB on each link into a station,
     // 0.2 us.
     let ranks = [
-        vec![line(Op::Nothing), load(200_000)],
-        vec![line(Op::Nothing), load(200_000).after(&[1])],
+        vec![line(Op::NoOp), load(200_000)],
+        vec![line(Op::NoOp), load(200_000).after(&[1])],
     ];
     let replay = replay(&job(&ranks, &[]), &machine(2, remote));
     assert_eq!([replay.end(0, 2), replay.end(1, 2)], [54_200_000; 2]);

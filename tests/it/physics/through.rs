@@ -213,7 +213,7 @@ fn chunks_come_last_of_an_instant() {
         vec![
             access(true, 20_000).on(1),
             kernel(100).on(2),
-            line(Op::Nothing).after(&[2]),
+            line(Op::NoOp).after(&[2]),
             send(1, 10_000).after(&[3]).on(3),
         ],
         vec![receive(0, 10_000)],

@@ -109,12 +109,12 @@ fn check(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) {
             width: size,
             gated: false,
         };
-        LayerOperator::new(name, work, TensorSplit::Whole)
+        LayerOperator::new(name, work, TensorSplit::Replicated)
     };
     let [before, behind] = kind.rows(size);
     let mut operators = vec![
         plain("first", before),
-        LayerOperator::new("looked", kind.work(size), TensorSplit::Whole),
+        LayerOperator::new("looked", kind.work(size), TensorSplit::Replicated),
         plain("last", behind),
     ];
     if kind == Kind::Table {

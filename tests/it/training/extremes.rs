@@ -101,10 +101,10 @@ fn work() -> impl Strategy<Value = OperatorKind> {
 
 fn layer(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
     let cut = select(vec![
-        TensorSplit::Whole,
-        TensorSplit::Outputs,
-        TensorSplit::Inputs,
-        TensorSplit::Between,
+        TensorSplit::Replicated,
+        TensorSplit::ColumnParallel,
+        TensorSplit::RowParallel,
+        TensorSplit::InsideRegion,
     ]);
     vec((work(), cut), 1..4).prop_map(move |operators| {
         let operators = (0..).zip(operators);

@@ -76,7 +76,7 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
             };
             let shared = plan.sequence_parallel && rows % u64::from(plan.tensor) == 0;
             let times = match (operator.cut, shared) {
-                (TensorSplit::Whole, false) => u128::from(plan.tensor),
+                (TensorSplit::Replicated, false) => u128::from(plan.tensor),
                 _ => 1,
             };
             sum += once * times;

@@ -125,7 +125,7 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
 /// alone is left when all is found. At a third of the rate R = 3 F: after 5 + 2 products the five follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
-    let model = blocks(5, &[product("product", TensorSplit::Whole)]);
+    let model = blocks(5, &[product("product", TensorSplit::Replicated)]);
     let step = |overlap, rate| {
         let mut plan = plan();
         (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
@@ -146,8 +146,8 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
-        product("up", TensorSplit::Outputs),
-        product("down", TensorSplit::Inputs),
+        product("up", TensorSplit::ColumnParallel),
+        product("down", TensorSplit::RowParallel),
     ];
     let (model, count, f) = (blocks(4, &halves), 4, F / 2);
     let step = |tensor_overlap, rate| {
@@ -169,8 +169,8 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
-        product("up", TensorSplit::Outputs),
-        product("down", TensorSplit::Inputs),
+        product("up", TensorSplit::ColumnParallel),
+        product("down", TensorSplit::RowParallel),
     ];
     let model = blocks(2, &halves);
     let machine = two_by_two("4", "1", 0);
@@ -195,7 +195,7 @@ fn halves_are_sent_and_gathered() {
 /// 500 ns, which at 1 B/ns are 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
-    let model = blocks(4, &[product("product", TensorSplit::Whole)]);
+    let model = blocks(4, &[product("product", TensorSplit::Replicated)]);
     let machine = two_by_two("1", "1", 500);
     let step = |clip| {
         let mut plan = plan();
@@ -212,7 +212,7 @@ fn the_norm_of_gradients_takes_a_sum() {
 /// way when the one before it has arrived, and the last product is left.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
-    let model = blocks(6, &[product("product", TensorSplit::Whole)]);
+    let model = blocks(6, &[product("product", TensorSplit::Replicated)]);
     let ask = |prefetch, rate| {
         let mut plan = plan();
         (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);

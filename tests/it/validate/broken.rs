@@ -57,7 +57,7 @@ fn replay(
     };
     let machine = machine(&SIZES);
     let options = ReplayOptions::with(|o| {
-        o.absent = absent;
+        o.missing_ranks = absent;
     });
     let prepared = match CompiledReplay::new(&workload, &machine, &options) {
         Ok(prepared) => prepared,

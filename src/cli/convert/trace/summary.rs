@@ -1,7 +1,7 @@
 //! Converted traces, and losses on the way.
 
 use crate::report::summary::thousands;
-use crate::trace::form::TraceFormat;
+use crate::trace::format::TraceFormat;
 use crate::trace::salvage::{LostRange, SalvageReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -103,13 +103,13 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
             format!("record {record}, byte {at}")
         });
     }
-    if !report.doubled.is_empty() {
-        let count = report.doubled.len();
+    if !report.duplicate_ids.is_empty() {
+        let count = report.duplicate_ids.len();
         say(
             out,
             format!("  left out because an earlier node has the id: {count} records"),
         );
-        each(out, &report.doubled, |(record, id)| {
+        each(out, &report.duplicate_ids, |(record, id)| {
             format!("record {record}, node {id}")
         });
     }
@@ -179,7 +179,7 @@ fn salvage(report: &SalvageReport, wrong: Option<&str>) -> Value {
     });
     let repaired = report.repaired.iter();
     let repaired = repaired.map(|(record, at)| json!({"record": record, "byte": at}));
-    let doubled = report.doubled.iter();
+    let doubled = report.duplicate_ids.iter();
     let doubled = doubled.map(|(record, id)| json!({"record": record, "node": id}));
     let dangling = report.dangling.iter();
     let dangling = dangling.map(|(node, on, data)| json!({"node": node, "on": on, "data": data}));

@@ -1,6 +1,6 @@
 //! A plan for programs.
 
-use super::lies::GroupLocation;
+use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
 use crate::generate::training::StageSummary;
 use crate::trace::TensorClass;

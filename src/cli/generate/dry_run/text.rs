@@ -1,7 +1,7 @@
 //! A plan for people.
 
-use super::fit::StageMemory;
-use super::lies::{DimensionMembers, GroupLocation};
+use super::group_locations::{DimensionMembers, GroupLocation};
+use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase};
 use crate::generate::training::{PlanSummary, StageSummary};
 use crate::report::summary::thousands;

@@ -1,7 +1,7 @@
 //! The tables of the summary.
 
 use super::{ROWS, SummaryWriter};
-use crate::cli::inspect::words::{short, some};
+use crate::cli::inspect::labels::{short, some};
 use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};

@@ -24,14 +24,14 @@ fn groups(among: &MemberPartition) -> Vec<Vec<u32>> {
 }
 
 fn gathers(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
-    let Redistribution::Gather { among, share } = change else {
+    let Redistribution::AllGather { among, share } = change else {
         panic!("{change:?}");
     };
     (groups(among), *share)
 }
 
 fn exchanges(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
-    let Redistribution::Exchange { among, share } = change else {
+    let Redistribution::AllToAll { among, share } = change else {
         panic!("{change:?}");
     };
     (groups(among), *share)
@@ -47,14 +47,14 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
-    let change = moves(&columns(4, 1), &ShardLayout::WHOLE, 4);
+    let change = redistribute(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
     // With the samples cut in two besides, two groups of four: each member has 1/2 afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
     });
-    let change = moves(&before, &after, 8);
+    let change = redistribute(&before, &after, 8);
     let halves = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
     assert_eq!(gathers(&change), (halves, 2));
 }
@@ -64,9 +64,9 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
     // Member i has the columns of its tables, 1/4 of the whole, for all samples; it needs all columns of its own:
     // 1/16 from each.
     let all = vec![vec![0, 1, 2, 3]];
-    let forward = moves(&columns(4, 1), &samples(4, 1), 4);
+    let forward = redistribute(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
-    let backward = moves(&samples(4, 1), &columns(4, 1), 4);
+    let backward = redistribute(&samples(4, 1), &columns(4, 1), 4);
     assert_eq!(exchanges(&backward), (all, 4));
 }
 
@@ -74,30 +74,30 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
 fn slices_are_there() {
     for after in [ShardLayout::WHOLE, columns(4, 1), samples(2, 2)] {
         assert_eq!(
-            moves(&ShardLayout::WHOLE, &after, 4),
+            redistribute(&ShardLayout::WHOLE, &after, 4),
             Redistribution::Nothing
         );
     }
     // Halves of which member i needs the quarter i.
     assert_eq!(
-        moves(&columns(2, 2), &columns(4, 1), 4),
+        redistribute(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
     );
     let rows = ShardLayout {
         rows: MeshAxis::new(4, 1),
         ..ShardLayout::WHOLE
     };
-    assert_eq!(moves(&rows, &rows, 4), Redistribution::Nothing);
+    assert_eq!(redistribute(&rows, &rows, 4), Redistribution::Nothing);
 }
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // Columns by parity; 0 and 1 need the first half of the samples. 0 and 1 cut that from theirs: 1/4 each.
-    let change = moves(&columns(2, 1), &samples(2, 2), 4);
+    let change = redistribute(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
     // After a sum over k: 0 and 1 have the first columns, i needs the quarter i of the samples. 0 has half of what
     // it needs and lacks 1/8, which 2 has.
-    let change = moves(&columns(2, 2), &samples(4, 1), 4);
+    let change = redistribute(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
@@ -105,18 +105,18 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // 0 and 1 need the first half of the samples, of which each has another quarter of the columns: 1/8 of the
     // whole. Each gets the other three, so 1/2 is brought in and taken out.
-    let change = moves(&columns(4, 1), &samples(2, 2), 4);
+    let change = redistribute(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
 fn strangers_send_messages() {
     // Even members have the first half, 0 and 1 need it. 1 is as near to 0 as to 2, and 2 to 1 as to 3.
-    let change = moves(&columns(2, 1), &columns(2, 2), 4);
+    let change = redistribute(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
     // Sixths: even members have 0..3, odd ones 3..6; 0 and 1 need 0..2, 2 and 3 need 2..4, 4 and 5 need 4..6. So 1
     // lacks two, 2 lacks the sixth 3, 3 lacks the sixth 2, and 4 lacks two.
-    let change = moves(&columns(2, 1), &columns(3, 2), 6);
+    let change = redistribute(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
 }
@@ -124,8 +124,9 @@ fn strangers_send_messages() {
 #[test]
 fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     let thirds = MeshAxis::new(3, 1);
-    let among =
-        |from: &ShardLayout, to: &ShardLayout| scatters(from, &[thirds], to, 6).map(|p| groups(&p));
+    let among = |from: &ShardLayout, to: &ShardLayout| {
+        reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
+    };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
     // Columns by 2; 0, 1 and 2 sum the first half, and each keeps a third of its samples.
     let both = ShardLayout {
@@ -139,16 +140,16 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
-    assert_eq!(scatters(&columns(2, 3), &[], &both, 6), None);
+    assert_eq!(reduce_scatter_groups(&columns(2, 3), &[], &both, 6), None);
 }
 
 #[test]
 fn thousands_of_members_are_no_matter() {
-    let change = moves(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
-    assert!(matches!(&change, Redistribution::Gather { among, share: 1 } if among.is_all()));
+    let change = redistribute(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
+    assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
     // Pairs have a 512th each, even members need the first half: 256 of these, of which 0, 2, .., 254 and
     // 257, 259, .., 511 have one.
-    let (messages, of) = messages(moves(&columns(256, 2), &columns(2, 1), 512));
+    let (messages, of) = messages(redistribute(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }
 
@@ -159,11 +160,11 @@ fn digits_in_the_same_place_are_refused() {
         samples: MeshAxis::new(2, 1),
         ..columns(2, 1)
     };
-    moves(&ShardLayout::WHOLE, &diagonal, 4);
+    redistribute(&ShardLayout::WHOLE, &diagonal, 4);
 }
 
 #[test]
 #[should_panic(expected = "of 6")]
 fn more_parts_than_members_have_are_refused() {
-    moves(&columns(4, 1), &ShardLayout::WHOLE, 6);
+    redistribute(&columns(4, 1), &ShardLayout::WHOLE, 6);
 }

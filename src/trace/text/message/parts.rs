@@ -3,7 +3,7 @@
 use super::{coded, is_null, put_part, text};
 use crate::trace::text::json::JsonReader;
 use crate::trace::text::values::{ValueKind, put_bytes};
-use crate::trace::{TraceError, shown};
+use crate::trace::{TraceError, escape};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// Keys of an attribute.
@@ -30,13 +30,13 @@ pub(super) fn attribute(
             "raw" => raw = Some(coded(json)?),
             _ => {
                 let Some((kind, list)) = ValueKind::of_key(key) else {
-                    return Err(json.wrong(format!(
+                    return Err(json.error(format!(
                         "`{}` is no field of an attribute, which has {ATTRIBUTE_KEYS}",
-                        shown(key)
+                        escape(key)
                     )));
                 };
                 if std::mem::replace(&mut has_value, true) {
-                    return Err(json.wrong("a second value of one attribute"));
+                    return Err(json.error("a second value of one attribute"));
                 }
                 value(json, kind, list, scratch)?;
             }
@@ -45,7 +45,7 @@ pub(super) fn attribute(
     })?;
     if let Some(raw) = raw {
         if has_value || !name.is_empty() || !doc.is_empty() {
-            return Err(json.wrong("an attribute with `raw` has nothing else"));
+            return Err(json.error("an attribute with `raw` has nothing else"));
         }
         put_part(out, number, &raw);
         return Ok(());
@@ -91,9 +91,9 @@ fn value(
         Some(b'[') => read(json)?,
         _ => json.object(|json, key| match key {
             "values" => read(json),
-            _ => Err(json.wrong(format!(
+            _ => Err(json.error(format!(
                 "`{}` is no field of a list, which has values",
-                shown(key)
+                escape(key)
             ))),
         })?,
     }
@@ -122,21 +122,21 @@ pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
                 return Ok(());
             }
             _ => {
-                return Err(json.wrong(format!(
+                return Err(json.error(format!(
                     "`{}` is no field of arguments, which have values, shapes, types",
-                    shown(key)
+                    escape(key)
                 )));
             }
         };
         if !is_null(json)? && texts[index].replace(text(json)?.into_owned()).is_some() {
-            return Err(json.wrong(format!("a second `{key}`")));
+            return Err(json.error(format!("a second `{key}`")));
         }
         Ok(())
     })?;
     if let Some(raw) = raw {
         return match texts.iter().all(Option::is_none) {
             true => Ok(raw),
-            false => Err(json.wrong("arguments with `raw` have nothing else")),
+            false => Err(json.error("arguments with `raw` have nothing else")),
         };
     }
     let mut out = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::{TYPES, attribute, decoded, file, head, upgraded};
 use crate::forms::wire::Wire;
-use chakram::internals::trace::older::{SchemaGeneration, upgrade};
+use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
 use chakram::internals::trace::proto::{
     self, AttributeProto, IoInfo, Node, attribute_proto::Value,
 };

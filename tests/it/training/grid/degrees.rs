@@ -149,7 +149,10 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
             || one.name == "table*" && matches!(operator.work, OperatorKind::EmbeddingBag { .. })
     };
     plan.operators.iter().any(names)
-        || matches!(operator.cut, TensorSplit::Outputs | TensorSplit::Inputs)
+        || matches!(
+            operator.cut,
+            TensorSplit::ColumnParallel | TensorSplit::RowParallel
+        )
 }
 
 /// Holds sums against the model's; what members do twice is a divisor of the members.

@@ -198,7 +198,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let ([own, needed], elements) = sets(from, to, members);
                 let least = |(own, &needed): (&Set, &Set)| needed.count() - own.and(needed).count();
                 let least: u64 = own.iter().zip(&needed).map(least).sum();
-                let change = moves(from, to, members);
+                let change = redistribute(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");
                 let collective = |among: &MemberPartition, share: u64| {
                     let (after, piece) = take(among, &own, &needed);
@@ -216,7 +216,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 assert_eq!(change == Redistribution::Nothing, least == 0, "{}", what());
                 let kind = match &change {
                     Redistribution::Nothing => 0,
-                    Redistribution::Gather { among, share } => {
+                    Redistribution::AllGather { among, share } => {
                         collective(among, *share);
                         for member in 0..members {
                             let first = among.members_of(among.group_of(member))[0];
@@ -229,7 +229,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                         }
                         1
                     }
-                    Redistribution::Exchange { among, share } => {
+                    Redistribution::AllToAll { among, share } => {
                         collective(among, *share);
                         assert!(!can_gather(&own, &needed), "{}", what());
                         2

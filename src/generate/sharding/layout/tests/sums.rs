@@ -83,7 +83,7 @@ fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
                 let ([own, needed], _) = sets(from, to, members);
                 for (over, others) in &choices {
                     let expected = shared_out(&own, &needed, others);
-                    let among = scatters(from, over, to, members);
+                    let among = reduce_scatter_groups(from, over, to, members);
                     let what = || format!("{from:?} {over:?} {to:?} {members}");
                     assert_eq!(among.is_some(), expected, "{}", what());
                     if let Some(among) = among {

@@ -1,0 +1,204 @@
+//! Activities of a rank, with the dependencies that let each of them start.
+//!
+//! Every operator becomes one activity, placed where the largest part of its own time lay; the rest of its own time,
+//! and the time between operators, is host time in front of the activity that follows. So no time is lost and nothing
+//! moves. An annotation is a mark without length: its own time is Python's.
+//!
+//! Dependencies, each of which had ended when the activity started:
+//!
+//! - the previous activity on its thread or stream;
+//! - for communication and kernels, the activity that launched it;
+//! - for an activity that had to wait ([`host_waits`]), the communication or kernel it waited for. The wait itself is part
+//!   of no activity: it results from the replay;
+//! - for a thread that idled, the activity on another thread that ended last.
+//!
+//! The host time in front of an activity is counted from its last dependency.
+
+use super::calls::CommCalls;
+use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+
+mod device;
+mod host_waits;
+mod in_flight;
+mod thread_chains;
+
+use host_waits::WaitSource;
+
+/// Kind of an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivityKind {
+    /// An item of [`RankTimeline::items`].
+    Item(u32),
+    /// A device event of [`RankTimeline::devices`] that is no communication.
+    Device(u32),
+    /// A call of [`CommCalls::list`].
+    Call(u32),
+    /// No work: the end of a thread's last interval.
+    End(u32),
+}
+
+/// Lane of an activity; activities of a lane do not overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ActivityLane {
+    /// A host thread.
+    Thread(u32),
+    /// Communication of the host in flight: a worker, or the messages to a peer.
+    Flight(u32),
+    /// A stream of the device.
+    Stream(i64),
+}
+
+/// An activity of a rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Activity {
+    /// Kind.
+    pub kind: ActivityKind,
+    /// Lane.
+    pub lane: ActivityLane,
+    /// Start, ns since the epoch by this rank's clock.
+    pub begin: i64,
+    /// End.
+    pub end: i64,
+    /// Submission time: activities are numbered in this order as far as dependencies allow.
+    pub submitted: i64,
+}
+
+/// Counts of dependencies that the capture does not state, by the rule that found them, and of anomalies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DependencyStats {
+    /// Waits for messages, whose end the capture states.
+    pub message_waits: u64,
+    /// Waits of callers that do not continue at once.
+    pub blocking: u64,
+    /// Waits in `wait_tensor`.
+    pub wait_tensor: u64,
+    /// Waits before the first use of the result's storage.
+    pub first_use: u64,
+    /// Waits that only the times show: a thread idled until communication ended.
+    pub by_time: u64,
+    /// Waits of the host for the device.
+    pub device_syncs: u64,
+    /// Waits of streams for one another.
+    pub stream_waits: u64,
+    /// Threads that continued when another thread ended its work.
+    pub handoffs: u64,
+    /// Dependencies that ended after their dependent began, by up to this many ns, and were clipped.
+    pub cut: u64,
+    /// Calls for which no wait was found.
+    pub unawaited: u64,
+}
+
+/// Activities of a rank.
+#[derive(Debug, Default)]
+pub struct Activities {
+    /// All activities.
+    pub list: Vec<Activity>,
+    /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
+    pub dependencies: Vec<(u32, u32)>,
+    /// Activity of each call.
+    pub of_call: Vec<u32>,
+    /// Activity of each item.
+    pub of_item: Vec<u32>,
+    /// Per call, whether the program was seen to block for it.
+    pub blocked: Vec<bool>,
+    /// Counts by rule.
+    pub stats: DependencyStats,
+}
+
+/// Extracts the activities of `rank`. Sets the times from which results of calls could be used.
+pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
+    host_waits::set_done(rank, calls);
+    let mut found = DependencyStats::default();
+    let segments: Vec<_> = (0..rank.threads.len() as u32)
+        .map(|thread| rank.segments(thread))
+        .collect();
+    let (mut waits, blocked) = host_waits::find(rank, calls, &segments, &mut found);
+    let mut bounds = thread_chains::ActivityBounds::new(rank, calls);
+    device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
+    let mut works = Activities {
+        of_call: vec![NONE; calls.list.len()],
+        of_item: vec![NONE; rank.items.len()],
+        blocked,
+        ..Activities::default()
+    };
+    let chains = thread_chains::build(rank, calls, &segments, &bounds, &waits, &mut works);
+    in_flight::place(rank, calls, &chains, &mut works);
+    let device_works = device::place(rank, calls, &mut works, &mut found);
+    for wait in &waits {
+        let source = match wait.source {
+            WaitSource::Call(call)
+                if calls.list[call as usize].done > calls.list[call as usize].end =>
+            {
+                let call = &calls.list[call as usize];
+                chains.before(call.worker, call.done, &works.list)
+            }
+            WaitSource::Call(call) => works.of_call[call as usize],
+            WaitSource::Device(device) => device_works[device as usize],
+        };
+        let target = match wait.into {
+            NONE => chains.after(wait.thread, wait.to, &works.list),
+            item => works.of_item[item as usize],
+        };
+        works.add_dependency(source, target);
+    }
+    chains.link_handoffs(rank, calls, &mut works, &mut found);
+    works.stats = found;
+    works.normalize();
+    works
+}
+
+impl Activities {
+    /// Returns the start of the first activity and the end of the last, ns since the epoch.
+    pub fn span(&self) -> (i64, i64) {
+        let first = self.list.iter().map(|work| work.begin).min();
+        let last = self.list.iter().map(|work| work.end).max();
+        (first.unwrap_or(0), last.unwrap_or(0))
+    }
+
+    fn push(&mut self, work: Activity) -> u32 {
+        debug_assert!(work.begin <= work.end, "{work:?} takes time");
+        self.list.push(work);
+        self.list.len() as u32 - 1
+    }
+
+    /// Records that `effect` starts after `cause`; does nothing if one of them does not exist.
+    fn add_dependency(&mut self, cause: u32, effect: u32) {
+        if cause != NONE && effect != NONE && cause != effect {
+            self.dependencies.push((cause, effect));
+        }
+    }
+
+    /// Sorts the dependencies and drops those that contradict the times: a dependency ends before its dependent
+    /// begins. Of activities without length at one moment the one that was placed first comes first, so that
+    /// dependencies close no cycle.
+    fn normalize(&mut self) {
+        self.dependencies
+            .sort_unstable_by_key(|&(cause, effect)| (effect, cause));
+        self.dependencies.dedup();
+        let list = &self.list;
+        let before = self.dependencies.len();
+        self.dependencies.retain(|&(cause, effect)| {
+            let (one, other) = (&list[cause as usize], &list[effect as usize]);
+            let moment = one.begin == other.end;
+            one.end <= other.begin && (!moment || cause < effect)
+        });
+        self.stats.cut = (before - self.dependencies.len()) as u64;
+    }
+}
+
+/// Returns for each thread whether it only carries out work that other threads requested.
+fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
+    let mut works_for = vec![false; rank.threads.len()];
+    for call in calls.list.iter().filter(|call| call.worker != NONE) {
+        works_for[call.worker as usize] = true;
+    }
+    for call in &calls.list {
+        works_for[rank.items[call.item as usize].thread as usize] = false;
+    }
+    works_for
+}
+
+/// Returns whether an item's own time is work rather than Python's.
+fn is_work(role: HostIntervalKind) -> bool {
+    role != HostIntervalKind::Annotation
+}

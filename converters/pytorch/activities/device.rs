@@ -1,0 +1,356 @@
+//! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
+
+use super::super::calls::CommCalls;
+use super::super::kineto::{EventCategory, KinetoEvent};
+use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::host_waits::{HostWait, ResultUses, WaitSource};
+use super::thread_chains::ActivityBounds;
+use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats};
+
+/// Calls of CUDA and HIP that return when work on the device has ended.
+const BLOCKING: [&str; 8] = [
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "hipStreamSynchronize",
+    "hipDeviceSynchronize",
+    "hipEventSynchronize",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+];
+
+/// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
+/// that requested them returned.
+pub(super) fn host_syncs(
+    rank: &RankTimeline,
+    bounds: &mut ActivityBounds,
+    waits: &mut Vec<HostWait>,
+    found: &mut DependencyStats,
+) {
+    if rank.devices.is_empty() {
+        return;
+    }
+    let launches = LaunchIndex::new(rank);
+    let syncs = syncs_by_correlation(rank);
+    for (index, item) in rank.items.iter().enumerate() {
+        if item.role != HostIntervalKind::Runtime || !BLOCKING.contains(&rank.name(item.event)) {
+            continue;
+        }
+        let event = &rank.kineto.events[item.event as usize];
+        let stream = syncs
+            .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
+            .ok()
+            .and_then(|i| sync_stream(rank, syncs[i].1));
+        // The last to end of what had been launched, on the stream if the capture names it.
+        let last = match stream {
+            Some(stream) => launches.last_before(stream, item.start),
+            None => launches.last_to_end(rank, item.start, item.end),
+        };
+        let Some(device) = last else { continue };
+        let end = rank.devices[device as usize].end.min(item.end);
+        found.device_syncs += 1;
+        waits.push(HostWait {
+            thread: item.thread,
+            from: item.start.min(end),
+            to: end,
+            source: WaitSource::Device(device),
+            into: index as u32,
+        });
+    }
+    for (index, device) in rank.devices.iter().enumerate() {
+        let item = &rank.items[device.launch as usize];
+        let copy = rank.kineto.events[device.event as usize].category == EventCategory::Copy;
+        if !copy || device.end > item.end || device.end <= item.start {
+            continue;
+        }
+        found.device_syncs += 1;
+        bounds.latest[device.launch as usize] =
+            bounds.latest[device.launch as usize].min(device.start.max(item.start));
+        waits.push(HostWait {
+            thread: item.thread,
+            from: device.start.max(item.start),
+            to: device.end,
+            source: WaitSource::Device(index as u32),
+            into: NONE,
+        });
+    }
+}
+
+/// Places the activity of every device event and of every call on a device, with dependencies; returns the activity
+/// of each device event.
+pub(super) fn place(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) -> Vec<u32> {
+    let mut made: Vec<(u32, u32)> = Vec::new();
+    for (index, call) in calls.list.iter().enumerate() {
+        if call.on_device() {
+            made.push((call.device, index as u32));
+        }
+    }
+    made.sort_unstable();
+    let mut placed = vec![NONE; rank.devices.len()];
+    // Last activities of the stream: several if one kernel carried out a batch of messages.
+    let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
+    for (index, device) in rank.devices.iter().enumerate() {
+        if previous.0 != device.stream {
+            previous = (device.stream, Vec::new());
+        }
+        let from = made.partition_point(|&(d, _)| d < index as u32);
+        let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
+        let own: Vec<u32> = own.map(|&(_, call)| call).collect();
+        // Activities in flight on the stream: kernels overlap where one may start before the other ends, and further
+        // kernels of a call belong to it.
+        let ends = previous.1.iter().map(|&work| works.list[work as usize].end);
+        let busy = ends.max().filter(|&end| end > device.start);
+        if let (Some(_), Some(&work)) = (busy, previous.1.last())
+            && own.is_empty()
+            && matches!(works.list[work as usize].kind, ActivityKind::Call(_))
+        {
+            placed[index] = work;
+            continue;
+        }
+        let begin = busy.unwrap_or(device.start);
+        let launch = works.of_item[device.launch as usize];
+        // The order of submission is that of the launches, not of the kernels.
+        let asked = works.list[launch as usize].begin;
+        let mut pieces = Vec::new();
+        let mut piece = |works: &mut Activities, doing, end, lane| {
+            let work = works.push(Activity {
+                kind: doing,
+                lane,
+                begin,
+                end: begin.max(end),
+                submitted: asked,
+            });
+            works.add_dependency(launch, work);
+            for &before in &previous.1 {
+                works.add_dependency(before, work);
+            }
+            pieces.push(work);
+            work
+        };
+        let stream = ActivityLane::Stream(device.stream);
+        match &own[..] {
+            [] => {
+                placed[index] = piece(
+                    works,
+                    ActivityKind::Device(index as u32),
+                    device.end,
+                    stream,
+                )
+            }
+            // The messages of a batch are in flight together: on one lane they would wait for one another.
+            [_, ..] => {
+                for (place, &call) in own.iter().enumerate() {
+                    let lane = match place {
+                        0 => stream,
+                        _ => ActivityLane::Flight(place as u32 - 1),
+                    };
+                    let end = calls.list[call as usize].end;
+                    let work = piece(works, ActivityKind::Call(call), end, lane);
+                    works.of_call[call as usize] = work;
+                    placed[index] = work;
+                }
+            }
+        }
+        previous.1 = pieces;
+    }
+    stream_waits(rank, &placed, works, found);
+    collectives(rank, calls, &placed, works, found);
+    placed
+}
+
+/// Adds the dependencies of `cudaStreamWaitEvent`, where the profiler was asked to record it.
+fn stream_waits(
+    rank: &RankTimeline,
+    placed: &[u32],
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) {
+    let launches = LaunchIndex::new(rank);
+    let runtime = by_correlation(rank);
+    let start_of = |correlation: u64| {
+        let at = runtime
+            .binary_search_by_key(&correlation, |&(key, _)| key)
+            .ok()?;
+        Some(rank.items[runtime[at].1 as usize].start)
+    };
+    for event in &rank.kineto.events {
+        if event.category != EventCategory::Sync {
+            continue;
+        }
+        let argument = |key: &str| argument(rank, event, key);
+        let (Some(on), Some(record)) = (
+            argument("wait_on_stream"),
+            argument("wait_on_cuda_event_record_corr_id"),
+        ) else {
+            continue;
+        };
+        let recorded = u64::try_from(record).ok().and_then(start_of);
+        let (Some(recorded), Some(waited)) = (recorded, start_of(event.correlation)) else {
+            continue;
+        };
+        let source = launches.last_before(on, recorded);
+        let target = launches.first_after(event.stream, waited);
+        if let (Some(source), Some(target)) = (source, target) {
+            found.stream_waits += 1;
+            works.add_dependency(placed[source as usize], placed[target as usize]);
+        }
+    }
+}
+
+/// Adds dependencies of collectives: their stream waits for what the caller's stream had been given before, and the
+/// first kernel that uses the result waits for the collective.
+fn collectives(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    placed: &[u32],
+    works: &mut Activities,
+    found: &mut DependencyStats,
+) {
+    if calls.list.iter().all(|call| !call.on_device()) {
+        return;
+    }
+    let uses = ResultUses::new(rank, calls);
+    let mut by_launch: Vec<(u32, u32)> = Vec::with_capacity(rank.devices.len());
+    let streams: Vec<i64> = {
+        let mut streams: Vec<i64> = calls.list.iter().filter_map(|call| call.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        streams
+    };
+    for (i, device) in rank.devices.iter().enumerate() {
+        // Streams of communication run nothing that computes, so their launches are left out.
+        if streams.binary_search(&device.stream).is_err() {
+            by_launch.push((device.launch, i as u32));
+        }
+    }
+    by_launch.sort_unstable();
+    for (index, call) in calls
+        .list
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| call.on_device())
+    {
+        let own = works.of_call[index];
+        let thread = rank.items[call.item as usize].thread;
+        let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
+        // c10d has its stream wait for the caller's current stream; the last launch of the caller's thread stands for
+        // that.
+        let given = before.checked_sub(1).map(|i| by_launch[i]);
+        if let Some((launch, device)) = given
+            && rank.items[launch as usize].thread == thread
+        {
+            found.stream_waits += 1;
+            works.add_dependency(placed[device as usize], own);
+        }
+        let user = uses.of(rank, call).find_map(|item| {
+            let end = rank.items[item as usize].end;
+            let from = by_launch.partition_point(|&(launch, _)| launch < item);
+            let &(launch, device) = by_launch.get(from)?;
+            let inside = &rank.items[launch as usize];
+            let launched = inside.thread == rank.items[item as usize].thread && inside.start < end;
+            // A kernel that started before the collective ended did not wait for it.
+            (launched && rank.devices[device as usize].start >= call.end).then_some(device)
+        });
+        match user {
+            Some(device) => {
+                found.first_use += 1;
+                works.add_dependency(own, placed[device as usize]);
+            }
+            None => found.unawaited += 1,
+        }
+    }
+}
+
+/// Index of device events by stream and launch.
+struct LaunchIndex {
+    /// Stream, start of the launch, device event.
+    list: Vec<(i64, i64, u32)>,
+    streams: Vec<i64>,
+}
+
+impl LaunchIndex {
+    fn new(rank: &RankTimeline) -> Self {
+        let of = |(i, device): (usize, &DeviceInterval)| {
+            (
+                device.stream,
+                rank.items[device.launch as usize].start,
+                i as u32,
+            )
+        };
+        let mut list: Vec<_> = rank.devices.iter().enumerate().map(of).collect();
+        list.sort_unstable();
+        let mut streams: Vec<i64> = list.iter().map(|&(stream, ..)| stream).collect();
+        streams.dedup();
+        Self { list, streams }
+    }
+
+    fn last_before(&self, stream: i64, time: i64) -> Option<u32> {
+        let after = self
+            .list
+            .partition_point(|&(s, at, _)| (s, at) < (stream, time));
+        let &(found, _, device) = self.list.get(after.checked_sub(1)?)?;
+        (found == stream).then_some(device)
+    }
+
+    fn first_after(&self, stream: i64, time: i64) -> Option<u32> {
+        let from = self
+            .list
+            .partition_point(|&(s, at, _)| (s, at) < (stream, time));
+        let &(found, _, device) = self.list.get(from)?;
+        (found == stream).then_some(device)
+    }
+
+    /// Returns, of what had been launched on any stream at `launched`, the last to end by `until`.
+    fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
+        let candidates = self
+            .streams
+            .iter()
+            .filter_map(|&stream| self.last_before(stream, launched));
+        candidates
+            .filter(|&device| rank.devices[device as usize].end <= until)
+            .max_by_key(|&device| (rank.devices[device as usize].end, device))
+    }
+}
+
+fn by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+    let runtime = rank.items.iter().enumerate();
+    let runtime = runtime.filter(|(_, item)| item.role == HostIntervalKind::Runtime);
+    let mut list: Vec<(u64, u32)> = runtime
+        .map(|(i, item)| {
+            (
+                rank.kineto.events[item.event as usize].correlation,
+                i as u32,
+            )
+        })
+        .collect();
+    list.sort_unstable();
+    list
+}
+
+fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+    let syncs = rank.kineto.events.iter().enumerate();
+    let syncs = syncs.filter(|(_, event)| event.category == EventCategory::Sync);
+    let mut list: Vec<(u64, u32)> = syncs
+        .map(|(i, event)| (event.correlation, i as u32))
+        .collect();
+    list.sort_unstable();
+    list
+}
+
+/// Returns the stream of a synchronisation event; `None` if it concerns all.
+fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
+    let event = &rank.kineto.events[event as usize];
+    let name = rank.kineto.texts.get(event.name);
+    (name.starts_with("Stream Sync") && event.stream >= 0).then_some(event.stream)
+}
+
+fn argument(rank: &RankTimeline, event: &KinetoEvent, key: &str) -> Option<i64> {
+    let args = rank.kineto.args.get(event.args as usize)?;
+    let (_, value) = args.iter().find(|(name, _)| name == key)?;
+    value.trim_matches('"').parse().ok()
+}

@@ -1,0 +1,320 @@
+//! Waits of threads for communication.
+
+use super::super::calls::{CommCall, CommCalls, CommOp};
+use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
+use super::DependencyStats;
+use std::collections::BTreeMap;
+
+/// Communication or device event that was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitSource {
+    /// A call.
+    Call(u32),
+    /// A device event.
+    Device(u32),
+}
+
+/// A stretch of a thread's time that is no work, because something else had to end first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostWait {
+    /// Waiting thread.
+    pub thread: u32,
+    /// Earliest start.
+    pub from: i64,
+    /// End.
+    pub to: i64,
+    /// Activity waited for.
+    pub source: WaitSource,
+    /// Item that waited inside and continues afterwards; [`NONE`] if the activity after the wait does.
+    pub into: u32,
+}
+
+/// Idle time, ns, below which nothing is taken for a wait if only times indicate one. Python leaves gaps of some tens
+/// of microseconds between operators.
+const NOTICEABLE: i64 = 100_000;
+/// The same where the thread had launched the call right before, and continued soon after it was done.
+const PROMPT: i64 = 40_000;
+/// Maximum number of operators around one that requests communication.
+const DEEPEST: usize = 16;
+
+/// Sets the time from which each call's result could be used: its worker may copy it into place first.
+pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
+    for (worker, list) in by_worker(calls) {
+        let range = rank.threads[worker as usize].items.clone();
+        let items = &rank.items[range.start as usize..range.end as usize];
+        for (place, &index) in list.iter().enumerate() {
+            let call = &calls.list[index as usize];
+            let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
+            let until = next.map_or(i64::MAX, |next| next.start);
+            let later = next.map_or(i64::MAX, |next| next.launched);
+            let first = items.partition_point(|item| item.start < call.end);
+            let mut done = call.done;
+            for item in items[first..].iter().take_while(|item| item.start < until) {
+                // From then on it may be preparing the next call.
+                let ours = item.start < done || uses(rank, item.host, &call.asked.results);
+                if item.start >= later && !ours {
+                    break;
+                }
+                done = done.max(item.end);
+            }
+            calls.list[index as usize].done = done;
+        }
+    }
+}
+
+/// Returns the calls that each worker carried out, by start.
+pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
+    let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (index, call) in calls.list.iter().enumerate() {
+        if call.worker != NONE {
+            workers.entry(call.worker).or_default().push(index as u32);
+        }
+    }
+    for list in workers.values_mut() {
+        list.sort_by_key(|&index| (calls.list[index as usize].start, index));
+    }
+    workers
+}
+
+fn uses(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
+    let Some(node) = rank.host.nodes.get(host as usize) else {
+        return false;
+    };
+    [node.storages_in, node.storages_out]
+        .iter()
+        .any(|&(from, to)| {
+            let used = &rank.host.storages[from as usize..to as usize];
+            used.iter().any(|storage| storages.contains(storage))
+        })
+}
+
+/// Returns the segment of `segments` that holds `time`, its end included.
+pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&ThreadSegment> {
+    let index = segments.partition_point(|segment| segment.to < time);
+    segments.get(index).filter(|segment| segment.from < time)
+}
+
+/// Finds the waits of the host for its own communication, and the calls that were seen to block.
+pub(super) fn find(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    segments: &[Vec<ThreadSegment>],
+    found: &mut DependencyStats,
+) -> (Vec<HostWait>, Vec<bool>) {
+    let mut waits = Vec::new();
+    let mut blocked = vec![false; calls.list.len()];
+    let uses = ResultUses::new(rank, calls);
+    for (index, call) in calls.list.iter().enumerate() {
+        if call.on_device() {
+            continue;
+        }
+        let thread = rank.items[call.item as usize].thread;
+        let before = waits.len();
+        if call.is_message() {
+            match message(rank, call, index, &segments[thread as usize]) {
+                Some(wait) => {
+                    found.message_waits += 1;
+                    waits.push(wait);
+                }
+                None => found.unawaited += 1,
+            }
+        } else if call.asked.asynchronous == Some(false) {
+            found.blocking += 1;
+            waits.push(HostWait {
+                thread,
+                from: rank.items[call.item as usize].end.min(call.done),
+                to: call.done,
+                source: WaitSource::Call(index as u32),
+                into: NONE,
+            });
+        } else {
+            // A use long after the call was done, such as that of a later step, does not end a wait that times show.
+            let used = uses.first(rank, calls, index, segments);
+            let timed = match used {
+                Some(wait) if wait.from < wait.to => None,
+                _ => by_time(rank, call, index, &segments[thread as usize]),
+            };
+            match (timed, used) {
+                (Some(_), _) => found.by_time += 1,
+                (None, Some(wait)) if wait.into == NONE => found.first_use += 1,
+                (None, Some(_)) => found.wait_tensor += 1,
+                (None, None) => found.unawaited += 1,
+            }
+            waits.extend(timed.or(used));
+        }
+        if let [wait, ..] = waits[before..] {
+            blocked[index] = wait.to - wait.from > NOTICEABLE;
+        }
+    }
+    (waits, blocked)
+}
+
+/// Returns the wait for a message, whose interval ends when the program has waited for it. The program does that
+/// between operators: an interval that ends in an operator's own time ended by itself.
+fn message(
+    rank: &RankTimeline,
+    call: &CommCall,
+    index: usize,
+    segments: &[ThreadSegment],
+) -> Option<HostWait> {
+    let segment = segment_at(segments, call.end);
+    let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
+    if owner.is_some_and(|item| item.role != HostIntervalKind::Annotation && item.end > call.end) {
+        return None;
+    }
+    let from = segment.map_or(call.end, |segment| segment.from);
+    Some(HostWait {
+        thread: rank.items[call.item as usize].thread,
+        from: from.max(call.start),
+        to: call.end,
+        source: WaitSource::Call(index as u32),
+        into: NONE,
+    })
+}
+
+/// Returns the wait of a thread that idled in Python's time until the call was done; right after the launch, a
+/// shorter time suffices.
+fn by_time(
+    rank: &RankTimeline,
+    call: &CommCall,
+    index: usize,
+    segments: &[ThreadSegment],
+) -> Option<HostWait> {
+    let at = segments.partition_point(|segment| segment.to < call.done);
+    let segment = segments
+        .get(at)
+        .filter(|segment| segment.from < call.done)?;
+    let idles = |segment: &ThreadSegment| {
+        let own = rank.items.get(segment.owner as usize);
+        own.is_none_or(|item| item.role == HostIntervalKind::Annotation)
+    };
+    let asker = rank.items[call.item as usize];
+    // Operators around the requesting one end after it, and they do nothing else.
+    let ends_asking = |segment: &ThreadSegment| {
+        let owner = rank.items.get(segment.owner as usize);
+        owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
+    };
+    let before = segments[..at].iter().rev().take(DEEPEST);
+    let mut between = before.take_while(|segment| segment.to > asker.end);
+    let at_once =
+        segment.from >= asker.end && between.all(ends_asking) && segment.to - call.done < PROMPT;
+    let noticeable = if at_once { PROMPT } else { NOTICEABLE };
+    (idles(segment) && call.done - segment.from > noticeable && segment.to > call.done).then_some(
+        HostWait {
+            thread: asker.thread,
+            from: segment.from,
+            to: call.done,
+            source: WaitSource::Call(index as u32),
+            into: NONE,
+        },
+    )
+}
+
+/// Items that use storages which hold results of calls.
+pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
+
+impl ResultUses {
+    /// Searches all items for storages that calls write.
+    pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
+        let mut wanted: Vec<u64> = calls
+            .list
+            .iter()
+            .flat_map(|c| c.asked.results.iter().copied())
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut uses = Vec::new();
+        for (i, item) in rank.items.iter().enumerate() {
+            let Some(node) = rank.host.nodes.get(item.host as usize) else {
+                continue;
+            };
+            for (from, to) in [node.storages_in, node.storages_out] {
+                for storage in &rank.host.storages[from as usize..to as usize] {
+                    if wanted.binary_search(storage).is_ok() {
+                        uses.push((*storage, item.start, i as u32));
+                    }
+                }
+            }
+        }
+        uses.sort_unstable();
+        uses.dedup();
+        Self(uses)
+    }
+
+    /// Returns the items that use results of `call` and start after its operator, by start.
+    pub fn of<'a>(
+        &'a self,
+        rank: &'a RankTimeline,
+        call: &'a CommCall,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let asker = rank.items[call.item as usize];
+        let mut found: Vec<(i64, u32)> = call
+            .asked
+            .results
+            .iter()
+            .flat_map(|storage| {
+                let from = self
+                    .0
+                    .partition_point(|&(s, at, _)| (s, at) < (*storage, asker.end));
+                self.0[from..]
+                    .iter()
+                    .take_while(move |(s, _, _)| s == storage)
+                    .take(64)
+            })
+            .map(|&(_, at, item)| (at, item))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, item)| item)
+    }
+
+    /// Returns the wait in front of, or in, the first use of a call's result by a thread that is not its worker.
+    fn first(
+        &self,
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        index: usize,
+        segments: &[Vec<ThreadSegment>],
+    ) -> Option<HostWait> {
+        let call = &calls.list[index];
+        for i in self.of(rank, call) {
+            let item = &rank.items[i as usize];
+            if item.thread == call.worker {
+                continue;
+            }
+            let inside = rank
+                .item_name(item)
+                .ends_with("c10d_functional::wait_tensor");
+            if inside {
+                return (call.done <= item.end).then_some(HostWait {
+                    thread: item.thread,
+                    from: item.start.min(call.done),
+                    to: call.done,
+                    source: WaitSource::Call(index as u32),
+                    into: i,
+                });
+            }
+            // Views of a result that is not available yet do not wait for it.
+            if item.start < call.done {
+                continue;
+            }
+            let before = segment_at(&segments[item.thread as usize], item.start);
+            let from = before.map_or(call.done, |segment| segment.from.min(call.done));
+            let waited = before.is_some_and(|segment| segment.from < call.done);
+            return Some(HostWait {
+                thread: item.thread,
+                from: if waited { from } else { item.start },
+                to: if waited { call.done } else { item.start },
+                source: WaitSource::Call(index as u32),
+                into: NONE,
+            });
+        }
+        None
+    }
+}
+
+impl CommOp {
+    /// Returns whether every member has to arrive before any can leave.
+    pub fn is_synchronizing(self) -> bool {
+        matches!(self, Self::Collective(kind) if !kind.has_root())
+    }
+}

@@ -1,0 +1,250 @@
+//! Sequence of activities of each host thread.
+
+use super::super::calls::CommCalls;
+use super::super::rank_timeline::{NONE, RankTimeline, ThreadSegment};
+use super::host_waits::HostWait;
+use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats, is_work, workers};
+
+/// Latest ends of the activities of items.
+pub(super) struct ActivityBounds {
+    /// Latest end, for items that launch something: time after the launch belongs to what follows.
+    pub latest: Vec<i64>,
+}
+
+impl ActivityBounds {
+    pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
+        let mut this = Self {
+            latest: vec![i64::MAX; rank.items.len()],
+        };
+        for call in calls.list.iter().filter(|call| call.worker != NONE) {
+            this.by(call.item, call.launched);
+        }
+        for device in &rank.devices {
+            this.by(
+                device.launch,
+                device.start.max(rank.items[device.launch as usize].start),
+            );
+        }
+        this
+    }
+
+    fn by(&mut self, item: u32, time: i64) {
+        let latest = &mut self.latest[item as usize];
+        *latest = (*latest).min(time);
+    }
+}
+
+/// Activities of each thread by start; they do not overlap.
+pub(super) struct ThreadChains(Vec<Vec<u32>>);
+
+/// Places the activity of each item, and orders the activities of each thread.
+pub(super) fn build(
+    rank: &RankTimeline,
+    calls: &CommCalls,
+    segments: &[Vec<ThreadSegment>],
+    bounds: &ActivityBounds,
+    waits: &[HostWait],
+    works: &mut Activities,
+) -> ThreadChains {
+    // Earliest start of the activity of an item that waits inside.
+    let mut earliest = vec![i64::MIN; rank.items.len()];
+    for wait in waits.iter().filter(|wait| wait.into != NONE) {
+        let earliest = &mut earliest[wait.into as usize];
+        *earliest = (*earliest).max(wait.to);
+    }
+    // Largest part of each item's own time that is not waiting.
+    let mut place: Vec<(i64, i64)> = rank
+        .items
+        .iter()
+        .map(|item| (item.start, item.start))
+        .collect();
+    let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); segments.len()];
+    for wait in waits.iter().filter(|wait| wait.from < wait.to) {
+        carved_of[wait.thread as usize].push((wait.from, wait.to));
+    }
+    for (segments, carved) in segments.iter().zip(carved_of) {
+        let carved = joined(carved);
+        let mut next = 0;
+        for segment in segments {
+            let Some(item) = rank.items.get(segment.owner as usize) else {
+                continue;
+            };
+            if !is_work(item.role) {
+                continue;
+            }
+            while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
+                next += 1;
+            }
+            let owner = segment.owner as usize;
+            let mut offer = |from: i64, to: i64| {
+                let (from, to) = (from.max(earliest[owner]), to.min(bounds.latest[owner]));
+                let best = &mut place[owner];
+                if to - from > best.1 - best.0 {
+                    *best = (from, to);
+                }
+            };
+            let mut from = segment.from;
+            for &(start, end) in carved[next..]
+                .iter()
+                .take_while(|&&(start, _)| start < segment.to)
+            {
+                if start > from {
+                    offer(from, start.min(segment.to));
+                }
+                from = from.max(end);
+            }
+            if from < segment.to {
+                offer(from, segment.to);
+            }
+        }
+    }
+    for (i, place) in place.iter_mut().enumerate() {
+        // An item without time of its own after its wait is a mark at the end of the wait.
+        if place.0 == place.1 && earliest[i] > place.0 {
+            let mark = earliest[i].min(rank.items[i].end);
+            *place = (mark, mark);
+        }
+    }
+    // Time at which each thread had its last call behind it: a message when the caller has waited for it, any other
+    // when its worker is done.
+    let mut awaited = vec![None; rank.threads.len()];
+    for call in calls.list.iter().filter(|call| !call.on_device()) {
+        let on = match call.worker {
+            NONE => rank.items[call.item as usize].thread,
+            worker => worker,
+        };
+        let last = &mut awaited[on as usize];
+        *last = (*last).max(Some(call.done));
+    }
+    let mut chains = Vec::with_capacity(rank.threads.len());
+    for (thread, own) in rank.threads.iter().enumerate() {
+        let mut order: Vec<u32> = own.items.clone().collect();
+        // Activities of equal times keep the order of their items, parents first.
+        order.sort_by_key(|&i| (place[i as usize], i));
+        let mut chain = Vec::with_capacity(order.len() + 1);
+        for item in order {
+            let (begin, end) = place[item as usize];
+            let work = works.push(Activity {
+                kind: ActivityKind::Item(item),
+                lane: ActivityLane::Thread(thread as u32),
+                begin,
+                end,
+                submitted: begin,
+            });
+            works.of_item[item as usize] = work;
+            chain.push(work);
+        }
+        let last = chain.last().map(|&work| works.list[work as usize].end);
+        let items = own.items.clone();
+        let end = rank.items[items.start as usize..items.end as usize]
+            .iter()
+            .map(|item| item.end);
+        let end = end.chain(awaited[thread]).max();
+        if let (Some(last), Some(end)) = (last, end)
+            // Without an end mark a replay would finish before the thread did.
+            && end > last
+        {
+            chain.push(works.push(Activity {
+                kind: ActivityKind::End(thread as u32),
+                lane: ActivityLane::Thread(thread as u32),
+                begin: end,
+                end,
+                submitted: end,
+            }));
+        }
+        for pair in chain.windows(2) {
+            works.add_dependency(pair[0], pair[1]);
+        }
+        chains.push(chain);
+    }
+    ThreadChains(chains)
+}
+
+/// Merges overlapping intervals, by start.
+fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    list.sort_unstable();
+    list.dedup_by(|later, before| {
+        let overlap = later.0 <= before.1;
+        if overlap {
+            before.1 = before.1.max(later.1);
+        }
+        overlap
+    });
+    list
+}
+
+impl ThreadChains {
+    /// Returns the last activity of `thread` that had ended at `time`.
+    pub(super) fn before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+        let chain = &self.0[thread as usize];
+        let after = chain.partition_point(|&work| list[work as usize].end <= time);
+        after.checked_sub(1).map_or(NONE, |last| chain[last])
+    }
+
+    /// Returns the first activity of `thread` that started at `time` or later.
+    pub(super) fn after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+        let chain = &self.0[thread as usize];
+        let first = chain.partition_point(|&work| list[work as usize].begin < time);
+        chain.get(first).copied().unwrap_or(NONE)
+    }
+
+    /// Returns the first activity of `thread` that started at `from` or later and ended by `to`.
+    pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Activities) -> u32 {
+        let first = self.after(thread, from, &works.list);
+        match works.list.get(first as usize) {
+            Some(work) if work.end <= to => first,
+            _ => NONE,
+        }
+    }
+
+    /// Connects threads that continued when another thread had ended its work, as `backward()` does when the device's
+    /// thread has ended, and threads that start.
+    pub(super) fn link_handoffs(
+        &self,
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        works: &mut Activities,
+        found: &mut DependencyStats,
+    ) {
+        /// Length of a gap, ns, below which it is Python's own.
+        const NOTICEABLE: i64 = 100_000;
+        let workers = workers(rank, calls);
+        let free: Vec<u32> = (0..rank.threads.len() as u32)
+            .filter(|&thread| !workers[thread as usize])
+            .collect();
+        if free.len() < 2 {
+            return;
+        }
+        let mut ends: Vec<(i64, u32, u32)> = Vec::new();
+        for &thread in &free {
+            let chain = self.0[thread as usize].iter();
+            ends.extend(chain.map(|&work| (works.list[work as usize].end, work, thread)));
+        }
+        ends.sort_unstable();
+        for &thread in &free {
+            let mut previous = None;
+            for &work in &self.0[thread as usize] {
+                let Activity { begin, end, .. } = works.list[work as usize];
+                let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
+                previous = Some(end);
+                if begin.saturating_sub(since) < NOTICEABLE {
+                    continue;
+                }
+                // The last end of an activity on another thread; those of this one all lie before the gap.
+                let until = ends.partition_point(|&(end, ..)| end <= begin);
+                let others = ends[..until].iter().rev();
+                let mut others = others.take_while(|&&(end, ..)| end > since);
+                let waker = others.find(|&&(.., other)| other != thread);
+                let Some(&(_, waker, _)) = waker else {
+                    continue;
+                };
+                let woke = works.list[waker as usize].end;
+                // Closer to the end of the gap than to its start: then it ended the gap.
+                if woke > since && (since == i64::MIN || begin - woke < woke - since) {
+                    works.add_dependency(waker, work);
+                    found.handoffs += 1;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Calls that belong together: the k-th collective of a group on each of its members, and the sends
+//! with their receives.
+
+use super::calls::{CommCall, CommCalls, CommOp};
+use super::group_inference::JobGroup;
+use super::rank_timeline::RankTimeline;
+use crate::matching::{
+    CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
+};
+use crate::trace::CollectiveKind;
+
+/// A collective with the calls of its members that have captures.
+#[derive(Clone, Debug)]
+pub struct MatchedCollective {
+    /// Its kind.
+    pub kind: CollectiveKind,
+    /// The group.
+    pub group: u32,
+    /// Number of the group's collectives before it.
+    pub sequence: u32,
+    /// The call of each member, in the group's order.
+    pub members: Vec<CommRef>,
+    /// The member that is root, among `members`; if it has one and that has a capture.
+    pub root: Option<u32>,
+    /// `comm_size`: the largest of any member.
+    pub bytes: u64,
+    /// Whether members' sizes differ.
+    pub uneven: bool,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatchedMessage {
+    /// The send.
+    pub send: CommRef,
+    /// The receive.
+    pub receive: CommRef,
+}
+
+/// Everything that met.
+#[derive(Debug, Default)]
+pub struct CallMatches {
+    /// Collectives by group and sequence.
+    pub collectives: Vec<MatchedCollective>,
+    /// Messages by their ends.
+    pub messages: Vec<MatchedMessage>,
+    /// Calls without the others', by reason.
+    pub unmatched: Vec<(CommRef, &'static str)>,
+}
+
+/// Two ranks that disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallMismatch(pub String);
+
+/// Matches the calls of all ranks, which are in order. The group of every call is set.
+pub fn matching(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
+) -> Result<CallMatches, CallMismatch> {
+    let job = CapturedCalls {
+        ranks,
+        calls,
+        groups,
+    };
+    let mut meetings = CallMatches::default();
+    let calls_of = calls.iter().map(|calls| {
+        let all = (0..).zip(&calls.list);
+        let collectives = all.filter(|(_, call)| !call.is_message());
+        SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
+    });
+    let calls_of: Vec<SlotCalls> = calls_of.collect();
+    for (index, group) in (0..).zip(groups) {
+        let found = group
+            .ranks
+            .iter()
+            .map(|rank| ranks.binary_search_by_key(rank, |r| r.rank));
+        let members = found
+            .flatten()
+            .map(|rank| calls_of[rank].member(rank as u32, [index]));
+        let members = job.common(members.collect(), &mut meetings.unmatched);
+        let Some((first, others)) = members.split_first() else {
+            continue;
+        };
+        if let Some(found) = disagreement(first, others, |at| job.signature(at))
+            && let [Some(one), Some(other)] = found.calls
+        {
+            let text = format!(
+                "collective {} of group `{}`: {}, but {}",
+                found.k,
+                group.name,
+                job.said(one),
+                job.said(other)
+            );
+            return Err(CallMismatch(text));
+        }
+        for sequence in 0..first.calls.len() {
+            let calls = members.iter().flat_map(|member| member.at(sequence));
+            let meeting = job.meeting(index, sequence as u32, calls.collect());
+            meetings.collectives.push(meeting);
+        }
+    }
+    job.messages(&mut meetings);
+    Ok(meetings)
+}
+
+/// The calls of a job's captures.
+struct CapturedCalls<'a> {
+    ranks: &'a [RankTimeline],
+    calls: &'a [CommCalls],
+    groups: &'a [JobGroup],
+}
+
+impl<'a> CapturedCalls<'a> {
+    fn call(&self, at: CommRef) -> &'a CommCall {
+        &self.calls[at.0 as usize].list[at.1 as usize]
+    }
+
+    fn kind(&self, at: CommRef) -> CollectiveKind {
+        match self.call(at).act {
+            CommOp::Collective(kind) => kind,
+            _ => unreachable!("messages are not among them"),
+        }
+    }
+
+    /// Leaves of each member's calls as many as all have. Windows may open or close at different calls, so these
+    /// are the last ones if their kinds agree only there, and else the first.
+    fn common<'c>(
+        &self,
+        mut members: Vec<MemberCalls<'c>>,
+        alone: &mut Vec<(CommRef, &'static str)>,
+    ) -> Vec<MemberCalls<'c>> {
+        let least = members.iter().map(|member| member.calls.len()).min();
+        let least = least.unwrap_or(0);
+        let skipped = |member: &MemberCalls<'_>, last| match last {
+            true => member.calls.len() - least,
+            false => 0,
+        };
+        let agree = |last| {
+            let kinds = members.iter().map(|member| {
+                let calls = member.iter().skip(skipped(member, last)).take(least);
+                calls.map(|at| self.kind(at)).collect::<Vec<_>>()
+            });
+            kinds
+                .collect::<Vec<_>>()
+                .windows(2)
+                .all(|pair| pair[0] == pair[1])
+        };
+        let equal = members.iter().all(|member| member.calls.len() == least);
+        let last = !equal && !agree(false) && agree(true);
+        for member in &mut members {
+            let from = skipped(member, last);
+            let within = from..from + least;
+            let outside = member
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !within.contains(i));
+            alone.extend(outside.map(|(_, at)| (at, "outside the window of other ranks")));
+            member.calls = member.calls[within].to_vec().into();
+        }
+        members
+    }
+
+    fn signature(&self, at: CommRef) -> CollectiveSignature {
+        let kind = self.kind(at);
+        // Only the root of a scatter knows what it scatters; what others get may differ in all-to-all
+        // and in gathering, where every member has a size of its own.
+        let one_size = !matches!(
+            kind,
+            CollectiveKind::AllToAll
+                | CollectiveKind::AllGather
+                | CollectiveKind::Gather
+                | CollectiveKind::Scatter
+                | CollectiveKind::ReduceScatter
+        );
+        CollectiveSignature {
+            kind,
+            bytes: if one_size { self.size(at) } else { 0 },
+            root: self.root(at),
+        }
+    }
+
+    /// The member that is root.
+    fn root(&self, at: CommRef) -> Option<u32> {
+        self.call(at)
+            .asked
+            .peer
+            .filter(|_| self.kind(at).has_root())
+    }
+
+    fn size(&self, at: CommRef) -> u64 {
+        let call = self.call(at);
+        let count = self.groups[call.group as usize].ranks.len() as u64;
+        size(
+            self.kind(at),
+            call.asked.bytes_in,
+            call.asked.bytes_out,
+            count,
+        )
+    }
+
+    fn meeting(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> MatchedCollective {
+        let sizes = members.iter().map(|&at| self.size(at));
+        let bytes = sizes.clone().max().unwrap_or(0);
+        let asked = members.iter().any(|&at| self.call(at).asked.uneven);
+        let uneven = asked || sizes.clone().any(|size| size != bytes);
+        let root = self.root(members[0]);
+        let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
+        let rank = |at: &CommRef| self.ranks[at.0 as usize].rank;
+        let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
+        MatchedCollective {
+            kind: self.kind(members[0]),
+            group,
+            sequence,
+            root: root.map(|at| at as u32),
+            bytes,
+            uneven,
+            members,
+        }
+    }
+
+    fn messages(&self, meetings: &mut CallMatches) {
+        let mut halves = Vec::new();
+        for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
+            let all = (0..).zip(&calls.list);
+            for (number, call) in all.filter(|(_, call)| call.is_message()) {
+                let at = (index, number);
+                let members = &self.groups[call.group as usize].ranks;
+                let peer = call.asked.peer.and_then(|peer| members.get(peer as usize));
+                match peer {
+                    None => {
+                        let reason = "to a member that the group does not have";
+                        meetings.unmatched.push((at, reason));
+                    }
+                    Some(&peer) if peer == rank.rank => {
+                        meetings.unmatched.push((at, "from a rank to itself"));
+                    }
+                    Some(&peer) => {
+                        let receive = call.act != CommOp::Send;
+                        let (tag, group) = (call.asked.tag, call.group);
+                        let half = MessageHalf::new(rank.rank, peer, receive, tag, group, at);
+                        halves.push(half);
+                    }
+                }
+            }
+        }
+        for found in match_messages(&mut halves) {
+            let pairs = found.pairs();
+            let pairs = pairs.map(|(send, receive)| MatchedMessage { send, receive });
+            meetings.messages.extend(pairs);
+            let alone = found.alone().0.iter();
+            meetings
+                .unmatched
+                .extend(alone.map(|half| (half.at, "without its other end")));
+        }
+    }
+
+    fn said(&self, at: CommRef) -> String {
+        let (rank, call) = (&self.ranks[at.0 as usize], self.call(at));
+        let item = &rank.items[call.item as usize];
+        let node = rank.host.nodes.get(item.host as usize);
+        let root = call.asked.peer.map(|peer| format!(", root {peer}"));
+        format!(
+            "rank {} calls {} (node {}, record function id {}) with {} bytes in, {} out{}",
+            rank.rank,
+            rank.item_name(item),
+            node.map_or(0, |node| node.id),
+            call.rf_id,
+            call.asked.bytes_in,
+            call.asked.bytes_out,
+            root.unwrap_or_default(),
+        )
+    }
+}
+
+/// `comm_size` of a member that put in and got out so many bytes, in a group of `count`.
+fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
+    match kind {
+        CollectiveKind::AllToAll => bytes_in.max(bytes_out),
+        CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),
+        CollectiveKind::Scatter => bytes_out.saturating_mul(count),
+        CollectiveKind::Barrier => 0,
+        _ => bytes_in,
+    }
+}

@@ -1,0 +1,279 @@
+//! Group of each communication call.
+//!
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so it is
+//! inferred: from there being one group only; or from the worker threads, of which gloo creates two for every group
+//! when the group is created. Messages have no worker; they belong to the group of all ranks unless their ends then
+//! disagree.
+
+use super::ProcessGroup;
+use super::calls::{CommCall, CommCalls, CommOp};
+use super::rank_timeline::RankTimeline;
+use std::collections::BTreeMap;
+use workers::WorkerPools;
+
+mod workers;
+
+/// A process group of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobGroup {
+    /// Its name.
+    pub name: String,
+    /// Purpose, as the program stated it.
+    pub desc: String,
+    /// Members, as ranks of the job in the group's order.
+    pub ranks: Vec<u32>,
+}
+
+/// Evidence for the groups of a job's calls, as counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupInference {
+    /// Calls whose group the capture names, by group.
+    pub named: BTreeMap<u32, u64>,
+    /// Calls in the only group that there is.
+    pub only: u64,
+    /// Calls whose group was inferred from the worker thread, by group.
+    pub by_worker: BTreeMap<u32, u64>,
+    /// Messages that were attributed to all ranks, or to a smaller group, by group.
+    pub messages: BTreeMap<u32, u64>,
+}
+
+/// Failure to infer the groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInferenceError {
+    /// Rank in whose capture it shows.
+    pub rank: u32,
+    /// Finding.
+    pub found: String,
+    /// Hint: what to try.
+    pub hint: String,
+}
+
+/// Sets the group of every call. `ranks` are in order; `world` is the number of ranks of the job.
+pub fn resolve(
+    ranks: &[RankTimeline],
+    calls: &mut [CommCalls],
+    world: u32,
+) -> Result<(Vec<JobGroup>, GroupInference), GroupInferenceError> {
+    let mut groups = Vec::new();
+    let mut inferred = GroupInference::default();
+    let all: Vec<u32> = (0..world).collect();
+    let mut own = Vec::new();
+    for rank in ranks {
+        own.push(declared(rank, &all, &mut groups)?);
+    }
+    let known: Vec<_> = (0..ranks.len())
+        .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
+        .collect();
+    let workers = workers::assign(ranks, calls, &groups, &own, &known);
+    for (r, rank) in ranks.iter().enumerate() {
+        let own = &own[r];
+        for call in &mut calls[r].list {
+            call.group = match (&call.asked.group, &own[..]) {
+                (Some(name), _) => {
+                    let found = own.iter().find(|&&g| groups[g as usize].name == *name);
+                    let &group = found.ok_or_else(|| undeclared(rank, call, name))?;
+                    *inferred.named.entry(group).or_default() += 1;
+                    group
+                }
+                (None, &[only]) => {
+                    inferred.only += 1;
+                    only
+                }
+                // Provisional: `messages` moves it where the ends do not match.
+                (None, _) if call.is_message() => own[0],
+                (None, _) => {
+                    let group = workers[r].get(&call.worker).copied();
+                    let group = group.ok_or_else(|| unnamed(rank, call))?;
+                    *inferred.by_worker.entry(group).or_default() += 1;
+                    group
+                }
+            };
+        }
+    }
+    messages(ranks, calls, &groups, &mut inferred)?;
+    Ok((groups, inferred))
+}
+
+/// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
+fn declared(
+    rank: &RankTimeline,
+    all: &[u32],
+    groups: &mut Vec<JobGroup>,
+) -> Result<Vec<u32>, GroupInferenceError> {
+    let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
+    for group in &rank.kineto.groups {
+        match list.iter_mut().find(|known| known.name == group.name) {
+            // Members that are missing from the host trace are taken from Kineto.
+            Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
+            Some(_) => {}
+            None => list.push(group.clone()),
+        }
+    }
+    // Without any declaration there is one group, of all ranks.
+    if list.is_empty() {
+        list.push(ProcessGroup {
+            name: "0".to_owned(),
+            ..ProcessGroup::default()
+        });
+    }
+    let mut own = Vec::new();
+    for group in list {
+        let ranks = match group.ranks.is_empty() {
+            true => all.to_vec(),
+            false => group.ranks,
+        };
+        let known = groups.iter().position(|known| known.name == group.name);
+        let index = match known {
+            Some(known) if groups[known].ranks != ranks => {
+                return Err(GroupInferenceError {
+                    rank: rank.rank,
+                    found: format!(
+                        "it says that group `{}` is {ranks:?}, another rank that it is {:?}",
+                        group.name, groups[known].ranks
+                    ),
+                    hint: "convert the captures of one run together".to_owned(),
+                });
+            }
+            Some(known) => known,
+            None => {
+                groups.push(JobGroup {
+                    name: group.name,
+                    desc: group.desc,
+                    ranks,
+                });
+                groups.len() - 1
+            }
+        };
+        own.push(index as u32);
+    }
+    let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
+    if let Some(whole) = whole {
+        // The group of all ranks comes first, where unnamed messages are looked up; the others keep their order of
+        // declaration.
+        own[..=whole].rotate_right(1);
+    }
+    Ok(own)
+}
+
+/// Moves messages into a smaller group where their ends do not match among all ranks.
+fn messages(
+    ranks: &[RankTimeline],
+    calls: &mut [CommCalls],
+    groups: &[JobGroup],
+    inferred: &mut GroupInference,
+) -> Result<(), GroupInferenceError> {
+    let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
+    let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
+    // Largest group first, so that a smaller one is tried only where all ranks do not fit.
+    candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
+    let mut open: Vec<bool> = calls
+        .iter()
+        .map(|calls| calls.list.iter().any(unnamed_message))
+        .collect();
+    if groups.len() == 1 {
+        return Ok(());
+    }
+    for group in candidates {
+        let members: Vec<usize> = groups[group as usize]
+            .ranks
+            .iter()
+            .filter_map(|rank| place.get(rank).copied())
+            .collect();
+        if !members.iter().any(|&m| open[m])
+            || !messages_pair_up(ranks, calls, &groups[group as usize], &members)
+        {
+            continue;
+        }
+        for member in members {
+            open[member] = false;
+            for call in calls[member]
+                .list
+                .iter_mut()
+                .filter(|call| unnamed_message(call))
+            {
+                call.group = group;
+                *inferred.messages.entry(group).or_default() += 1;
+            }
+        }
+    }
+    match open.iter().position(|&open| open) {
+        None => Ok(()),
+        Some(rank) => Err(GroupInferenceError {
+            rank: ranks[rank].rank,
+            found: "its sends and receives fit those of the other ranks in no group".to_owned(),
+            hint:
+                "convert all ranks of the run together; if all are there, the program messaged in \
+                   several groups, which a capture of a host backend does not tell apart"
+                    .to_owned(),
+        }),
+    }
+}
+
+fn unnamed_message(call: &CommCall) -> bool {
+    call.is_message() && call.asked.group.is_none()
+}
+
+/// Returns whether the messages of all members pair up if their ends are members of `group`.
+fn messages_pair_up(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    group: &JobGroup,
+    members: &[usize],
+) -> bool {
+    // Sends count up and receives down; a group fits if every key ends at zero.
+    let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
+    for &member in members {
+        let own = ranks[member].rank;
+        for call in calls[member]
+            .list
+            .iter()
+            .filter(|call| unnamed_message(call))
+        {
+            let Some(&peer) = call
+                .asked
+                .peer
+                .and_then(|peer| group.ranks.get(peer as usize))
+            else {
+                return false;
+            };
+            let (tag, bytes) = (
+                call.asked.tag,
+                call.asked.bytes_in.saturating_add(call.asked.bytes_out),
+            );
+            match call.act {
+                CommOp::Send => *balance.entry((own, peer, tag, bytes)).or_default() += 1,
+                _ => *balance.entry((peer, own, tag, bytes)).or_default() -= 1,
+            }
+        }
+    }
+    balance.values().all(|&count| count == 0)
+}
+
+fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
+    GroupInferenceError {
+        rank: rank.rank,
+        found: format!(
+            "`{}` names group `{name}`, which neither the host trace nor Kineto declares",
+            rank.item_name(&rank.items[call.item as usize])
+        ),
+        hint: "capture with a profiler that writes `## process_group:init ##` or distributedInfo \
+               (PyTorch 2.4 or later)"
+            .to_owned(),
+    }
+}
+
+fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+    GroupInferenceError {
+        rank: rank.rank,
+        found: format!(
+            "the group of `{}` (record function id {}) cannot be told: the rank is in several groups, \
+             and their worker threads cannot be told apart",
+            rank.item_name(&rank.items[call.item as usize]),
+            call.rf_id
+        ),
+        hint:
+            "capture a window in which every group is used, or functional collectives, which name \
+               their group"
+                .to_owned(),
+    }
+}

@@ -1,0 +1,238 @@
+//! Inference of groups from worker threads.
+//!
+//! Gloo creates two threads for every group when the group is created, so that their numbers ascend in pairs in the
+//! order in which groups are declared. A capture shows only threads that worked: where groups were not used, several
+//! assignments keep the order. All ranks run one program, so the assignment is the same for all, and of the possible
+//! ones it is the one under which the calls of a group agree in kind and size and end together.
+
+use super::super::calls::{CommCalls, CommOp};
+use super::super::rank_timeline::{NONE, RankTimeline};
+use super::JobGroup;
+use std::collections::BTreeMap;
+
+/// Worker threads of a rank, as pools.
+#[derive(Debug, Default)]
+pub(super) struct WorkerPools {
+    /// Candidate partitions of the threads into pools, by number: as pairs of neighbours, and split at the largest
+    /// gaps.
+    ways: Vec<Vec<Vec<u32>>>,
+    /// Threads whose calls name their group.
+    named: BTreeMap<u32, u32>,
+}
+
+impl WorkerPools {
+    pub(super) fn new(
+        rank: &RankTimeline,
+        calls: &CommCalls,
+        own: &[u32],
+        groups: &[JobGroup],
+    ) -> Self {
+        let mut named: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut threads: Vec<(u64, u32)> = Vec::new();
+        for call in calls.list.iter().filter(|call| call.worker != NONE) {
+            let track = rank.threads[call.worker as usize].track;
+            let tid = rank.kineto.tracks[track as usize].tid.parse();
+            threads.push((tid.unwrap_or(u64::MAX), call.worker));
+            let name = call.asked.group.as_ref();
+            let group =
+                name.and_then(|name| own.iter().find(|&&g| groups[g as usize].name == *name));
+            if let Some(&group) = group {
+                named.insert(call.worker, group);
+            }
+        }
+        threads.sort_unstable();
+        threads.dedup();
+        let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
+        // More pools than groups contradict the partition.
+        ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
+        ways.dedup();
+        Self { ways, named }
+    }
+}
+
+/// Pairs threads whose numbers are consecutive.
+fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
+    let mut pools: Vec<Vec<u32>> = Vec::new();
+    let mut before = None;
+    for &(tid, thread) in threads {
+        match pools.last_mut() {
+            Some(pool) if pool.len() == 1 && before == tid.checked_sub(1) => pool.push(thread),
+            _ => pools.push(vec![thread]),
+        }
+        before = Some(tid);
+    }
+    pools
+}
+
+/// Splits threads into as many runs as there are groups, at the largest gaps between their numbers; none if a run
+/// would have more than the two threads of a group.
+fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
+    if threads.len() < groups {
+        return Vec::new();
+    }
+    let mut cuts: Vec<usize> = (1..threads.len()).collect();
+    if threads.len() == groups * 2 {
+        // All threads of all groups are there: they are paired in order.
+        cuts.retain(|cut| cut % 2 == 0);
+    } else {
+        cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
+        cuts.truncate(groups - 1);
+        cuts.sort_unstable();
+    }
+    let ends = cuts.iter().copied().chain([threads.len()]);
+    let starts = [0].into_iter().chain(cuts.iter().copied());
+    let run = |(from, to): (usize, usize)| threads[from..to].iter().map(|&(_, t)| t).collect();
+    let runs: Vec<Vec<u32>> = starts.zip(ends).map(run).collect();
+    match runs.iter().all(|run| run.len() <= 2) {
+        true => runs,
+        false => Vec::new(),
+    }
+}
+
+/// An assignment of pools to groups: index of the partition, and the groups used among a rank's own, as bits.
+type PoolAssignment = (usize, u32);
+
+/// Group of each worker thread, per rank.
+type WorkerGroups = Vec<BTreeMap<u32, u32>>;
+
+/// Maximum number of groups for which assignments are enumerated.
+const MOST: usize = 12;
+/// Difference of scores, ns, below which two assignments cannot be told apart.
+const CLEAR: i64 = 1_000;
+
+/// Returns the group of each worker thread, per rank; empty for a rank where it cannot be inferred.
+pub(super) fn assign(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
+    own: &[Vec<u32>],
+    pools: &[WorkerPools],
+) -> WorkerGroups {
+    let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
+    let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
+    for way in 0..2 {
+        // All sets of used groups; `MOST` keeps their number below 4,096.
+        for places in 1..1_u32 << most {
+            let given: Option<WorkerGroups> = own
+                .iter()
+                .zip(pools)
+                .map(|(own, pools)| given(own, pools, (way, places)))
+                .collect();
+            if let Some(given) = given
+                && !scored.iter().any(|(.., other)| *other == given)
+            {
+                let score = score(ranks, calls, groups, &given);
+                scored.push((score, (way, places), given));
+            }
+        }
+    }
+    scored.sort_by_key(|&(score, choice, _)| (score, choice));
+    let clear = match &scored[..] {
+        [] => false,
+        [_] => true,
+        [(best, ..), (next, ..), ..] => best.0 < next.0 || next.1 > 3 * best.1 + CLEAR,
+    };
+    match scored.into_iter().next() {
+        Some((.., given)) if clear => given,
+        _ => pools.iter().map(|pools| pools.named.clone()).collect(),
+    }
+}
+
+/// Returns the groups that `choice` gives the threads of a rank; `None` if it does not fit.
+fn given(
+    own: &[u32],
+    pools: &WorkerPools,
+    (way, places): PoolAssignment,
+) -> Option<BTreeMap<u32, u32>> {
+    let mut given = pools.named.clone();
+    // A rank without workers fits every assignment, and so does one that has one partition only.
+    let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
+        return Some(given);
+    };
+    let used = own.iter().enumerate().filter(|(i, _)| places >> i & 1 == 1);
+    let used: Vec<u32> = used.map(|(_, &group)| group).collect();
+    if used.len() != cut.len() {
+        return None;
+    }
+    for (pool, group) in cut.iter().zip(used) {
+        for &thread in pool {
+            if *given.entry(thread).or_insert(group) != group {
+                return None;
+            }
+        }
+    }
+    Some(given)
+}
+
+/// Returns the number of groups whose calls do not match, and the mean deviation of the ends of those that do, ns.
+/// Clocks of different hosts differ by a constant, which is removed.
+fn score(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &[JobGroup],
+    given: &[BTreeMap<u32, u32>],
+) -> (u64, i64) {
+    let mut wrong = 0;
+    let mut off: Vec<i64> = Vec::new();
+    let host = |r: usize| ranks[r].kineto.host_name.as_ref();
+    for (g, group) in groups.iter().enumerate() {
+        let members = group.ranks.iter();
+        let members = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
+        let mut first: Option<(usize, Vec<&super::CommCall>)> = None;
+        for member in members {
+            let list = calls[member].list.iter();
+            let own = list.filter(|c| given[member].get(&c.worker) == Some(&(g as u32)));
+            let own: Vec<&super::CommCall> = own.collect();
+            let Some((other, before)) = &first else {
+                first = Some((member, own));
+                continue;
+            };
+            let fits =
+                |(a, b): (&&super::CommCall, &&super::CommCall)| a.act == b.act && same_size(a, b);
+            if own.len() != before.len() || !own.iter().zip(before).all(fits) {
+                wrong += 1;
+                continue;
+            }
+            let mut ends: Vec<i64> = own.iter().zip(before).map(|(a, b)| a.end - b.end).collect();
+            ends.sort_unstable();
+            let middle = ends.get(ends.len() / 2).copied().unwrap_or(0);
+            let same_clock = host(member).is_some() && host(member) == host(*other);
+            let apart = if ends.len() < 3 && same_clock {
+                0
+            } else {
+                middle
+            };
+            off.extend(ends.iter().map(|end| (end - apart).abs()));
+        }
+    }
+    let count = (off.len() as i64).max(1);
+    (wrong, off.iter().map(|ns| ns / count).sum())
+}
+
+fn same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
+    use crate::trace::CollectiveKind::{AllReduce, Broadcast, Reduce};
+    let one_size = matches!(a.act, CommOp::Collective(AllReduce | Broadcast | Reduce));
+    !one_size || a.asked.bytes_in == b.asked.bytes_in
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_threads_come_in_pairs() {
+        // Four threads, two groups: in order. Three: split at the largest gap.
+        let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
+        assert_eq!(runs(&four, 2), [vec![0, 1], vec![2, 3]]);
+        let interleaved = [(19, 0), (21, 1), (22, 2), (26, 3)];
+        assert_eq!(runs(&interleaved, 2), [vec![0, 1], vec![2, 3]]);
+        let three = [(24_463, 0), (24_464, 1), (24_478, 2)];
+        assert_eq!(runs(&three, 2), [vec![0, 1], vec![2]]);
+        assert!(
+            runs(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
+            "no group has three"
+        );
+        assert_eq!(neighbours(&four), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(neighbours(&three), [vec![0, 1], vec![2]]);
+    }
+}

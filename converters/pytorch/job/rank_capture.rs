@@ -1,0 +1,171 @@
+//! One rank's capture, read and taken apart. Ranks do not need each other for that.
+
+use super::ConvertOptions;
+use crate::converters::pytorch::activities::{self, Activities};
+use crate::converters::pytorch::calls::{self, CommCalls};
+use crate::converters::pytorch::event_links::EventLinks;
+use crate::converters::pytorch::files::CapturePair;
+use crate::converters::pytorch::host::HostTrace;
+use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
+use crate::converters::pytorch::rank_timeline::{RankTimeline, TimeWindow};
+use crate::trace::TraceError;
+use crate::trace::error::TraceLocation;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A rank's capture, taken apart.
+pub(super) struct RankCapture {
+    pub rank: RankTimeline,
+    pub calls: CommCalls,
+    pub works: Activities,
+    pub link: EventLinks,
+    /// The Kineto trace, for messages about this rank.
+    pub file: PathBuf,
+}
+
+/// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
+const FARTHEST: i64 = 1 << 62;
+
+impl RankCapture {
+    /// Takes apart what the two files of the rank `number` hold.
+    pub fn new(
+        number: u32,
+        host: HostTrace,
+        kineto: KinetoTrace,
+        file: &Path,
+        options: &ConvertOptions,
+    ) -> Result<Self, TraceError> {
+        let far = |event: &&super::super::KinetoEvent| {
+            let end = event.start_ns.checked_add_unsigned(event.duration_ns);
+            event.start_ns <= -FARTHEST || end.is_none_or(|end| end >= FARTHEST)
+        };
+        if let Some(event) = kineto.events.iter().find(far) {
+            return Err(refused_at(
+                file,
+                Some(event.offset),
+                format!(
+                    "an event {} ns after 1970 that lasts {} ns, expected times before the year 2116",
+                    event.start_ns, event.duration_ns
+                ),
+                "capture anew; no clock goes that far",
+            ));
+        }
+        let link = EventLinks::new(&host, &kineto)
+            .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
+        let window = match options.step {
+            None => TimeWindow::ALL,
+            Some(step) => step_window(&kineto, step).map_err(|found| {
+                let hint = "name one of them, or leave --step out to convert all";
+                refused(file, found, hint)
+            })?,
+        };
+        let number = kineto.rank.unwrap_or(number);
+        let rank = RankTimeline::new(number, host, kineto, &link, window);
+        if rank.items.is_empty() {
+            return Err(refused(
+                file,
+                "it has no operators",
+                "profile with activities=[ProfilerActivity.CPU, …]; without host operators nothing \
+                 says what depends on what",
+            ));
+        }
+        let mut calls = calls::find(&rank);
+        let works = activities::find(&rank, &mut calls);
+        Ok(Self {
+            rank,
+            calls,
+            works,
+            link,
+            file: file.to_owned(),
+        })
+    }
+
+    /// Reads the two files of a rank and takes them apart.
+    fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Self, TraceError> {
+        let host = HostTrace::read(&pair.host)?;
+        let kineto = KinetoTrace::read(&pair.kineto)?;
+        Self::new(pair.rank, host, kineto, &pair.kineto, options)
+    }
+
+    /// Reads every pair, several at once, and tells `progress` how many are done.
+    pub fn read_all(
+        pairs: &[CapturePair],
+        options: &ConvertOptions,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<Vec<Self>, TraceError> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = match options.threads {
+            0 => processors,
+            threads => threads,
+        };
+        let slots: Vec<_> = pairs.iter().map(|_| Mutex::new(None)).collect();
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(pairs.len()) {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(pair) = pairs.get(i) else { break };
+                        let part = Self::read(pair, options);
+                        if let Ok(mut slot) = slots[i].lock() {
+                            *slot = Some(part);
+                        }
+                        progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
+                    }
+                });
+            }
+        });
+        let parts = slots.into_iter().map(|slot| {
+            let part = slot.into_inner().ok().flatten();
+            part.expect("every pair was read")
+        });
+        parts.collect()
+    }
+}
+
+const STEP: &str = "ProfilerStep#";
+
+/// When the step numbered `step` starts and ends.
+fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
+    let mut steps = Vec::new();
+    for event in &kineto.events {
+        let name = kineto.texts.get(event.name);
+        let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
+        // The device repeats the host's ranges on its own track.
+        if let (Some(number), EventCategory::Annotation) = (number, event.category) {
+            steps.push(number);
+            if number == step {
+                return Ok(TimeWindow {
+                    from: event.start_ns,
+                    to: event.start_ns.saturating_add_unsigned(event.duration_ns),
+                });
+            }
+        }
+    }
+    steps.sort_unstable();
+    Err(match steps.is_empty() {
+        true => format!("there is no step {step}: the capture has no `{STEP}N` at all"),
+        false => format!("there is no step {step}; it has {steps:?}"),
+    })
+}
+
+/// An error about `file`.
+pub(super) fn refused(file: &Path, found: impl Into<String>, hint: &str) -> TraceError {
+    refused_at(file, None, found, hint)
+}
+
+/// An error about `file`, at a byte of its text.
+pub(super) fn refused_at(
+    file: &Path,
+    offset: Option<u64>,
+    found: impl Into<String>,
+    hint: &str,
+) -> TraceError {
+    let place = TraceLocation {
+        file: Some(file.to_owned()),
+        offset: offset.map(|offset| offset as usize),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

@@ -1,0 +1,447 @@
+//! One rank's capture, joined: host nodes with their Kineto events, nested per thread.
+//!
+//! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
+//! threads of gloo, because that work is pushed on its caller's stack.
+
+use super::event_links::EventLinks;
+use super::host::HostTrace;
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+
+/// Sentinel index: none.
+pub const NONE: u32 = u32::MAX;
+
+/// Role of an interval on a host thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostIntervalKind {
+    /// Operator: its own time is work.
+    Operator,
+    /// Range that Python opened: its own time is the host's, between operators.
+    Annotation,
+    /// Call into the driver of the device.
+    Runtime,
+}
+
+/// An interval on a host thread.
+#[derive(Clone, Copy, Debug)]
+pub struct HostInterval {
+    /// Kineto event.
+    pub event: u32,
+    /// Host node, or [`NONE`].
+    pub host: u32,
+    /// Index in [`RankTimeline::threads`].
+    pub thread: u32,
+    /// Item that encloses it, or [`NONE`].
+    pub parent: u32,
+    /// Role.
+    pub role: HostIntervalKind,
+    /// Start, ns since the epoch by this rank's clock.
+    pub start: i64,
+    /// End.
+    pub end: i64,
+}
+
+/// An interval of communication in flight, which nests in no other: `gloo:*`.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlightInterval {
+    /// Kineto event.
+    pub event: u32,
+    /// Index in [`RankTimeline::threads`].
+    pub thread: u32,
+    /// Start, ns since the epoch by this rank's clock.
+    pub start: i64,
+    /// End; of a message, the end of the program's wait for it.
+    pub end: i64,
+    /// Record function id.
+    pub rf_id: u64,
+}
+
+/// A kernel, copy or other event on a device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceInterval {
+    /// Kineto event.
+    pub event: u32,
+    /// Item that launched it, or [`NONE`].
+    pub launch: u32,
+    /// Stream.
+    pub stream: i64,
+    /// Start, ns since the epoch by this rank's clock.
+    pub start: i64,
+    /// End.
+    pub end: i64,
+}
+
+/// A host thread.
+#[derive(Clone, Debug)]
+pub struct HostThread {
+    /// Index in Kineto's tracks.
+    pub track: u32,
+    /// Range of its items in [`RankTimeline::items`].
+    pub items: std::ops::Range<u32>,
+}
+
+/// A stretch of a thread's time with the item that it belongs to: the innermost one that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadSegment {
+    /// Owning item, or [`NONE`] between items.
+    pub owner: u32,
+    /// Start, ns.
+    pub from: i64,
+    /// End, ns.
+    pub to: i64,
+}
+
+/// One rank's capture, joined.
+#[derive(Debug)]
+pub struct RankTimeline {
+    /// Rank in the job.
+    pub rank: u32,
+    /// Host trace.
+    pub host: HostTrace,
+    /// Kineto trace.
+    pub kineto: KinetoTrace,
+    /// Items by thread, then start; an item comes after those that enclose it.
+    pub items: Vec<HostInterval>,
+    /// Threads by the start of their first interval.
+    pub threads: Vec<HostThread>,
+    /// Communication in flight on the host, by start.
+    pub flights: Vec<InFlightInterval>,
+    /// Events on devices, by stream, then start.
+    pub devices: Vec<DeviceInterval>,
+    /// Number of device events whose launch is not in the capture.
+    pub unlaunched: u64,
+}
+
+/// Prefixes of intervals that are communication in flight on the host.
+const IN_FLIGHT: [&str; 3] = ["gloo:", "mpi:", "ucc:"];
+
+impl RankTimeline {
+    /// Joins a rank's two files, keeping what starts in `window`.
+    pub fn new(
+        rank: u32,
+        host: HostTrace,
+        kineto: KinetoTrace,
+        link: &EventLinks,
+        window: TimeWindow,
+    ) -> Self {
+        let mut this = Self {
+            rank,
+            host,
+            kineto,
+            items: Vec::new(),
+            threads: Vec::new(),
+            flights: Vec::new(),
+            devices: Vec::new(),
+            unlaunched: 0,
+        };
+        // Communication requested within the window is kept to its end.
+        let ids = this.kineto.events.iter().filter(|event| {
+            window.holds(event.start_ns)
+                && event.rf_id != 0
+                && event.category == EventCategory::CpuOp
+        });
+        let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
+            (low.min(event.rf_id), high.max(event.rf_id))
+        });
+        let mut kept: Vec<u32> = Vec::new();
+        for (index, event) in this.kineto.events.iter().enumerate() {
+            let inside = match this.in_flight(event) {
+                true if window.is_all() => true,
+                // One beyond the last operator: its interval gets the next id.
+                true => asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1,
+                false => window.holds(event.start_ns),
+            };
+            if inside && !is_device(event.category) {
+                kept.push(index as u32);
+            }
+        }
+        let mut on_track = vec![NONE; this.kineto.tracks.len()];
+        let mut firsts: Vec<(i64, u32)> = Vec::new();
+        for &index in &kept {
+            let event = &this.kineto.events[index as usize];
+            match &mut on_track[event.track as usize] {
+                slot @ &mut NONE => {
+                    *slot = firsts.len() as u32;
+                    firsts.push((event.start_ns, event.track));
+                }
+                slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
+            }
+        }
+        // By first start, so that numbers do not depend on the order of the file.
+        firsts.sort_unstable();
+        for (thread, &(_, track)) in firsts.iter().enumerate() {
+            on_track[track as usize] = thread as u32;
+            this.threads.push(HostThread { track, items: 0..0 });
+        }
+        for index in kept {
+            let event = &this.kineto.events[index as usize];
+            let (thread, end) = (on_track[event.track as usize], end_of(event));
+            if this.in_flight(event) {
+                this.flights.push(InFlightInterval {
+                    event: index,
+                    thread,
+                    start: event.start_ns,
+                    end,
+                    rf_id: event.rf_id,
+                });
+                continue;
+            }
+            this.items.push(HostInterval {
+                event: index,
+                host: link.host_of[index as usize],
+                thread,
+                parent: NONE,
+                role: match event.category {
+                    EventCategory::CpuOp => HostIntervalKind::Operator,
+                    EventCategory::Runtime => HostIntervalKind::Runtime,
+                    _ => HostIntervalKind::Annotation,
+                },
+                start: event.start_ns,
+                end,
+            });
+        }
+        // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the
+        // program opened first, which has the lower number.
+        let events = &this.kineto.events;
+        this.items.sort_by_key(|item| {
+            let order = events[item.event as usize].rf_id;
+            (
+                item.thread,
+                item.start,
+                std::cmp::Reverse(item.end),
+                order,
+                item.event,
+            )
+        });
+        this.flights
+            .sort_by_key(|flight| (flight.start, flight.rf_id));
+        this.nest();
+        this.place_devices();
+        this
+    }
+
+    fn in_flight(&self, event: &KinetoEvent) -> bool {
+        let name = self.kineto.texts.get(event.name);
+        IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
+    }
+
+    fn nest(&mut self) {
+        let mut open: Vec<u32> = Vec::new();
+        let mut thread = NONE;
+        for i in 0..self.items.len() {
+            let (start, own) = (self.items[i].start, self.items[i].thread);
+            if own != thread {
+                open.clear();
+                thread = own;
+                self.threads[own as usize].items = i as u32..i as u32;
+            }
+            self.threads[own as usize].items.end = i as u32 + 1;
+            let ended = |&top: &u32| self.items[top as usize].end <= start;
+            // Intervals that touch do not nest.
+            while open.last().is_some_and(ended) {
+                open.pop();
+            }
+            self.items[i].parent = open.last().copied().unwrap_or(NONE);
+            open.push(i as u32);
+        }
+    }
+
+    fn place_devices(&mut self) {
+        let mut launches: Vec<(u64, u32)> = Vec::new();
+        for (i, item) in self.items.iter().enumerate() {
+            let event = &self.kineto.events[item.event as usize];
+            // Correlation 0 is used for calls that launch nothing.
+            if item.role == HostIntervalKind::Runtime && event.correlation != 0 {
+                launches.push((event.correlation, i as u32));
+            }
+        }
+        launches.sort_unstable();
+        for (index, event) in self.kineto.events.iter().enumerate() {
+            if !matches!(
+                event.category,
+                EventCategory::Kernel | EventCategory::Copy | EventCategory::Set
+            ) {
+                continue;
+            }
+            let found = launches.binary_search_by_key(&event.correlation, |&(key, _)| key);
+            let Ok(found) = found else {
+                self.unlaunched += 1;
+                continue;
+            };
+            self.devices.push(DeviceInterval {
+                event: index as u32,
+                launch: launches[found].1,
+                stream: event.stream,
+                start: event.start_ns,
+                end: end_of(event),
+            });
+        }
+        self.devices
+            .sort_by_key(|device| (device.stream, device.start, device.event));
+    }
+
+    /// Returns the name of a Kineto event.
+    pub fn name(&self, event: u32) -> &str {
+        self.kineto
+            .texts
+            .get(self.kineto.events[event as usize].name)
+    }
+
+    /// Returns the name of an item: the host's, which is exact, before Kineto's.
+    pub fn item_name(&self, item: &HostInterval) -> &str {
+        match self.host.nodes.get(item.host as usize) {
+            Some(node) => self.host.texts.get(node.name),
+            None => self.name(item.event),
+        }
+    }
+
+    /// Returns the items that enclose `item`, innermost first.
+    pub fn ancestors(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
+        let parent = |i: u32| {
+            let parent = self.items.get(i as usize)?.parent;
+            (parent != NONE).then_some(parent)
+        };
+        std::iter::successors(parent(item), move |&i| parent(i))
+    }
+
+    /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
+    pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
+        let range = self.threads[thread as usize].items.clone();
+        segments(
+            &self.items[range.start as usize..range.end as usize],
+            range.start,
+        )
+    }
+}
+
+/// Part of a capture that is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeWindow {
+    /// Start, ns since the epoch.
+    pub from: i64,
+    /// End.
+    pub to: i64,
+}
+
+impl TimeWindow {
+    /// The whole capture.
+    pub const ALL: Self = Self {
+        from: i64::MIN,
+        to: i64::MAX,
+    };
+
+    fn is_all(&self) -> bool {
+        self.from == i64::MIN && self.to == i64::MAX
+    }
+
+    fn holds(&self, start: i64) -> bool {
+        self.from <= start && start < self.to
+    }
+}
+
+fn is_device(category: EventCategory) -> bool {
+    use EventCategory::{Copy, Kernel, Set, Sync};
+    matches!(category, Kernel | Copy | Set | Sync)
+}
+
+fn end_of(event: &KinetoEvent) -> i64 {
+    event.start_ns.saturating_add_unsigned(event.duration_ns)
+}
+
+/// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
+fn segments(items: &[HostInterval], first: u32) -> Vec<ThreadSegment> {
+    let mut out = Vec::with_capacity(items.len() * 2);
+    let mut open: Vec<u32> = Vec::new();
+    let Some(mut now) = items.first().map(|item| item.start) else {
+        return out;
+    };
+    for (i, item) in items.iter().enumerate() {
+        advance(&mut out, &mut open, &mut now, items, first, item.start);
+        open.push(first + i as u32);
+    }
+    let last = items.iter().map(|item| item.end).max().unwrap_or(now);
+    advance(&mut out, &mut open, &mut now, items, first, last);
+    out
+}
+
+/// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
+fn advance(
+    out: &mut Vec<ThreadSegment>,
+    open: &mut Vec<u32>,
+    now: &mut i64,
+    items: &[HostInterval],
+    first: u32,
+    until: i64,
+) {
+    let end_of = |item: u32| items[(item - first) as usize].end;
+    loop {
+        while open.last().is_some_and(|&top| end_of(top) <= *now) {
+            open.pop();
+        }
+        if *now >= until {
+            return;
+        }
+        let owner = open.last().copied();
+        let end = owner.map_or(until, |owner| end_of(owner).min(until));
+        out.push(ThreadSegment {
+            owner: owner.unwrap_or(NONE),
+            from: *now,
+            to: end,
+        });
+        *now = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(start: i64, end: i64) -> HostInterval {
+        HostInterval {
+            event: 0,
+            host: NONE,
+            thread: 0,
+            parent: NONE,
+            role: HostIntervalKind::Operator,
+            start,
+            end,
+        }
+    }
+
+    #[test]
+    fn every_instant_of_a_thread_belongs_to_one_item() {
+        // 0 ........ 10 with 2..4 and 5..9 inside, 6..6 in the latter; then a gap and 12..13.
+        let items = [
+            item(0, 10),
+            item(2, 4),
+            item(5, 9),
+            item(6, 6),
+            item(12, 13),
+        ];
+        let found: Vec<_> = segments(&items, 0)
+            .iter()
+            .map(|s| (s.owner, s.from, s.to))
+            .collect();
+        let expected = [
+            (0, 0, 2),
+            (1, 2, 4),
+            (0, 4, 5),
+            (2, 5, 6),
+            (2, 6, 9),
+            (0, 9, 10),
+            (NONE, 10, 12),
+            (4, 12, 13),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn intervals_that_overlap_without_nesting_lose_no_time() {
+        // 0..5 and 3..8: the later one owns the overlap, and nobody owns it twice.
+        let items = [item(0, 5), item(3, 8)];
+        let found: Vec<_> = segments(&items, 0)
+            .iter()
+            .map(|s| (s.owner, s.from, s.to))
+            .collect();
+        assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Position of an element in a text, and errors at it.
+
+use crate::converters::pytorch::number;
+use crate::trace::{TraceError, TraceLocation, escape};
+use serde_json::value::RawValue;
+
+/// Hint for a text that ends too early.
+pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
+                         process ends, and copy the whole file";
+/// Hint for a text that breaks the rules of JSON.
+pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: capture again, or repair it by hand at \
+                       this byte of the decompressed text";
+
+/// An element with its position in the text.
+#[derive(Clone, Copy)]
+pub(in crate::converters::pytorch) struct LocatedElement<'a> {
+    /// Text from the element's first byte on.
+    pub text: &'a [u8],
+    /// Offset in bytes from the start of the whole text.
+    pub offset: u64,
+}
+
+impl<'a> LocatedElement<'a> {
+    /// Returns the text from the beginning of one value in the element to the end of another.
+    pub fn between(&self, first: &RawValue, last: &RawValue) -> &'a str {
+        let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
+        let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
+        let text = self.text.get(start..end).unwrap_or_default();
+        // Both ends are those of values that were parsed from this text.
+        std::str::from_utf8(text).unwrap_or_default()
+    }
+
+    /// Returns the offset of `part` of the element, in bytes from the start of the whole text.
+    pub fn of(&self, part: &str) -> u64 {
+        let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
+        let inside = if apart < self.text.len() { apart } else { 0 };
+        self.offset.wrapping_add(inside as u64)
+    }
+
+    /// Returns an error about `part` of the element.
+    #[cold]
+    pub fn refused(&self, part: &str, found: String, hint: &str) -> TraceError {
+        refused(self.of(part), found, hint)
+    }
+}
+
+/// Parses the whole number in `value`, if there is one, which has to fit its type.
+pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
+    value: Option<&RawValue>,
+    what: &str,
+    at: &LocatedElement<'_>,
+) -> Result<Option<T>, TraceError> {
+    let Some(value) = value else { return Ok(None) };
+    let number = number::whole(value.get()).and_then(|number| T::try_from(number).ok());
+    number.map(Some).ok_or_else(|| {
+        let bits = 8 * size_of::<T>();
+        let found = format!(
+            "`{what}` is {}, expected a whole number of {bits} bits",
+            escape(value.get())
+        );
+        at.refused(value.get(), found, DAMAGED)
+    })
+}
+
+/// Returns an error at a byte of the text.
+#[cold]
+pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
+    let place = TraceLocation {
+        offset: Some(offset as usize),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}
+
+/// Returns the error of the value at the start of `text`, whose offset is `offset`.
+#[cold]
+pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
+    let lines = text.split_inclusive(|b| *b == b'\n');
+    let before: usize = lines
+        .take(error.line().saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum();
+    let inside = (before + error.column().saturating_sub(1)).min(text.len());
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or(&message);
+    if error.is_eof() || text.is_empty() {
+        let found = format!("the text ends in the middle of a value: {message}");
+        return refused(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
+    }
+    let found = format!("{message}, found {}", excerpt(&text[inside..]));
+    refused(offset.wrapping_add(inside as u64), found, DAMAGED)
+}
+
+/// Returns the line that `text` begins with, as messages show it.
+pub(super) fn excerpt(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    format!("`{}`", escape(line))
+}

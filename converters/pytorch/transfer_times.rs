@@ -1,0 +1,162 @@
+//! Separation of waiting from transfer in the time of each call.
+//!
+//! A member's time in a collective is waiting for the last of the members that it needs, and transfer from then on.
+//! Without a root it needs every member; the root needs all others, and the others need the root. Both ends of a
+//! message need each other. With aligned clocks, and `last` the latest start of those,
+//!
+//! ```text
+//! wait     = last − start
+//! transfer = end − last
+//! ```
+//!
+//! A member that ended before the last had started did not wait for it, and is *eager*, where that is possible: in
+//! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
+//! were scheduled late; then the transfer is zero and the whole time waiting.
+//!
+//! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
+//! the program did not block, the transfer is the median of those messages of the same size for which it did, if
+//! there are any, and not more than the times allow.
+
+use super::call_matching::CallMatches;
+use super::calls::CommCalls;
+use super::clock::ClockOffset;
+use crate::matching::CommRef;
+use std::collections::BTreeMap;
+
+/// Waiting and transfer time of a call, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTime {
+    /// Waiting for other ranks.
+    pub wait: u64,
+    /// Time from the last start to the end.
+    pub transfer: u64,
+    /// Whether it ended without waiting for its partners.
+    pub eager: bool,
+    /// Whether it was matched; its time is all transfer if not.
+    pub met: bool,
+}
+
+/// Anomalies of times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct TimeAnomalies {
+    /// Members of collectives without a root that ended before the last had started.
+    pub early: u64,
+    /// Maximum time by which they did, ns.
+    #[serde(rename = "most_ns")]
+    pub most: u64,
+    /// Messages whose transfer is estimated from others of the same size.
+    pub estimated: u64,
+}
+
+/// Divides the time of every call into waiting and transfer: per rank, per call. `blocked` marks calls for which the
+/// program was seen to block.
+pub fn divide(
+    calls: &[CommCalls],
+    blocked: &[Vec<bool>],
+    offsets: &[ClockOffset],
+    meetings: &CallMatches,
+) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
+    let mut odd = TimeAnomalies::default();
+    let mut times: Vec<Vec<CallTime>> = calls
+        .iter()
+        .map(|calls| {
+            let alone = |call: &super::calls::CommCall| CallTime {
+                transfer: length(call.end - call.start),
+                ..CallTime::default()
+            };
+            calls.list.iter().map(alone).collect()
+        })
+        .collect();
+    let span = |at: CommRef| {
+        let call = &calls[at.0 as usize].list[at.1 as usize];
+        let offset = offsets[at.0 as usize].applied;
+        (
+            call.start.saturating_add(offset),
+            call.end.saturating_add(offset),
+        )
+    };
+    for meeting in &meetings.collectives {
+        let starts = meeting.members.iter().map(|&at| span(at).0);
+        let last = starts.max().unwrap_or(0);
+        let root = meeting.root.map(|root| meeting.members[root as usize]);
+        for &at in &meeting.members {
+            let (start, end) = span(at);
+            let needed = match root {
+                Some(root) if root != at => start.max(span(root).0),
+                _ => last,
+            };
+            let time = &mut times[at.0 as usize][at.1 as usize];
+            *time = part(start, end, needed);
+            if time.eager && !meeting.kind.has_root() {
+                odd.early += 1;
+                odd.most = odd.most.max(length(needed.saturating_sub(end)));
+                // Early in a collective without a root: clocks or scheduling are off, not the collective.
+                *time = CallTime {
+                    wait: length(end.saturating_sub(start)),
+                    met: true,
+                    ..CallTime::default()
+                };
+            }
+        }
+    }
+    let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let size = |at: CommRef| {
+        let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
+        asked.bytes_in.saturating_add(asked.bytes_out)
+    };
+    let sure = |at: CommRef| {
+        let call = &calls[at.0 as usize].list[at.1 as usize];
+        call.on_device() || blocked[at.0 as usize][at.1 as usize]
+    };
+    for message in &meetings.messages {
+        let needed = span(message.send).0.max(span(message.receive).0);
+        for at in [message.send, message.receive] {
+            let (start, end) = span(at);
+            let time = part(start, end, needed);
+            times[at.0 as usize][at.1 as usize] = time;
+            if sure(at) && !time.eager {
+                known.entry(size(at)).or_default().push(time.transfer);
+            }
+        }
+    }
+    for list in known.values_mut() {
+        list.sort_unstable();
+    }
+    for message in &meetings.messages {
+        for at in [message.send, message.receive]
+            .into_iter()
+            .filter(|&at| !sure(at))
+        {
+            let time = &mut times[at.0 as usize][at.1 as usize];
+            if let Some(list) = known.get(&size(at))
+                // The median bounds the transfer from above only: what the times show cannot become longer.
+                && list[list.len() / 2] < time.transfer
+            {
+                time.transfer = list[list.len() / 2];
+                odd.estimated += 1;
+            }
+        }
+    }
+    (times, odd)
+}
+
+fn part(start: i64, end: i64, needed: i64) -> CallTime {
+    match end < needed {
+        true => CallTime {
+            transfer: length(end.saturating_sub(start)),
+            eager: true,
+            wait: 0,
+            met: true,
+        },
+        false => CallTime {
+            wait: length(needed.saturating_sub(start)),
+            transfer: length(end.saturating_sub(needed)),
+            eager: false,
+            met: true,
+        },
+    }
+}
+
+fn length(ns: i64) -> u64 {
+    u64::try_from(ns).unwrap_or(0)
+}

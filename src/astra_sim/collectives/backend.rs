@@ -1,0 +1,527 @@
+//! Implementation of the engine's collective backend.
+
+use crate::astra_sim::endless_waits::EndlessWait;
+use crate::astra_sim::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
+use crate::astra_sim::{
+    AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry,
+};
+use crate::collective::{
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
+    CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, FlowShopInput,
+    GroupMembers, IntraDimensionPolicy, LinePosition, ReceiveSource, ScriptAction, ScriptEvent,
+    SendStep, TransferCause, UncontendedCost, schedule,
+};
+use crate::group::{self, GroupExtent, SharedPaths};
+use crate::ids::Npu;
+use crate::topology::{NetworkPath, Topology};
+use crate::trace::CollectiveKind;
+use crate::units::{BufferShare, Span, Time};
+
+use super::{AstraCollectives, LevelCounters};
+
+/// Endpoint delay in named groups, ns.
+const FAST: u64 = 10;
+/// Bytes of a rendezvous request.
+const HANDSHAKE: u64 = 8192;
+
+impl CollectiveBackend for AstraCollectives {
+    const IN_ORDER: bool = true;
+    type Stage = AstraPhase;
+
+    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+        // A named group of all NPUs is treated like the unnamed one.
+        let named = party.named && party.npus.len() < self.npus as usize;
+        if named && !self.groups_span() {
+            return line(party.npus);
+        }
+        let mut extent = GroupExtent::new(party.npus, topology);
+        // All members as one line, for `one…`. A group that is no sub-grid is one.
+        if party.npus.len() > 1 && extent.regular {
+            extent.phases.push(group::GroupPhase {
+                dimension: self.dimensions + usize::from(named),
+                size: party.npus.len() as u32,
+                stride: 1,
+            });
+        }
+        extent
+    }
+
+    fn paths(&self, _: &GroupExtent, _: &group::GroupPhase, _: &Topology) -> SharedPaths {
+        SharedPaths::default()
+    }
+
+    fn path(&self, _: &AstraPhase, _: &SharedPaths) -> Option<NetworkPath> {
+        None
+    }
+
+    fn variant(&self, request: &CollectiveRequest) -> u64 {
+        let script = self.script(request.kind, request.node);
+        let script = script.map_or(0, |script| u64::from(script) + 1);
+        match self.quirks.has(Quirk::OneAtATime) {
+            true => script,
+            // Each collective has queues of its own, selected by its number.
+            false => u64::from(request.number) << 32 | script,
+        }
+    }
+
+    fn chunk_schedule(
+        &self,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+        _: &[SharedPaths],
+    ) -> ChunkSchedule<AstraPhase> {
+        let mut out = Vec::new();
+        let script = self.script(request.kind, request.node);
+        if let Some(script) = script.filter(|_| extent.size() > 1) {
+            // A member plays a script in the first queue of the innermost level; no other property of the phase
+            // matters.
+            out.push(AstraPhase {
+                phase: 0,
+                algorithm: AstraAlgorithm::Ring,
+                part: PhaseOperation::AllReduce,
+                amount: BufferShare::whole(request.bytes),
+                size: extent.size(),
+                level: 0,
+                rotation: QueueRotation::None,
+                named: self.is_named(extent),
+                order: 0,
+                collective: request.number,
+                quirks: self.quirks,
+                script: Some(script),
+            });
+            return ChunkSchedule::uniform(out, 1);
+        }
+        let (chunk, count) = self.chunks(request.kind, request.bytes);
+        let route = self.route(request.kind, extent);
+        let named = self.is_named(extent);
+        let mut amount = chunk;
+        let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
+            let stage = AstraPhase {
+                phase,
+                algorithm,
+                part,
+                amount,
+                size: extent.phases[phase as usize].size,
+                level,
+                rotation,
+                named,
+                order: out.len() as u32,
+                collective: request.number,
+                quirks: self.quirks,
+                script: None,
+            };
+            amount = stage.result();
+            out.push(stage);
+        };
+        match (request.kind, self.optimization) {
+            (CollectiveKind::AllReduce, CollectiveOptimization::LocalBwAware) => {
+                if let Some((last, inner)) = route.split_last() {
+                    for dimension in inner {
+                        push(
+                            dimension,
+                            PhaseOperation::ReduceScatter,
+                            QueueRotation::First,
+                        );
+                    }
+                    push(last, PhaseOperation::AllReduce, QueueRotation::First);
+                    for dimension in inner.iter().rev() {
+                        push(dimension, PhaseOperation::AllGather, QueueRotation::Second);
+                    }
+                }
+            }
+            (CollectiveKind::AllGather, _) => {
+                for dimension in route.iter().rev() {
+                    push(dimension, PhaseOperation::AllGather, QueueRotation::All);
+                }
+            }
+            (kind, _) => {
+                let part = match kind {
+                    CollectiveKind::AllReduce => PhaseOperation::AllReduce,
+                    CollectiveKind::ReduceScatter => PhaseOperation::ReduceScatter,
+                    _ => PhaseOperation::AllToAll,
+                };
+                for dimension in &route {
+                    push(dimension, part, QueueRotation::All);
+                }
+            }
+        }
+        ChunkSchedule::uniform(out, count)
+    }
+
+    #[inline]
+    fn phase(&self, stage: &AstraPhase) -> usize {
+        stage.phase as usize
+    }
+
+    #[inline]
+    fn line_position(
+        &self,
+        extent: &GroupExtent,
+        stage: &AstraPhase,
+        position: u32,
+        _: u32,
+    ) -> Option<LinePosition> {
+        Some(LinePosition {
+            size: stage.size,
+            index: extent.phases[stage.phase as usize].index(position),
+            root: 0,
+        })
+    }
+
+    #[inline]
+    fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
+        let backward = stage.rotation == QueueRotation::Second;
+        let mut turn = QueueSlot {
+            backward,
+            ..QueueSlot::default()
+        };
+        if !self.counts {
+            return turn.packed();
+        }
+        if let Some(last) = self.counted.get_mut(npu.index())
+            && *last != Some(stage.collective)
+        {
+            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
+            // them.
+            *last = Some(stage.collective);
+            let first = npu.index() * self.dimensions;
+            self.levels[first..][..self.dimensions].fill(LevelCounters::default());
+        }
+        let level = npu.index() * self.dimensions + stage.level as usize;
+        let (level, queues) = (&mut self.levels[level], self.queues);
+        // An all-reduce out and back splits the queues: with one queue both halves are that one.
+        let half = queues / 2;
+        let next = |counter: &mut u32, count: u32| {
+            let place = *counter;
+            *counter = (place + 1) % count;
+            place
+        };
+        let queue = match stage.rotation {
+            _ if queues == 1 => 0,
+            QueueRotation::None => 0,
+            QueueRotation::All => next(&mut level.all, queues),
+            QueueRotation::First => next(&mut level.first, half),
+            QueueRotation::Second => half + next(&mut level.second, queues - half),
+        };
+        turn.queue = queue as u16;
+        // The second half of several queues goes the other way round a ring.
+        turn.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
+            turn.mirrored = level.trees % 2 == 1;
+            level.trees += 1;
+        }
+        turn.packed()
+    }
+
+    fn exchanges_same_messages(
+        &self,
+        extent: &GroupExtent,
+        a: &ChunkSchedule<AstraPhase>,
+        b: &ChunkSchedule<AstraPhase>,
+    ) -> bool {
+        let line = |stage: &AstraPhase| {
+            let phase = &extent.phases[stage.phase as usize];
+            (phase.size, phase.stride)
+        };
+        let mut stages = a.stages().iter().zip(b.stages());
+        (a.chunks(), a.length()) == (b.chunks(), b.length())
+            && stages.all(|(a, b)| line(a) == line(b) && a.exchanges_as(b))
+    }
+
+    fn on_join(
+        &mut self,
+        npu: Npu,
+        named: bool,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+    ) {
+        if self.issued.is_none() {
+            return;
+        }
+        let scripted = self.script(request.kind, request.node).is_some();
+        let chunks = match scripted {
+            true => 1,
+            false => u64::from(self.chunks(request.kind, request.bytes).1),
+        };
+        let alone = !scripted && self.route(request.kind, extent).is_empty();
+        let Some(issued) = &mut self.issued else {
+            return;
+        };
+        let node = request.node;
+        if alone {
+            issued.found(EndlessWait::Alone { npu, node });
+            return;
+        }
+        // Messages of custom algorithms have numbers of their own.
+        let of_all = (!named && !scripted).then_some(request.number);
+        issued.joins(npu, node, chunks, extent.size(), of_all);
+    }
+
+    fn on_idle(&mut self, npu: Npu) {
+        if let Some(issued) = &mut self.issued {
+            issued.found(EndlessWait::Asleep { npu });
+        }
+    }
+
+    fn matches_by_sender(&self) -> bool {
+        self.counts
+    }
+
+    #[inline]
+    fn slot_class(&self, turn: u16) -> u16 {
+        QueueSlot::way(turn)
+    }
+
+    fn steps_before_receive(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        from: u32,
+        heard: u32,
+    ) -> Option<u32> {
+        stage.hears(QueueSlot::unpacked(turn), seat, from, heard)
+    }
+
+    fn requested_step(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        to: u32,
+        step: u32,
+    ) -> Option<u32> {
+        stage.answers(QueueSlot::unpacked(turn), seat, to, step)
+    }
+
+    #[inline]
+    fn queue(&self, stage: &AstraPhase, turn: u16) -> Option<ChunkQueueSpec> {
+        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(turn).queue);
+        let number = match self.quirks.has(Quirk::OneAtATime) {
+            true => number,
+            // A collective goes through each dimension twice at most.
+            false => ChunkQueueSpec::apart(
+                stage.collective,
+                2 * self.dimensions as u32 * self.queues,
+                number,
+            ),
+        };
+        Some(ChunkQueueSpec {
+            number,
+            capacity: self.capacity,
+        })
+    }
+
+    #[inline]
+    fn matches_in_issue_order(&self) -> bool {
+        self.quirks.has(Quirk::OneAtATime)
+    }
+
+    #[inline]
+    fn credits(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
+        stage.credits(QueueSlot::unpacked(turn), seat)
+    }
+
+    #[inline]
+    fn receives(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
+        stage.receives(QueueSlot::unpacked(turn), seat)
+    }
+
+    #[inline]
+    fn step(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep> {
+        stage.step(QueueSlot::unpacked(turn), seat, i)
+    }
+
+    fn source(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        taken: u32,
+        k: u32,
+    ) -> Option<ReceiveSource> {
+        stage.source(QueueSlot::unpacked(turn), seat, taken, k)
+    }
+
+    #[inline]
+    fn is_scripted(&self, stage: &AstraPhase) -> bool {
+        stage.script.is_some()
+    }
+
+    fn advance_script(
+        &mut self,
+        stage: &AstraPhase,
+        extent: &GroupExtent,
+        player: (u32, u32),
+        _: u32,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
+    ) {
+        let script = stage.script.expect("only scripted stages are played");
+        let scripts = &self.scripts[script as usize];
+        let place = || {
+            let own = extent.npus[player.1 as usize];
+            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
+            // group.
+            extent.npus.iter().filter(|npu| **npu < own).count() as u32
+        };
+        self.players.advance(scripts, place, player, cue, acts);
+    }
+
+    #[inline]
+    fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
+        match self.is_fast(stage) {
+            true => EndpointCost::Delay(Span::from_ns(FAST)),
+            false if self.buses.is_empty() => EndpointCost::Delay(self.endpoint),
+            false => EndpointCost::Bus,
+        }
+    }
+
+    fn bus_transfer(
+        &self,
+        stage: &AstraPhase,
+        turn: u16,
+        seat: LinePosition,
+        of: TransferCause,
+        ticket: CompletionToken,
+    ) -> BusTransfer {
+        stage.load(QueueSlot::unpacked(turn), seat, of, ticket)
+    }
+
+    fn submit_transfer(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        load: BusTransfer,
+        clock: &mut impl BusScheduler,
+    ) {
+        self.buses[npu.index()].carry(now, load, clock);
+    }
+
+    fn handle_bus_event(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
+        self.buses[npu.index()].handle(now, event, clock)
+    }
+
+    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
+        self.buses[npu.index()].resume(now, event, clock);
+    }
+
+    #[inline]
+    fn reduction(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, r: u32) -> Option<Span> {
+        let amount = stage.reduced(QueueSlot::unpacked(turn), seat, r)?;
+        Some(self.reduction_of(amount))
+    }
+
+    #[inline]
+    fn is_paced(&self, _: &AstraPhase) -> bool {
+        false
+    }
+
+    fn rts_bytes(&self) -> Option<u64> {
+        self.rendezvous.then_some(HANDSHAKE)
+    }
+
+    fn describer(&self) -> AlgorithmDescriber {
+        let own = self.clone();
+        AlgorithmDescriber::new(move |kind, extent, topology, _| {
+            let phases = own.route(kind, extent).into_iter();
+            let phases = phases.map(|(phase, _, algorithm)| {
+                let phase = &extent.phases[phase as usize];
+                let one = phase.dimension >= own.dimensions;
+                let name = CollectiveImplementation { algorithm, one };
+                match topology.dimensions().get(phase.dimension) {
+                    Some(dimension) if extent.regular => {
+                        format!("{name} {} ({})", phase.size, dimension.name)
+                    }
+                    _ => format!("{name} {}", phase.size),
+                }
+            });
+            AlgorithmDescriber::list(phases)
+        })
+    }
+
+    fn closed_form(
+        &self,
+        course: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        _: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<Span> {
+        // With several queues per NPU, chunks depend on collectives before.
+        let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
+        if !plain || course.stages().iter().any(|stage| stage.script.is_some()) {
+            return None;
+        }
+        let spans = course.stages().iter().map(|stage| {
+            let backward = stage.rotation == QueueRotation::Second;
+            let line = symmetry::SymmetricLine {
+                stage,
+                turn: QueueSlot {
+                    backward,
+                    ..QueueSlot::default()
+                },
+                extent,
+                sizes: &self.sizes,
+                cost: quiet.cost,
+            };
+            let endpoint = match self.is_fast(stage) {
+                true => Span::from_ns(FAST),
+                false => self.endpoint,
+            };
+            line.span(endpoint, |amount| self.reduction_of(amount))
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        let queues = course.stages().iter().map(|stage| self.line_up(stage));
+        let queues: Vec<u32> = queues.collect();
+        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
+        let stages = FlowShopInput {
+            spans: &spans,
+            queue_of: &queues,
+            capacity: &vec![self.capacity; last + 1],
+            back: &vec![false; course.stages().len()],
+            intra: IntraDimensionPolicy::Fifo,
+        };
+        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
+        Some(schedule(course, stages).end)
+    }
+}
+
+impl AstraCollectives {
+    /// Returns whether endpoints of `stage` take a constant time.
+    #[inline]
+    fn is_fast(&self, stage: &AstraPhase) -> bool {
+        stage.named && self.quirks.has(Quirk::GroupEndpoint)
+    }
+
+    /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
+    #[inline]
+    fn line_up(&self, stage: &AstraPhase) -> u32 {
+        match self.quirks.has(Quirk::SharedQueue) {
+            true => stage.level,
+            false => stage.order,
+        }
+    }
+}
+
+/// Returns the extent of members as one line in their order.
+fn line(npus: &[Npu]) -> GroupExtent {
+    let size = npus.len() as u32;
+    let phase = group::GroupPhase {
+        dimension: 0,
+        size,
+        stride: 1,
+    };
+    GroupExtent {
+        phases: if size > 1 { vec![phase] } else { Vec::new() },
+        npus: npus.to_vec(),
+        position_of: (0..size).collect(),
+        member_at: (0..size).collect(),
+        regular: false,
+    }
+}

@@ -1,0 +1,226 @@
+//! The congestion-aware network: one dimension of links that carry one message at a time.
+//!
+//! A message is stored whole at every device and then forwarded. On a link that is free at t it arrives at the next
+//! device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋; messages that find
+//! it busy queue, first come, first served. On a ring messages take the shorter way, and upwards where both are
+//! equal; a switch is a device of its own between any two NPUs.
+//!
+//! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
+//! [`Links`](super::Links).
+
+use super::congestion_unaware::path_rate;
+use super::network_file::{self, AstraDimension};
+use super::quirks::{self, QuirkSet};
+use crate::ids::Npu;
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::topology::DimensionShape;
+use crate::units::Time;
+
+/// Sentinel op: none.
+const NONE: u32 = u32::MAX;
+
+/// A directed link: whether it is busy, and the queue of messages, by op.
+#[derive(Clone, Copy, Debug)]
+struct QueuedLink {
+    busy: bool,
+    first: u32,
+    last: u32,
+}
+
+const FREE: QueuedLink = QueuedLink {
+    busy: false,
+    first: NONE,
+    last: NONE,
+};
+
+/// A message in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct ForwardedMessage {
+    bytes: f64,
+    at: u32,
+    to: u32,
+    /// Next message in the queue of its link.
+    next: u32,
+}
+
+/// The congestion-aware network, as the module describes it.
+#[derive(Debug)]
+pub struct CongestionAware {
+    shape: DimensionShape,
+    npus: u32,
+    latency: f64,
+    bytes_per_ns: f64,
+    quirks: QuirkSet,
+    /// By device and then by its links; those of a device are allocated when it first sends.
+    links: Vec<Box<[QueuedLink]>>,
+    /// By op.
+    carried: Vec<ForwardedMessage>,
+}
+
+impl CongestionAware {
+    /// Creates the network of `file`, of which only the first dimension counts: files with more are refused before.
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let AstraDimension {
+            shape,
+            npus,
+            latency,
+            ..
+        } = file.dimensions[0];
+        Self {
+            shape,
+            npus,
+            latency,
+            bytes_per_ns: path_rate(&file.dimensions[0], quirks),
+            quirks,
+            // One more device for a switch.
+            links: vec![Box::default(); npus as usize + 1],
+            carried: Vec::new(),
+        }
+    }
+
+    /// Returns the next link of a message at `at` for `to`, as an index among the links of `at`, and the device at
+    /// its end.
+    #[inline]
+    fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
+        let n = self.npus;
+        match self.shape {
+            DimensionShape::FullyConnected => (to, to),
+            DimensionShape::Switch if at == n => (to, to),
+            DimensionShape::Switch => (0, n),
+            DimensionShape::Ring => {
+                let up = if to >= at { to - at } else { n - at + to };
+                match up <= n - up {
+                    true => (0, if at + 1 == n { 0 } else { at + 1 }),
+                    false => (1, if at == 0 { n - 1 } else { at - 1 }),
+                }
+            }
+            DimensionShape::Mesh => unreachable!("network files have none"),
+        }
+    }
+
+    /// Returns the number of links of a device.
+    fn fan_out(&self, device: u32) -> usize {
+        match self.shape {
+            DimensionShape::Ring | DimensionShape::Mesh => 2,
+            DimensionShape::Switch if device < self.npus => 1,
+            DimensionShape::FullyConnected | DimensionShape::Switch => self.npus as usize,
+        }
+    }
+
+    /// Forwards a message that is at a device over its next link, or queues it there.
+    #[inline]
+    fn forward(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let ForwardedMessage { at, to, .. } = self.carried[op as usize];
+        let (link, _) = self.next_link(at, to);
+        if self.links[at as usize].is_empty() {
+            // Full connection has n² links, so those of a device that never sends are not allocated.
+            self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
+        }
+        let state = &mut self.links[at as usize][link as usize];
+        if !state.busy {
+            self.transmit(now, op, agenda);
+            return;
+        }
+        match state.first {
+            NONE => state.first = op,
+            _ => self.carried[state.last as usize].next = op,
+        }
+        state.last = op;
+        self.carried[op as usize].next = NONE;
+    }
+
+    /// Sends a message over a free link.
+    #[inline]
+    fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let ForwardedMessage { bytes, at, to, .. } = self.carried[op as usize];
+        let (link, device) = self.next_link(at, to);
+        self.links[at as usize][link as usize].busy = true;
+        self.carried[op as usize].at = device;
+        let serialization = bytes / self.bytes_per_ns;
+        let arrival = now + self.quirks.span(self.latency + serialization);
+        agenda.schedule(arrival, NetworkEvent::Hop { order: 0, op });
+        let free = now + self.quirks.span(serialization);
+        // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
+        let number = at * self.stride() + link;
+        agenda.schedule(free, NetworkEvent::LinkFree(number));
+    }
+
+    /// Returns the difference between the link numbers of neighbouring devices.
+    fn stride(&self) -> u32 {
+        match self.shape {
+            DimensionShape::Ring | DimensionShape::Mesh => 2,
+            DimensionShape::FullyConnected | DimensionShape::Switch => self.npus,
+        }
+    }
+
+    /// Maximum number of NPUs whose links can be numbered.
+    pub const MAX_NPUS: u32 = 65_535;
+}
+
+impl NetworkBackend for CongestionAware {
+    const NAME: &'static str = "congestion_aware";
+    const SHARED: bool = true;
+
+    // Safe answers: no closed form is taken on this network.
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
+    }
+
+    fn close(&mut self, _: PortRange) {}
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let op = message.op as usize;
+        if op >= self.carried.len() {
+            self.carried.resize(op + 1, ForwardedMessage::default());
+        }
+        let (from, to) = message.ends;
+        self.carried[op] = ForwardedMessage {
+            bytes: quirks::bytes(message.amount),
+            at: from.0,
+            to: to.0,
+            next: NONE,
+        };
+        self.forward(now, message.op, agenda);
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Hop { op, .. } => {
+                let ForwardedMessage { at, to, .. } = self.carried[op as usize];
+                match at == to {
+                    true => notices.push(DeliveryNotice::Delivered(op)),
+                    false => self.forward(now, op, agenda),
+                }
+            }
+            NetworkEvent::LinkFree(number) => {
+                let (device, link) = (number / self.stride(), number % self.stride());
+                let state = &mut self.links[device as usize][link as usize];
+                state.busy = false;
+                let op = state.first;
+                if op != NONE {
+                    state.first = self.carried[op as usize].next;
+                    self.transmit(now, op, agenda);
+                }
+            }
+            _ => unreachable!("messages hop, and links become free"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The congestion-unaware network: links are never busy.
+//!
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the numbers of the
+//! *lowest* dimension in which its ends differ; the others do not count. Hops: the shorter way round a ring, one
+//! between any two that are fully connected, two through a switch.
+//!
+//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest sets the rate.
+//! Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
+
+use super::network_file;
+use super::quirks::{self, Quirk, QuirkSet};
+use crate::ids::Npu;
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::topology::DimensionShape;
+use crate::units::{BufferShare, Span, Time};
+
+/// One dimension with derived values.
+#[derive(Clone, Copy, Debug)]
+struct UnawareDimension {
+    shape: DimensionShape,
+    size: u32,
+    latency: f64,
+    bytes_per_ns: f64,
+}
+
+/// Returns the bytes per ns of the path of one message along a dimension without contention.
+pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
+    let rate = quirks.bytes_per_ns(dimension.bandwidth);
+    match dimension.shape {
+        DimensionShape::FullyConnected if !quirks.has(Quirk::FullyConnectedLinks) => {
+            rate / f64::from(dimension.npus - 1)
+        }
+        _ => rate,
+    }
+}
+
+/// The congestion-unaware network, as the module describes it.
+#[derive(Debug)]
+pub struct CongestionUnaware {
+    levels: Vec<UnawareDimension>,
+    quirks: QuirkSet,
+}
+
+impl CongestionUnaware {
+    /// Creates the network of `file`.
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let levels = file.dimensions.iter().map(|dimension| UnawareDimension {
+            shape: dimension.shape,
+            size: dimension.npus,
+            latency: dimension.latency,
+            bytes_per_ns: path_rate(dimension, quirks),
+        });
+        Self {
+            levels: levels.collect(),
+            quirks,
+        }
+    }
+
+    /// Returns the duration of a message of `amount` from one NPU to another.
+    #[inline]
+    fn delay(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
+        let (mut a, mut b) = (a.0, b.0);
+        let (mut latency, mut slowest) = (0.0, f64::INFINITY);
+        for level in &self.levels {
+            let (x, y) = (a % level.size, b % level.size);
+            if x != y {
+                latency += f64::from(level.shape.hops(level.size, x, y)) * level.latency;
+                slowest = level.bytes_per_ns.min(slowest);
+                if self.quirks.has(Quirk::FirstDimension) {
+                    break;
+                }
+            }
+            (a, b) = (a / level.size, b / level.size);
+        }
+        // A message to oneself crosses nothing and takes no time.
+        self.quirks.span(latency + quirks::bytes(amount) / slowest)
+    }
+}
+
+impl NetworkBackend for CongestionUnaware {
+    const NAME: &'static str = "congestion_unaware";
+    const SHARED: bool = false;
+
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        true
+    }
+
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
+    }
+
+    fn close(&mut self, _: PortRange) {}
+
+    fn uncontended(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.delay(ends, amount))
+    }
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let delay = self.delay(message.ends, message.amount);
+        agenda.schedule(now + delay, NetworkEvent::Delivered(message.op));
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        _: Time,
+        event: NetworkEvent,
+        _: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            _ => unreachable!("a message is delivered and nothing else"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(shapes: &[(DimensionShape, u32, f64, f64)], quirks: QuirkSet) -> CongestionUnaware {
+        let dimensions =
+            shapes.iter().map(
+                |&(shape, npus, bandwidth, latency)| network_file::AstraDimension {
+                    shape,
+                    npus,
+                    bandwidth,
+                    latency,
+                },
+            );
+        let dimensions = dimensions.collect();
+        CongestionUnaware::new(&network_file::AstraNetworkFile { dimensions }, quirks)
+    }
+
+    fn ps(network: &CongestionUnaware, a: u32, b: u32, bytes: u64) -> u64 {
+        network.delay((Npu(a), Npu(b)), BufferShare::whole(bytes)).0
+    }
+
+    fn ns(network: &CongestionUnaware, a: u32, b: u32) -> u64 {
+        ps(network, a, b, 1 << 20) / 1000
+    }
+
+    #[test]
+    fn the_original_s_own_anchors() {
+        // 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. Three hops, one, two of 500 ns.
+        for (shape, expected) in [
+            (DimensionShape::Ring, 21_031),
+            (DimensionShape::FullyConnected, 20_031),
+            (DimensionShape::Switch, 20_531),
+        ] {
+            let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
+            assert_eq!(ns(&network, 1, 4), expected);
+        }
+        // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest
+        // dimension that differs counts: from 0 to 63 that is the ring.
+        let stack = network(&STACK, QuirkSet::ALL);
+        assert_eq!(ns(&stack, 0, 1), 4_932);
+        assert_eq!(ns(&stack, 0, 2), 10_265);
+        assert_eq!(ns(&stack, 0, 16), 23_531);
+        assert_eq!(ns(&stack, 0, 63), 4_932);
+    }
+
+    const STACK: [(DimensionShape, u32, f64, f64); 3] = [
+        (DimensionShape::Ring, 2, 200.0, 50.0),
+        (DimensionShape::FullyConnected, 8, 100.0, 500.0),
+        (DimensionShape::Switch, 4, 50.0, 2000.0),
+    ];
+
+    #[test]
+    fn all_dimensions_count_where_that_is_corrected() {
+        let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
+        // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest, 50 GB/s of 2^30: 19,531.25 ns.
+        assert_eq!(ns(&stack, 0, 63), 24_081);
+        // Along one dimension as before.
+        assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
+        assert_eq!(ns(&stack, 5, 5), 0);
+    }
+
+    #[test]
+    fn links_units_and_rounding_where_they_are_corrected() {
+        let with = |quirk| network(&STACK, QuirkSet::ALL.without(quirk));
+        // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes as before.
+        let links = with(Quirk::FullyConnectedLinks);
+        assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
+        // 2^20 B at 200 B/ns: 5,242.88 + 50 ns.
+        assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
+        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves go away from zero.
+        assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);
+    }
+}

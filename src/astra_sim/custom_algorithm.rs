@@ -1,0 +1,99 @@
+//! Custom algorithms as ASTRA-sim defines them: a trace for each position of the group.
+//!
+//! Rank r of the group plays `PREFIX.p.et`, where p is its index among the group's ranks *in ascending order*; a peer
+//! a in it is the a-th rank of the group *in the order of the group file*. All nodes whose dependencies are complete
+//! are issued at once, in order of their ids: there are no lanes. A compute node lasts as recorded, at least 1 ns;
+//! sizes are those of the algorithm, and the size of the collective does not matter. The collective is complete at a
+//! rank when all of its nodes are.
+
+use crate::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
+use crate::graph::{DependencyPolicy, Graph, NodeKind};
+use crate::trace::scan::NodeView;
+use crate::trace::{Op, TraceError};
+use crate::units::Span;
+use std::collections::BTreeMap;
+
+/// Durations of the compute nodes of an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptTiming {
+    /// As in ASTRA-sim: whole microseconds, or 1 ns; delays are ignored.
+    AstraSim,
+    /// As recorded.
+    Recorded,
+}
+
+impl ScriptTiming {
+    /// Converts a node to a script's.
+    fn edit(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+        match self {
+            Self::AstraSim => {
+                (node.delay, node.wait) = (Span::ZERO, Span::ZERO);
+                node.recorded = Span::from_ns(node.micros.saturating_mul(1000).max(1));
+            }
+            Self::Recorded if node.delay > Span::ZERO => {
+                return Err(TraceError::refused(
+                    node.id,
+                    "a delay, and nodes of an algorithm begin when what they wait for is over",
+                    "a compute node that lasts as long in front of it",
+                ));
+            }
+            Self::Recorded => {}
+        }
+        match node.op {
+            Op::Compute { .. } | Op::Host | Op::Message { .. } | Op::NoOp => Ok(()),
+            _ => Err(TraceError::refused(
+                node.id,
+                "an algorithm has compute nodes, sends and receives only",
+                "leave the node out, or name a built-in implementation",
+            )),
+        }
+    }
+}
+
+/// Builds an algorithm from the contents of its traces, those of position 0 first.
+///
+/// # Errors
+///
+/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; with the position whose trace
+/// is at fault.
+pub fn read<C: AsRef<[u8]>>(
+    contents: &[C],
+    lasting: ScriptTiming,
+) -> Result<ScriptedAlgorithm, (u32, TraceError)> {
+    let mut labels: BTreeMap<(i32, u64), u32> = BTreeMap::new();
+    let mut scripts = Vec::new();
+    for (position, contents) in (0..).zip(contents) {
+        let policy = DependencyPolicy::Both;
+        let edit = |node: &mut NodeView<'_>| lasting.edit(node);
+        let read = Graph::read_edited(contents.as_ref(), position, policy, edit);
+        let (graph, binding) = read.map_err(|e| (position, e))?;
+        let mut script = MemberScript::default();
+        for node in graph.nodes() {
+            let part = match graph.kind(node) {
+                NodeKind::Send | NodeKind::Receive => {
+                    let message = &graph.messages()[graph.message_index(node)];
+                    let peer = binding.peers[message.peer as usize];
+                    let bytes = graph.bytes(node);
+                    // A label stands for tag and size, which is all that a receive is matched by.
+                    let next = labels.len() as u32;
+                    let label = *labels.entry((message.tag, bytes)).or_insert(next);
+                    match message.receive {
+                        true => ScriptOp::Receive { from: peer, label },
+                        false => ScriptOp::Send {
+                            to: peer,
+                            bytes,
+                            label,
+                        },
+                    }
+                }
+                NodeKind::Nothing => ScriptOp::Wait(Span::ZERO),
+                _ => ScriptOp::Wait(graph.recorded(node)),
+            };
+            let in_degree = graph.in_degrees()[node.index()];
+            let successors = graph.successors(node).map(|next| next.0);
+            script.push(graph.id(node), part, in_degree, successors);
+        }
+        scripts.push(script);
+    }
+    Ok(ScriptedAlgorithm::new(scripts))
+}

@@ -1,0 +1,160 @@
+//! Cut-through switching of messages over a chain of servers, first come, first served.
+//!
+//! A message of m bytes whose first byte arrives at a server at t begins at b = max(t, free). The server is then
+//! occupied for m / held; the first byte is at the next one after the latency between, where it queues on arrival and
+//! not before. The last byte leaves at max(b + m / rate, the last byte's departure from the previous server plus the
+//! latency between): a server cannot pass on bytes that have not arrived. `held` and `rate` differ where a server is
+//! several links that a single message cannot use at once.
+
+use super::quirks::{self, QuirkSet};
+use crate::ids::Npu;
+use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::units::Time;
+
+/// Position of a message on its route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoutePosition {
+    /// The NPU.
+    pub npu: u32,
+    /// Progress on the route at this NPU, encoded by the routing; 0 at its sender.
+    pub state: u32,
+}
+
+/// A server on a message's route, and the position after it.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerHop {
+    /// NPU of the server, and its index among that NPU's servers.
+    pub server: (u32, u32),
+    /// Bytes per ns by which it is occupied.
+    pub occupied_rate: f64,
+    /// Bytes per ns of a single message.
+    pub rate: f64,
+    /// Latency to the next, ns.
+    pub latency: f64,
+    /// Position after it.
+    pub to: RoutePosition,
+}
+
+/// Routing: the servers that messages pass.
+pub trait ServerRouting {
+    /// Name of the network in reports.
+    const NAME: &'static str;
+
+    /// Returns the next server of a message at `at` for NPU `to`; `None` on arrival.
+    fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
+
+    /// Returns the number of servers of an NPU.
+    fn servers(&self) -> u32;
+}
+
+/// A message in flight.
+#[derive(Clone, Copy, Debug, Default)]
+struct MessageInTransit {
+    bytes: f64,
+    at: RoutePosition,
+    to: u32,
+    /// Time at which its last byte has left the server before and arrives at this one.
+    last: Time,
+}
+
+/// A cut-through network, as the module describes it.
+#[derive(Debug)]
+pub struct AstraCutThrough<W> {
+    routing: W,
+    quirks: QuirkSet,
+    /// Times at which servers are free, by NPU; those of an NPU are allocated when the first message passes there.
+    free: Vec<Box<[Time]>>,
+    /// By op.
+    carried: Vec<MessageInTransit>,
+}
+
+impl<W: ServerRouting> AstraCutThrough<W> {
+    /// Creates a network of `npus` NPUs with the routing `way`.
+    pub(super) fn with_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
+        Self {
+            routing: way,
+            quirks,
+            free: vec![Box::default(); npus as usize],
+            carried: Vec::new(),
+        }
+    }
+
+    /// Handles the arrival of a message's first byte at its next server.
+    fn enter(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let state = &mut self.carried[op as usize];
+        let Some(leg) = self.routing.next_hop(state.at, state.to) else {
+            // A message to oneself passes no server; all others are delivered by the last byte.
+            agenda.schedule(now, NetworkEvent::Delivered(op));
+            return;
+        };
+        let free = &mut self.free[leg.server.0 as usize];
+        if free.is_empty() {
+            *free = vec![Time::ZERO; self.routing.servers() as usize].into();
+        }
+        let free = &mut free[leg.server.1 as usize];
+        let begin = now.max(*free);
+        // Occupied at the rate of all its links, although one message uses the rate of a single one.
+        *free = begin + self.quirks.span(state.bytes / leg.occupied_rate);
+        let latency = self.quirks.span(leg.latency);
+        let passes = self.quirks.span(state.bytes / leg.rate);
+        state.last = state.last.max(begin + passes) + latency;
+        state.at = leg.to;
+        match self.routing.next_hop(state.at, state.to) {
+            None => agenda.schedule(state.last, NetworkEvent::Delivered(op)),
+            Some(_) => agenda.schedule(begin + latency, NetworkEvent::Hop { order: 0, op }),
+        }
+    }
+}
+
+impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
+    const NAME: &'static str = W::NAME;
+    const SHARED: bool = true;
+
+    // Safe answers: no closed form is taken on this network.
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
+    }
+
+    fn close(&mut self, _: PortRange) {}
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let op = message.op as usize;
+        if op >= self.carried.len() {
+            self.carried.resize(op + 1, MessageInTransit::default());
+        }
+        let (Npu(npu), Npu(to)) = message.ends;
+        self.carried[op] = MessageInTransit {
+            bytes: quirks::bytes(message.amount),
+            at: RoutePosition { npu, state: 0 },
+            to,
+            last: now,
+        };
+        self.enter(now, message.op, agenda);
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Hop { op, .. } => self.enter(now, op, agenda),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            _ => unreachable!("messages hop, and are delivered"),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. That
+//! is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) corrected.
+//!
+//! Dimensions are crossed in their order, the innermost first. Along a ring messages take the shorter way, and
+//! upwards where both are equal, over each NPU between; two that are fully connected have a link each way; to and
+//! from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
+
+use super::congestion_unaware::path_rate;
+use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+use super::network_file;
+use super::quirks::QuirkSet;
+use crate::topology::DimensionShape;
+
+/// The cut-through network of links.
+pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
+
+/// One dimension with derived values.
+#[derive(Clone, Copy, Debug)]
+struct LinkDimension {
+    shape: DimensionShape,
+    size: u32,
+    /// Product of the sizes of the dimensions inside.
+    stride: u32,
+    latency: f64,
+    bytes_per_ns: f64,
+    /// Index of the first of an NPU's links along it.
+    first: u32,
+}
+
+impl LinkDimension {
+    fn coordinate(&self, npu: u32) -> u32 {
+        npu / self.stride % self.size
+    }
+
+    /// Returns the number of an NPU's own links: up and down a ring, to each other one, to a switch and from it.
+    fn links(&self) -> u32 {
+        match self.shape {
+            DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
+            DimensionShape::FullyConnected => self.size,
+        }
+    }
+
+    /// Returns the next NPU round the ring from coordinate `x` to `y`, and whether it lies upwards.
+    fn around(&self, x: u32, y: u32) -> (u32, bool) {
+        let n = self.size;
+        let up = if y >= x { y - x } else { n - x + y };
+        match up <= n - up {
+            true => (if x + 1 == n { 0 } else { x + 1 }, true),
+            false => (if x == 0 { n - 1 } else { x - 1 }, false),
+        }
+    }
+}
+
+/// Routing over links. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, where it has taken the
+/// receiver's coordinate.
+#[derive(Debug)]
+pub struct LinkRouting {
+    levels: Vec<LinkDimension>,
+    servers: u32,
+}
+
+impl CutThroughLinks {
+    /// Creates the network of `file`.
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let (mut stride, mut first) = (1, 0);
+        let levels = file.dimensions.iter().map(|dimension| {
+            let level = LinkDimension {
+                shape: dimension.shape,
+                size: dimension.npus,
+                stride,
+                latency: dimension.latency,
+                bytes_per_ns: path_rate(dimension, quirks),
+                first,
+            };
+            stride *= dimension.npus;
+            first += level.links();
+            level
+        });
+        let levels = levels.collect();
+        let way = LinkRouting {
+            levels,
+            servers: first,
+        };
+        Self::with_routing(way, file.npus(), quirks)
+    }
+}
+
+impl ServerRouting for LinkRouting {
+    const NAME: &'static str = "links";
+
+    fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
+        let leg = |level: &LinkDimension, link, npu, state| ServerHop {
+            server: (at.npu, level.first + link),
+            occupied_rate: level.bytes_per_ns,
+            rate: level.bytes_per_ns,
+            latency: level.latency,
+            to: RoutePosition { npu, state },
+        };
+        if let Some(dimension) = at.state.checked_sub(1) {
+            return Some(leg(&self.levels[dimension as usize], 1, at.npu, 0));
+        }
+        let mut levels = self.levels.iter().zip(1..);
+        let (level, number) = levels.find(|(l, _)| l.coordinate(at.npu) != l.coordinate(to))?;
+        let (x, y) = (level.coordinate(at.npu), level.coordinate(to));
+        let moved = |next: u32| at.npu - x * level.stride + next * level.stride;
+        Some(match level.shape {
+            DimensionShape::Switch => leg(level, 0, moved(y), number),
+            DimensionShape::FullyConnected => leg(level, y, moved(y), 0),
+            DimensionShape::Ring => {
+                let (next, up) = level.around(x, y);
+                leg(level, u32::from(!up), moved(next), 0)
+            }
+            DimensionShape::Mesh => unreachable!("network files have none"),
+        })
+    }
+
+    fn servers(&self) -> u32 {
+        self.servers
+    }
+}

@@ -1,0 +1,123 @@
+//! The congestion-unaware network with ports: an NPU sends into a dimension through one port, and receives from it
+//! through another, message by message. That is [`Quirk::FreePorts`] corrected.
+//!
+//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a message goes
+//! from its sender's port in the lowest dimension in which its ends differ to its receiver's port there; without, it
+//! crosses each dimension in which they differ, through the ports of the NPUs between. With
+//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1 messages'
+//! bytes in the time of one, but a message is no faster for it.
+
+use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+use super::network_file;
+use super::quirks::{Quirk, QuirkSet};
+use crate::topology::DimensionShape;
+
+/// The network of ports.
+pub type CutThroughPorts = AstraCutThrough<PortRouting>;
+
+/// One dimension with derived values.
+#[derive(Clone, Copy, Debug)]
+struct PortDimension {
+    shape: DimensionShape,
+    size: u32,
+    /// Product of the sizes of the dimensions inside.
+    stride: u32,
+    latency: f64,
+    /// Bytes per ns, of a port and of a message.
+    port: f64,
+    rate: f64,
+}
+
+impl PortDimension {
+    fn coordinate(&self, npu: u32) -> u32 {
+        npu / self.stride % self.size
+    }
+}
+
+/// Routing over ports. State 2d of a message is before it leaves into dimension d or a later one, 2d + 1 before it
+/// enters an NPU from d.
+#[derive(Debug)]
+pub struct PortRouting {
+    levels: Vec<PortDimension>,
+    only_first: bool,
+}
+
+impl CutThroughPorts {
+    /// Creates the network of `file`.
+    pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
+        let mut stride = 1;
+        let levels = file.dimensions.iter().map(|dimension| {
+            let rate = quirks.bytes_per_ns(dimension.bandwidth);
+            let links = quirks.has(Quirk::FullyConnectedLinks)
+                && dimension.shape == DimensionShape::FullyConnected;
+            let level = PortDimension {
+                shape: dimension.shape,
+                size: dimension.npus,
+                stride,
+                latency: dimension.latency,
+                port: if links {
+                    rate * f64::from(dimension.npus - 1)
+                } else {
+                    rate
+                },
+                rate,
+            };
+            stride *= dimension.npus;
+            level
+        });
+        let levels: Vec<PortDimension> = levels.collect();
+        let only_first = quirks.has(Quirk::FirstDimension);
+        Self::with_routing(PortRouting { levels, only_first }, file.npus(), quirks)
+    }
+}
+
+impl ServerRouting for PortRouting {
+    const NAME: &'static str = "ports";
+
+    fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
+        let (npu, enters) = (at.npu, at.state % 2 == 1);
+        let from = (at.state / 2) as usize;
+        let differ = |level: &&PortDimension| level.coordinate(npu) != level.coordinate(to);
+        let dimension = match enters {
+            true => from,
+            false => {
+                from + self.levels[from..]
+                    .iter()
+                    .position(|level| differ(&level))?
+            }
+        };
+        let level = &self.levels[dimension];
+        let state = 2 * dimension as u32;
+        if enters {
+            return Some(ServerHop {
+                server: (npu, state + 1),
+                occupied_rate: level.port,
+                rate: level.rate,
+                latency: 0.0,
+                to: RoutePosition {
+                    npu,
+                    state: state + 2,
+                },
+            });
+        }
+        let (x, y) = (level.coordinate(npu), level.coordinate(to));
+        let next = match self.only_first {
+            true => to,
+            false => npu - x * level.stride + y * level.stride,
+        };
+        Some(ServerHop {
+            server: (npu, state),
+            occupied_rate: level.port,
+            rate: level.rate,
+            latency: f64::from(level.shape.hops(level.size, x, y)) * level.latency,
+            to: RoutePosition {
+                npu: next,
+                state: state + 1,
+            },
+        })
+    }
+
+    fn servers(&self) -> u32 {
+        2 * self.levels.len() as u32
+    }
+}

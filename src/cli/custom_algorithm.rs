@@ -1,0 +1,87 @@
+//! `--custom`: collectives whose algorithm is a trace for each member.
+
+use crate::collective::CustomCollective;
+use crate::files::OutputSet;
+use crate::job::CustomFiles;
+use crate::trace::CollectiveKind;
+use crate::trace::file::discover;
+use crate::workload::Workload;
+use serde_json::{Value, json};
+
+/// Tells `outputs` which files `custom` is read from.
+pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
+    for file in discover(&custom.prefix).unwrap_or_default() {
+        outputs.reads(&file.path);
+    }
+}
+
+/// Returns a description of `custom` for reports.
+pub fn json(custom: &CustomFiles) -> Value {
+    let prefix = custom.prefix.display().to_string();
+    json!({"kind": custom.kind.to_string(), "prefix": prefix})
+}
+
+/// Parses `KIND=PREFIX`.
+pub fn parse(text: &str) -> Result<CustomFiles, String> {
+    let (name, prefix) = text
+        .split_once('=')
+        .filter(|(_, prefix)| !prefix.is_empty())
+        .ok_or("expected KIND=PREFIX, for example all-reduce=ring8")?;
+    let wanted = name.replace('_', "-");
+    let mut all = CollectiveKind::ALL.iter();
+    let Some((kind, _, _)) = all.find(|(_, name, _)| *name == wanted) else {
+        let all: Vec<_> = CollectiveKind::ALL.iter().map(|(_, n, _)| *n).collect();
+        return Err(format!(
+            "`{name}` is no collective; one of {}",
+            all.join(", ")
+        ));
+    };
+    Ok(CustomFiles {
+        kind: *kind,
+        prefix: prefix.into(),
+    })
+}
+
+/// Refuses two algorithms for one kind.
+pub fn check(args: &[CustomFiles]) -> Result<(), String> {
+    for (i, arg) in args.iter().enumerate() {
+        if args[..i].iter().any(|other| other.kind == arg.kind) {
+            return Err(format!(
+                "--custom {0}=… is given twice\n  try: one algorithm for {0}",
+                arg.kind
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns notes about algorithms that no collective of `workload` uses.
+pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
+    let fits = |custom: &CustomCollective| {
+        workload.instances().iter().any(|instance| {
+            let graph = workload.graph(instance);
+            graph.calls().iter().any(|call| {
+                let group = instance.groups[call.group as usize];
+                let members = workload.groups()[group.index()].members.len() as u32;
+                // Where only some dimensions take part, the number of members depends on the machine.
+                let parted = graph.group_slots()[call.group as usize]
+                    .dimensions
+                    .is_some();
+                match parted {
+                    true => custom.kind == call.kind && custom.scripts.positions() <= members,
+                    false => custom.applies_to(call.kind, members),
+                }
+            })
+        })
+    };
+    let idle = all.iter().filter(|custom| !fits(custom));
+    let idle = idle.map(|custom| {
+        format!(
+            "--custom {}={} is of no use here: no {0} of the job has {} members",
+            custom.kind,
+            custom.name,
+            custom.scripts.positions()
+        )
+    });
+    idle.collect()
+}

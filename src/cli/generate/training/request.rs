@@ -1,0 +1,89 @@
+//! What arguments ask for: a model and its plan, on a machine if there is one.
+
+use super::TrainingArgs;
+use crate::config::nearest;
+use crate::generate::{GenerateError, ParallelismPlan, TrainingPattern};
+use crate::machine::Machine;
+use crate::model::{Model, ModelError};
+use std::error::Error;
+
+/// What is asked for.
+pub struct TrainingRequest {
+    /// The model and its plan; its capacity is that of the machine's NPUs if it has none of its own.
+    pub training: TrainingPattern,
+    /// What people call it.
+    pub name: String,
+    /// The plan's own capacity.
+    pub capacity: Option<u64>,
+    /// Where its plan comes from.
+    pub origin: PlanSource,
+}
+
+/// The text of a plan's file and its name, if it has one.
+pub struct PlanSource(pub(super) Option<[String; 2]>);
+
+impl PlanSource {
+    /// A refusal of the plan by key and line, where the file has what is refused.
+    pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
+        let file = self.0.as_ref();
+        match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
+            Some(error) => error.into(),
+            None => error.into(),
+        }
+    }
+}
+
+impl TrainingArgs {
+    /// What is asked for, on `machine` if there is one.
+    pub fn asked(
+        &self,
+        machine: Option<&Machine>,
+        patterns: &[String],
+    ) -> Result<TrainingRequest, Box<dyn Error>> {
+        let name = self.model.as_deref().unwrap_or_default();
+        let model = match self.tokens {
+            Some(tokens) => Model::with_sequence(name, tokens),
+            None => Model::named(name),
+        };
+        let model = model.map_err(|error| -> Box<dyn Error> {
+            let near = nearest(name, patterns.iter().map(String::as_str));
+            match (&error, near) {
+                (ModelError::Unknown { .. }, Some(near)) => format!(
+                    "{error}\n  or the pattern `{near}`, as in `chakram generate {near} --help`"
+                )
+                .into(),
+                _ => error.into(),
+            }
+        })?;
+        let (mut plan, origin) = self.plan.plan()?;
+        let capacity = plan.capacity;
+        if let Some(machine) = machine {
+            let classes = machine.classes().iter();
+            let least = classes.map(|class| class.memory.capacity.0).min();
+            plan.capacity = capacity.or(least);
+        }
+        if !plan.place.is_empty() {
+            if self.run.map.is_some() {
+                return Err(
+                    "--map and place both say where ranks sit\n  try: one of the two".into(),
+                );
+            }
+            if let Some(machine) = machine {
+                let dimensions = machine.topology().dimensions().iter();
+                let dimensions: Vec<_> = dimensions.map(|d| (&d.name[..], d.size)).collect();
+                plan.place_on(&dimensions)
+                    .map_err(|error| origin.with_source(error))?;
+            }
+        }
+        let name = format!(
+            "{}, tp {} x dp {} x pp {}",
+            model.name, plan.tensor, plan.data, plan.pipeline
+        );
+        Ok(TrainingRequest {
+            training: TrainingPattern { model, plan },
+            name,
+            capacity,
+            origin,
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! What operators do, in a few words.
+
+use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
+
+/// What the operator computes is called in files.
+pub(super) fn op(work: &OperatorKind) -> &'static str {
+    match work {
+        OperatorKind::Linear { .. } => "linear",
+        OperatorKind::Attention { .. } => "attention",
+        OperatorKind::Norm { .. } => "norm",
+        OperatorKind::Activation { .. } => "activation",
+        OperatorKind::Residual { .. } => "residual",
+        OperatorKind::Embedding { .. } => "embedding",
+        OperatorKind::Loss { .. } => "loss",
+        OperatorKind::Convolution { .. } => "convolution",
+        OperatorKind::Pool { .. } => "pool",
+        OperatorKind::EmbeddingBag { .. } => "embedding_bag",
+        OperatorKind::Interaction { .. } => "interaction",
+    }
+}
+
+/// The name of `cut` in files.
+pub(super) fn cut(cut: TensorSplit) -> &'static str {
+    match cut {
+        TensorSplit::Replicated => "whole",
+        TensorSplit::ColumnParallel => "outputs",
+        TensorSplit::RowParallel => "inputs",
+        TensorSplit::InsideRegion => "between",
+    }
+}
+
+/// The name of `function` in files.
+pub(super) fn function(function: ActivationFunction) -> &'static str {
+    let found = ActivationFunction::ALL
+        .iter()
+        .find(|(known, _)| *known == function);
+    found.map_or("", |(_, name)| name)
+}
+
+/// Sizes: `linear 1024 x 1600 x 4800, bias`.
+pub(super) fn sizes(work: &OperatorKind) -> String {
+    let optional = |there: bool, word: &'static str| if there { word } else { "" };
+    let rest = match *work {
+        OperatorKind::Linear {
+            rows,
+            inputs,
+            outputs,
+            bias,
+            tied,
+        } => {
+            let (bias, tied) = (optional(bias, ", bias"), optional(tied, ", tied"));
+            format!("{rows} x {inputs} x {outputs}{bias}{tied}")
+        }
+        OperatorKind::Attention {
+            heads,
+            kv_heads,
+            width,
+            causal,
+            dropout,
+            ..
+        } => {
+            let shared = match kv_heads == heads {
+                true => String::new(),
+                false => format!(" over {kv_heads}"),
+            };
+            let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
+            format!("{heads} heads{shared} x {width}{causal}{dropout}")
+        }
+        OperatorKind::Norm { rows, width, bias } => {
+            format!("{rows} x {width}{}", optional(bias, ", bias"))
+        }
+        OperatorKind::Activation {
+            function: name,
+            rows,
+            width,
+            gated,
+        } => {
+            let gated = optional(gated, ", gated");
+            return format!("{} {rows} x {width}{gated}", function(name));
+        }
+        OperatorKind::Residual {
+            rows,
+            width,
+            dropout,
+        } => format!("{rows} x {width}{}", optional(dropout, ", dropout")),
+        OperatorKind::Embedding {
+            vocabulary,
+            width,
+            tokens,
+        } => format!("{tokens} of {vocabulary} x {width}"),
+        OperatorKind::Loss { rows, classes } => format!("{rows} x {classes}"),
+        OperatorKind::Convolution {
+            inputs,
+            outputs,
+            size,
+            kernel,
+            stride,
+            padding,
+            groups,
+            bias,
+        } => {
+            let window = window(size, kernel, stride, padding);
+            let groups = match groups {
+                1 => String::new(),
+                _ => format!(", {groups} groups"),
+            };
+            format!(
+                "{inputs} to {outputs}, {window}{groups}{}",
+                optional(bias, ", bias")
+            )
+        }
+        OperatorKind::Pool {
+            channels,
+            size,
+            kernel,
+            stride,
+            padding,
+        } => format!("{channels}, {}", window(size, kernel, stride, padding)),
+        OperatorKind::EmbeddingBag {
+            rows,
+            width,
+            lookups,
+        } => format!("{lookups} of {rows} x {width}"),
+        OperatorKind::Interaction { vectors, width } => format!("{vectors} x {width}"),
+    };
+    format!("{} {rest}", op(work).replace('_', " "))
+}
+
+/// `7x7 on 224x224, stride 2, padding 3`.
+fn window([h, w]: [u64; 2], [kh, kw]: [u64; 2], stride: u64, padding: u64) -> String {
+    let mut text = format!("{kh}x{kw} on {h}x{w}");
+    if stride != 1 {
+        text += &format!(", stride {stride}");
+    }
+    if padding != 0 {
+        text += &format!(", padding {padding}");
+    }
+    text
+}

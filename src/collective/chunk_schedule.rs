@@ -1,0 +1,131 @@
+//! The chunk schedule of a collective: the path of its chunks from stage to stage.
+//!
+//! A collective is split into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
+//! equally long and differ in the order in which they visit the phases and in the size of their chunks. So chunks of
+//! one route are of one size, and if all are, and visit the phases in one order, there is one route.
+//!
+//! A chunk may have to wait before a stage. At a *gate* chunks pass in an order that is fixed for the whole
+//! collective, the same at every member: members that each decided by themselves could hold a phase that another's
+//! partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
+
+/// A chunk enters a stage of its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageEntry {
+    /// Number of the chunk.
+    pub chunk: u32,
+    /// Index of the stage in its route.
+    pub stage: u16,
+}
+
+/// The order in which chunks enter the stages of each phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionOrder {
+    /// For each phase of the group, all passages through it.
+    pub order: Vec<Vec<StageEntry>>,
+    /// Number of a member's chunks in each phase at once; at least 1.
+    pub capacity: Vec<u32>,
+}
+
+/// Schedule of the chunks of a collective through their stages.
+#[derive(Clone, Debug)]
+pub struct ChunkSchedule<S> {
+    stages: Vec<S>,
+    length: usize,
+    route_of: Vec<u32>,
+    chunks: u32,
+    strands: u32,
+    gates: Option<AdmissionOrder>,
+}
+
+impl<S: Copy> ChunkSchedule<S> {
+    /// `chunks` that all pass through `stages`.
+    pub fn uniform(stages: Vec<S>, chunks: u32) -> Self {
+        Self {
+            length: stages.len(),
+            stages,
+            route_of: Vec::new(),
+            chunks,
+            strands: 1,
+            gates: None,
+        }
+    }
+
+    /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
+    /// `length`.
+    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
+        // Routes are stored back to back, all of `length` stages.
+        debug_assert!(length == 0 || stages.len().is_multiple_of(length));
+        Self {
+            stages,
+            length,
+            chunks: route_of.len() as u32,
+            route_of,
+            strands: 1,
+            gates: None,
+        }
+    }
+
+    /// The same with chunks that pass `gates`.
+    pub fn with_gates(self, gates: AdmissionOrder) -> Self {
+        Self {
+            gates: Some(gates),
+            ..self
+        }
+    }
+
+    /// The same with chunks that are in as many strands at once in some of their stages.
+    pub fn with_strands(self, strands: u32) -> Self {
+        Self { strands, ..self }
+    }
+
+    /// Maximum number of strands that a chunk is in at once.
+    #[inline]
+    pub fn strands(&self) -> u32 {
+        self.strands
+    }
+
+    /// Number of chunks.
+    #[inline]
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of stages of each chunk.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The stages of all routes, one after another.
+    pub fn stages(&self) -> &[S] {
+        &self.stages
+    }
+
+    /// The route of `chunk`.
+    #[inline]
+    pub fn route(&self, chunk: u32) -> usize {
+        match self.route_of.is_empty() {
+            true => 0,
+            false => self.route_of[chunk as usize] as usize,
+        }
+    }
+
+    /// Returns true if all chunks pass through the same stages.
+    #[inline]
+    pub fn is_uniform(&self) -> bool {
+        self.route_of.is_empty()
+    }
+
+    /// Stage `number` of `chunk`; none beyond the last.
+    #[inline]
+    pub fn stage(&self, chunk: u32, number: u16) -> Option<&S> {
+        let number = usize::from(number);
+        (number < self.length).then(|| &self.stages[self.route(chunk) * self.length + number])
+    }
+
+    /// The gates, if chunks pass any.
+    #[inline]
+    pub fn gates(&self) -> Option<&AdmissionOrder> {
+        self.gates.as_ref()
+    }
+}

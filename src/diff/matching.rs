@@ -1,0 +1,211 @@
+//! Matching of the nodes of two traces.
+//!
+//! Evidence is used from strong to weak: nodes with the same surroundings, transitively; with the same
+//! predecessors or successors, transitively; with the same vicinity; neighbours of pairs; nodes that an
+//! alignment in program order puts side by side; and at last nodes of different content with the same
+//! neighbours. Nothing is searched twice, and no step is more than linear except for sorting, so traces without
+//! anything in common take no longer.
+//!
+//! Large traces that are nearly identical are mostly paired by ids first, which takes one look at each node.
+
+use super::color_refinement::ColorRefinement;
+use super::equal_labels::unique;
+use super::side::{ComparedTrace, EdgeDirection};
+use super::{align, labels, propagate, residual, same_ids};
+
+/// Partner of each node in the other trace.
+#[derive(Clone, Debug)]
+pub struct NodeMatching {
+    partner: [Vec<u32>; 2],
+    free: usize,
+}
+
+/// Absent partner.
+const NOBODY: u32 = u32::MAX;
+
+/// Label of each node of both traces.
+pub(super) type NodeHashes = [Vec<u64>; 2];
+
+impl NodeMatching {
+    pub(super) fn new(counts: [usize; 2]) -> Self {
+        Self {
+            partner: counts.map(|count| vec![NOBODY; count]),
+            free: counts[0].min(counts[1]),
+        }
+    }
+
+    /// Returns the partner of a node of the first trace (0) or the second (1).
+    #[inline]
+    pub fn of(&self, which: usize, node: u32) -> Option<u32> {
+        let partner = self.partner[which][node as usize];
+        (partner != NOBODY).then_some(partner)
+    }
+
+    /// Iterates over the nodes of a trace without a partner, ascending.
+    pub fn unmatched(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
+        let partners = self.partner[which].iter().enumerate();
+        partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
+    }
+
+    /// Returns the number of nodes of a trace.
+    pub(super) fn count(&self, which: usize) -> u32 {
+        self.partner[which].len() as u32
+    }
+
+    pub(super) fn set(&mut self, first: u32, second: u32) {
+        debug_assert!(self.of(0, first).is_none() && self.of(1, second).is_none());
+        self.partner[0][first as usize] = second;
+        self.partner[1][second as usize] = first;
+        self.free -= 1;
+    }
+
+    /// Returns whether no further pair is possible.
+    pub(super) fn complete(&self) -> bool {
+        self.free == 0
+    }
+}
+
+/// Number of nodes in each trace from which on both are processed in parallel.
+pub(super) const MANY: usize = 1 << 14;
+
+/// Returns both results, computed in parallel if there is `much` to do.
+pub(super) fn run_both<T: Send>(
+    much: bool,
+    first: impl FnOnce() -> T,
+    second: impl FnOnce() -> T + Send,
+) -> [T; 2] {
+    if !much {
+        return [first(), second()];
+    }
+    std::thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        let second = second.join();
+        [
+            first,
+            second.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        ]
+    })
+}
+
+/// Applies `work` to both traces, in parallel if they have many nodes.
+pub(super) fn both<T: Send>(
+    sides: &[ComparedTrace<'_>; 2],
+    work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
+) -> [T; 2] {
+    let [a, b] = sides;
+    let many = a.len().min(b.len()) >= MANY;
+    run_both(many, || work(a), || work(b))
+}
+
+/// Matches the nodes. Nearly identical traces of at least `many` nodes are matched by ids first.
+pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
+    let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
+    if sides[0].len().min(sides[1].len()) >= many && same_ids::pair(sides, &mut pairs) {
+        by_neighbours(sides, &mut pairs);
+    }
+    refine(sides, &mut pairs, LabelKind::Key, labels::whole);
+    for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
+        by_surroundings(sides, &mut pairs, base);
+    }
+    if !pairs.complete() {
+        unique(
+            &mut pairs,
+            &both(sides, |side| labels::of_all(side.outline, labels::name)),
+        );
+    }
+    by_neighbours(sides, &mut pairs);
+    pairs
+}
+
+/// Kind of label that a side caches for each node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelKind {
+    /// Whole record.
+    Content,
+    /// Name, type, lane and peers.
+    Key,
+    /// Name and type.
+    Kind,
+}
+
+impl LabelKind {
+    pub fn of<'s>(self, side: &'s ComparedTrace<'_>) -> &'s [u64] {
+        match self {
+            Self::Content => side.content(),
+            Self::Key => side.key(),
+            Self::Kind => side.kind(),
+        }
+    }
+}
+
+/// Pairs nodes with the same surroundings, far or near. Callers begin with labels of whole records, which
+/// distinguish a node from a new one before it that does the same.
+fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
+    refine(sides, pairs, base, |side, base| {
+        labels::ancestry(side, base, EdgeDirection::Predecessors)
+    });
+    refine(sides, pairs, base, |side, base| {
+        labels::ancestry(side, base, EdgeDirection::Successors)
+    });
+    // A wider vicinity is stronger evidence, so it goes first.
+    for steps in [3, 1, 0] {
+        if !pairs.complete() {
+            let labels = both(sides, |side| labels::vicinity(side, base.of(side), steps));
+            unique(pairs, &labels);
+        }
+    }
+}
+
+/// Pairs nodes with equal `label`; of several, those that finer labels leave together.
+fn refine(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+    base: LabelKind,
+    label: fn(&ComparedTrace<'_>, &[u64]) -> Vec<u64>,
+) {
+    if pairs.complete() {
+        return;
+    }
+    let labels = both(sides, |side| label(side, base.of(side)));
+    let Some(mut classes) = ColorRefinement::new(sides, pairs, &labels) else {
+        return;
+    };
+    let finer: [fn(&ComparedTrace<'_>) -> Vec<u64>; 6] = [
+        |side| labels::whole(side, side.content()),
+        |side| labels::ancestry(side, side.content(), EdgeDirection::Predecessors),
+        |side| labels::ancestry(side, side.content(), EdgeDirection::Successors),
+        |side| labels::vicinity(side, side.content(), 1),
+        |side| labels::vicinity(side, side.key(), 2),
+        |side| side.content().to_vec(),
+    ];
+    for finer in finer {
+        if classes.is_tied() {
+            classes.split(&both(sides, finer));
+        }
+    }
+    classes.pair_in_order();
+}
+
+/// Pairs neighbours of pairs, and nodes between pairs in program order.
+fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+    use propagate::{AmbiguityPolicy, propagate};
+    const ROUNDS: usize = 3;
+    for _ in 0..ROUNDS {
+        if pairs.complete() {
+            return;
+        }
+        let before = pairs.free;
+        // Unambiguous neighbours first; the alignment then puts the others in order.
+        propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
+        align::align(sides, pairs);
+        propagate(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);
+        propagate(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
+        propagate(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
+        residual::alone(sides, pairs);
+        // Without progress another round would repeat this one.
+        if pairs.free == before {
+            return;
+        }
+    }
+}

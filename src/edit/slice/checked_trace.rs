@@ -1,0 +1,140 @@
+//! A trace that can be replayed, with its program order and its times.
+
+use crate::graph::captured_timeline::{CapturedTimeline, NONE, NodeTiming};
+use crate::graph::cycle::short_cycle;
+use crate::graph::raw_trace::{RawDependency, RawTrace};
+use crate::trace::TraceError;
+use crate::trace::encoder::MessageEncoder;
+use crate::trace::rewrite::{AttributeEdit, RecordEdit};
+use crate::trace::wire::FrameCursor;
+use crate::units::{Span, Time};
+
+/// An outline without faults.
+#[derive(Debug)]
+pub struct CheckedTrace<'a> {
+    pub outline: RawTrace<'a>,
+    /// Whether control dependencies close a cycle, so that none of them holds.
+    pub cyclic: bool,
+    /// All nodes in program order.
+    pub order: Vec<u32>,
+    /// Start of each node if the rank runs by itself.
+    pub starts: Vec<Span>,
+}
+
+impl<'a> CheckedTrace<'a> {
+    /// Reads a trace. Fails on what a replay would refuse.
+    pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut outline = RawTrace::read(contents);
+        if !outline.faults.is_empty() {
+            return Err(outline.faults.swap_remove(0).error);
+        }
+        if outline.metadata.captured.is_some()
+            && let Some(first) = FrameCursor::new(contents).next_record()?
+        {
+            // The record is to say something else, so it must come apart.
+            let attributes = [("captured_ns", AttributeEdit::Remove)];
+            let edit = RecordEdit {
+                attributes: &attributes,
+                ..RecordEdit::default()
+            };
+            edit.apply(first, &mut MessageEncoder::default())?;
+        }
+        check(&outline)?;
+        let rows = |cyclic| outline.successors(|node, dep| holds(node, dep, cyclic));
+        let (mut next, mut cyclic) = (rows(false), false);
+        let mut order = next.order();
+        if order.len() < outline.nodes.len() {
+            (next, cyclic) = (rows(true), true);
+            order = next.order();
+        }
+        if order.len() < outline.nodes.len() {
+            let stuck = next.stuck(&order);
+            let cycle = short_cycle(&next, |node| stuck[node as usize]);
+            return Err(refuse_cycle(&outline, &cycle));
+        }
+        // The rank runs by itself, and lanes hold nobody up.
+        let run = CapturedTimeline::new(&next, 0, |node| {
+            let view = &outline.nodes[node as usize].view;
+            NodeTiming {
+                delay: view.delay,
+                length: view.lasted(),
+                lane: NONE,
+                settles: false,
+            }
+        });
+        Ok(Self {
+            starts: run
+                .start
+                .into_iter()
+                .map(|at| at.since(Time::ZERO))
+                .collect(),
+            outline,
+            cyclic,
+            order,
+        })
+    }
+
+    /// The dependencies of node `i` that hold.
+    pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
+        let cyclic = self.cyclic;
+        let deps = self.outline.deps(i).iter().copied();
+        deps.filter(move |dep| holds(i, dep, cyclic))
+    }
+}
+
+/// Whether a dependency makes its node wait.
+fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
+    let control = dep.control && (cyclic || dep.node == node);
+    dep.node != RawDependency::MISSING && !control
+}
+
+fn check(outline: &RawTrace<'_>) -> Result<(), TraceError> {
+    let twice = outline
+        .nodes
+        .windows(2)
+        .find(|pair| pair[0].view.id == pair[1].view.id);
+    if let Some([_, second]) = twice {
+        return Err(TraceError::refused(
+            second.view.id,
+            "a second node with this id",
+            "ids are unique within one file; the producer is at fault",
+        )
+        .in_record(second.record.number, second.record.offset));
+    }
+    for i in outline.all() {
+        let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::MISSING;
+        if let Some(dep) = outline.deps(i).iter().find(lost) {
+            let item = &outline.nodes[i as usize];
+            return Err(TraceError::refused(
+                item.view.id,
+                format!(
+                    "it waits for the data of node {}, which does not exist",
+                    dep.id
+                ),
+                "the trace is incomplete; capture or convert it anew",
+            )
+            .in_record(item.record.number, item.record.offset));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_cycle(outline: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
+    const SHOWN: usize = 6;
+    let id = |&i: &u32| outline.nodes[i as usize].view.id;
+    let ids: Vec<String> = cycle
+        .iter()
+        .take(SHOWN)
+        .map(|i| id(i).to_string())
+        .collect();
+    let more = if cycle.len() > SHOWN { ", …" } else { "" };
+    TraceError::refused(
+        cycle.first().map_or(0, id),
+        format!(
+            "data dependencies close a cycle of {} nodes: {}{more}",
+            cycle.len(),
+            ids.join(", ")
+        ),
+        "capture or convert the trace anew",
+    )
+}

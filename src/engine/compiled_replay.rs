@@ -1,0 +1,201 @@
+//! A replay that is settled and has not begun: to run, and to report from.
+
+use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
+use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
+use crate::collective::{
+    AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
+};
+use crate::group::GroupExtent;
+use crate::ids::{GroupId, NodeIndex, Npu, Rank};
+use crate::machine::Machine;
+use crate::network::{
+    ContentionFreeNetwork, LinkNetwork, NetworkBackend, NetworkKind, PortNetwork,
+};
+use crate::report::Observer;
+use crate::trace::CollectiveKind;
+use crate::workload::Workload;
+
+/// A group as the replay used it.
+#[derive(Clone, Debug)]
+pub struct GroupView<'a> {
+    /// The workload's group.
+    pub id: GroupId,
+    /// The machine's dimensions that take part, as a mask, if not all.
+    pub dimensions: Option<u32>,
+    /// The members.
+    pub members: &'a [Rank],
+    /// How many of them have a trace.
+    pub present: u32,
+    /// Where they lie.
+    pub extent: &'a GroupExtent,
+}
+
+/// How `machine` carries out collectives for which there is no `custom` algorithm.
+fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBackend<'a> {
+    NativeBackend {
+        algorithms: machine.algorithms(),
+        topology: machine.topology(),
+        pipeline: machine.pipeline(),
+        custom,
+        players: ScriptExecutor::default(),
+    }
+}
+
+/// Everything that was settled before the run, to run from and to report from.
+#[derive(Debug)]
+pub struct CompiledReplay<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) machine: &'a Machine,
+    pub(super) plan: ReplayPlan,
+    pub(super) stepwise: bool,
+    pub(super) comm: CommTiming,
+    network: NetworkKind,
+    custom: Vec<CustomCollective>,
+    /// [`CollectiveBackend::IN_ORDER`] of the manner that it was prepared for.
+    in_order: bool,
+    describer: AlgorithmDescriber,
+}
+
+impl<'a> CompiledReplay<'a> {
+    /// Places ranks, prices nodes and matches collectives and messages.
+    ///
+    /// Refuses what cannot run: more ranks than NPUs, ranks that disagree on the collectives of a
+    /// group, messages without a partner, memory that does not exist or hold, and communication that is
+    /// to last as recorded where nothing was.
+    pub fn new(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &ReplayOptions,
+    ) -> Result<Self, ReplayRefusal> {
+        Self::with_backend(
+            workload,
+            machine,
+            options,
+            &native(machine, &options.custom),
+        )
+    }
+
+    /// As [`Self::new`], for collectives that are carried out in another manner; to be run with it.
+    pub fn with_backend<M: CollectiveBackend>(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &ReplayOptions,
+        manner: &M,
+    ) -> Result<Self, ReplayRefusal> {
+        Ok(Self {
+            workload,
+            machine,
+            plan: ReplayPlan::new(workload, machine, options, manner)?,
+            stepwise: options.stepwise,
+            comm: options.comm,
+            network: options.network.unwrap_or(machine.network()),
+            custom: options.custom.clone(),
+            in_order: M::IN_ORDER,
+            describer: manner.describer(),
+        })
+    }
+
+    /// What the replay rests on.
+    pub fn basis(&self) -> PricingCoverage {
+        self.plan.basis
+    }
+
+    /// How durations of collectives and messages are found.
+    pub fn comm(&self) -> CommTiming {
+        self.comm
+    }
+
+    /// The model of the network that [`Self::run`] takes.
+    pub fn network(&self) -> NetworkKind {
+        self.network
+    }
+
+    /// The groups, as [`CollectiveRecord::group`](crate::report::CollectiveRecord::group) numbers them.
+    pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
+        self.plan.groups.iter().map(|group| GroupView {
+            id: group.id,
+            dimensions: group.dimensions,
+            members: &group.members,
+            present: group.present,
+            extent: &group.extent,
+        })
+    }
+
+    /// What people call the algorithms of a collective of a group with a buffer of `bytes`.
+    pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
+        let topology = self.machine.topology();
+        self.describer.say(kind, group.extent, topology, bytes)
+    }
+
+    /// The NPU on which `rank` sits.
+    pub fn npu(&self, rank: Rank) -> Npu {
+        self.plan.npu_of[rank.index()]
+    }
+
+    /// The group behind a collective node of the instance numbered `instance`.
+    pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
+        let of = &self.workload.instances()[instance as usize];
+        let call = self.workload.graph(of).call(node);
+        self.plan.instances[instance as usize].slots[call.group as usize].group
+    }
+
+    /// The number that a send and its receive share; `None` when the other end has no trace.
+    pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload.instances()[instance as usize];
+        let message = self.workload.graph(of).message_index(node);
+        let pair = self.plan.instances[instance as usize].pairs[message];
+        (pair != NONE).then_some(pair)
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &'a Machine {
+        self.machine
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &'a Workload {
+        self.workload
+    }
+
+    /// Runs to the end, watched by `observer`.
+    pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
+        // The loop is compiled once for all that come this way: a virtual call for what an observer is told.
+        let outcome = self.run_inline::<dyn Observer>(&mut observer)?;
+        Ok((outcome, observer))
+    }
+
+    /// As [`Self::run`], with the loop compiled for this observer: for those of every report.
+    pub(crate) fn run_inline<O: Observer + ?Sized>(
+        &self,
+        observer: &mut O,
+    ) -> Result<ReplayOutcome, ReplayError> {
+        let topology = self.machine.topology();
+        let manner = &mut native(self.machine, &self.custom);
+        match self.network {
+            NetworkKind::ContentionFree => {
+                self.run_with_backend(observer, ContentionFreeNetwork::new(topology), manner)
+            }
+            NetworkKind::Ports => {
+                self.run_with_backend(observer, PortNetwork::new(topology), manner)
+            }
+            NetworkKind::Links => {
+                self.run_with_backend(observer, LinkNetwork::new(topology), manner)
+            }
+        }
+    }
+
+    /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
+    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
+        &self,
+        observer: &mut O,
+        network: N,
+        manner: &mut M,
+    ) -> Result<ReplayOutcome, ReplayError> {
+        assert_eq!(
+            self.in_order,
+            M::IN_ORDER,
+            "another manner than it was prepared for"
+        );
+        Engine::new(self, observer, network, manner).run()
+    }
+}

@@ -1,0 +1,112 @@
+//! Members that run one stage of a collective in different directions or trees.
+//!
+//! Where NPUs take the queues or the trees of a dimension in turn, members that carried out different numbers of
+//! collectives before go opposite ways round a ring, or sit in different trees. A message then has a receiver only if
+//! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
+//! requests are kept until the queue slot of their receiver is known.
+
+use super::Engine;
+use super::collective_run::OUTSIDE;
+use crate::collective::CollectiveBackend;
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+
+/// A message or rendezvous request, as its sender numbers it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnsortedMessage {
+    /// Cell of the sender.
+    pub from: u32,
+    pub stage: u16,
+    /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
+    /// the sender counts them.
+    pub number: u32,
+    pub asking: bool,
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+    /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
+    /// receives from the sender, or is not enrolled, in which case it is kept.
+    pub(super) fn number_for_receiver(
+        &mut self,
+        id: u32,
+        to: u32,
+        message: UnsortedMessage,
+    ) -> Option<u32> {
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut()?;
+        if progress.cells[to as usize].stage == OUTSIDE {
+            progress.unsorted.entry(to).or_default().push(message);
+            return None;
+        }
+        self.receiver_number(id, to, message)
+    }
+
+    /// Converts the number where both ends are enrolled.
+    fn receiver_number(&mut self, id: u32, to: u32, message: UnsortedMessage) -> Option<u32> {
+        let UnsortedMessage {
+            from,
+            stage,
+            number,
+            asking,
+        } = message;
+        let run = &self.runs[id as usize];
+        let progress = run.progress.as_ref()?;
+        let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
+        let manner = &*self.backend;
+        // Members in one direction and tree number their messages alike.
+        if manner.slot_class(turn(from)) == manner.slot_class(turn(to)) {
+            return Some(number);
+        }
+        let group = &self.plan.groups[run.group as usize];
+        let course = self.schedules.get(run.course_at(run.position(to)));
+        let of = *course.stage(run.chunk_in(course, to), stage)?;
+        let ends = (run.position(from), run.position(to));
+        let seat = manner.line_position(&group.extent, &of, ends.1, run.root)?;
+        let index = group.extent.phases[manner.phase(&of)].index(ends.0);
+        let found = match asking {
+            false => manner.steps_before_receive(&of, turn(to), seat, index, number),
+            true => manner.requested_step(&of, turn(to), seat, index, number),
+        };
+        if found.is_none() {
+            let progress = self.runs[id as usize].progress.as_mut()?;
+            progress.crossing.get_or_insert(ends);
+        }
+        found
+    }
+
+    /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
+    pub(super) fn number_deferred(&mut self, id: u32, cell: u32) {
+        let run = &mut self.runs[id as usize];
+        let (position, length) = (run.position(cell), run.length);
+        let Some(progress) = run.progress.as_mut() else {
+            return;
+        };
+        let first = *progress.first.get_or_insert(position);
+        let other = (cell - position + first) as usize * length;
+        let ways = |cell: usize| progress.turns[cell..][..length].iter();
+        let ways = ways(cell as usize * length).zip(ways(other));
+        let mut ways = ways.map(|(own, other)| {
+            (
+                self.backend.slot_class(*own),
+                self.backend.slot_class(*other),
+            )
+        });
+        progress.mixed |= ways.any(|(own, other)| own != other);
+        for early in progress.unsorted.remove(&cell).unwrap_or_default() {
+            let stage = early.stage;
+            let Some(number) = self.receiver_number(id, cell, early) else {
+                continue;
+            };
+            let run = &mut self.runs[id as usize];
+            let progress = run.progress.as_mut().expect("it has begun");
+            // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
+            match early.asking {
+                true => progress.defer(cell, stage, number + 1, true),
+                false if number == 0 => {
+                    progress.waiting[cell as usize * length + stage as usize] += 1;
+                }
+                false => progress.defer(cell, stage, number, false),
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Launch order: the order in which the collectives of a group take their lanes.
+//!
+//! Members of a group have to start its collectives in one order, or two of them could each hold a lane that the
+//! other's partner needs. The first in program order is launched as soon as any member is ready for it. A later one
+//! may go first, to overlap what is still being computed, but only when every member is ready for it: on a member
+//! that is not, it may depend on the one that it would overtake. So a launched collective never waits for one that is
+//! not, and what runs in program order never deadlocks here.
+//!
+//! A group whose collectives share a lane with anything else *gathers*: each of its collectives is launched only when
+//! every member is ready, and then all members queue for their lanes at once. Lanes therefore see the collectives of
+//! all such groups in one order, and a collective that holds a lane waits for none that queues behind it.
+
+use super::plan::{GroupPlan, NONE};
+use std::collections::BTreeMap;
+
+/// Launch order of a group and its collectives in flight.
+#[derive(Debug)]
+pub(super) struct LaunchOrder {
+    /// Per collective: its place in the order, or [`NONE`] before it is launched.
+    turn_of: Vec<u32>,
+    /// Launched collectives in their order.
+    order: Vec<u32>,
+    /// Per collective: present members that are not ready for it.
+    unready: Vec<u32>,
+    /// Per collective: its run, or [`NONE`].
+    pub run_of: Vec<u32>,
+    /// Present members.
+    present: u32,
+    /// Whether collectives are launched only when every member is ready.
+    gathers: bool,
+    /// First collective in program order that is not launched.
+    first: u32,
+    /// Next place in the order, by member.
+    next: Vec<u32>,
+    /// Nodes of ready members whose place has not come, by member and collective.
+    parked: BTreeMap<(u32, u32), u32>,
+    /// Members whose place may have come, the lowest last.
+    due: Vec<u32>,
+}
+
+impl LaunchOrder {
+    pub fn new(plan: &GroupPlan) -> Self {
+        let (calls, members) = (plan.calls.len(), plan.members.len());
+        Self::of(calls, members, plan.present, plan.launches_together)
+    }
+
+    fn of(calls: usize, members: usize, present: u32, gathers: bool) -> Self {
+        Self {
+            turn_of: vec![NONE; calls],
+            order: Vec::new(),
+            unready: vec![present; calls],
+            run_of: vec![NONE; calls],
+            present,
+            gathers,
+            first: 0,
+            next: vec![0; members],
+            parked: BTreeMap::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Numbers the next collective that `member` issues, where collectives are matched in issue order.
+    #[inline]
+    pub fn issued(&mut self, member: u32) -> u32 {
+        let next = &mut self.next[member as usize];
+        let sequence = *next;
+        *next += 1;
+        if sequence as usize >= self.run_of.len() {
+            self.run_of.push(NONE);
+        }
+        sequence
+    }
+
+    /// Makes room for a collective that is numbered in program order although members wait for no launch order.
+    #[inline]
+    pub fn numbered(&mut self, sequence: u32) -> u32 {
+        if sequence as usize >= self.run_of.len() {
+            self.run_of.resize(sequence as usize + 1, NONE);
+        }
+        sequence
+    }
+
+    /// Marks `member` ready for collective `sequence` with `node`. Returns whether it may start; if not, the node is
+    /// parked until [`Self::next_parked`] returns it.
+    #[inline]
+    pub fn ready(&mut self, member: u32, sequence: u32, node: u32) -> bool {
+        let unready = &mut self.unready[sequence as usize];
+        *unready -= 1;
+        let everyone = *unready == 0;
+        // The first in program order cannot depend on a later one, so a single ready member suffices.
+        let first = sequence == self.first && !self.gathers;
+        if self.turn_of[sequence as usize] == NONE && (everyone || first) {
+            self.grant(sequence);
+        }
+        if self.turn_of[sequence as usize] == self.next[member as usize] {
+            self.next[member as usize] += 1;
+            self.due.push(member);
+            return true;
+        }
+        self.parked.insert((member, sequence), node);
+        false
+    }
+
+    /// Launches `sequence`, and then those that became first in program order and have a ready member.
+    fn grant(&mut self, sequence: u32) {
+        self.turn_of[sequence as usize] = self.order.len() as u32;
+        self.order.push(sequence);
+        while let Some(turn) = self.turn_of.get_mut(self.first as usize) {
+            if *turn == NONE {
+                if self.gathers || self.unready[self.first as usize] == self.present {
+                    break;
+                }
+                *turn = self.order.len() as u32;
+                self.order.push(self.first);
+            }
+            self.first += 1;
+        }
+        if !self.parked.is_empty() {
+            // Lowest last, because `next_parked` pops from the end.
+            self.due.extend((0..self.next.len() as u32).rev());
+        }
+    }
+
+    /// Returns a parked node whose place has come, with its member.
+    #[inline]
+    pub fn next_parked(&mut self) -> Option<(u32, u32)> {
+        if self.parked.is_empty() {
+            self.due.clear();
+            return None;
+        }
+        while let Some(&member) = self.due.last() {
+            let next = &mut self.next[member as usize];
+            let sequence = self.order.get(*next as usize);
+            if let Some(node) = sequence.and_then(|&s| self.parked.remove(&(member, s))) {
+                *next += 1;
+                return Some((member, node));
+            }
+            self.due.pop();
+        }
+        None
+    }
+
+    /// Returns the collective that `member`, which is ready for `sequence`, has to start before it, if there is one.
+    pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
+        let next = self.next[member as usize];
+        let turn = self.turn_of[sequence as usize];
+        if turn < next || (turn == NONE && self.gathers) {
+            return None;
+        }
+        let before = self.order.get(next as usize).copied().unwrap_or(self.first);
+        (before != sequence).then_some(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_in_program_order_goes_when_anyone_is_ready() {
+        let mut turns = LaunchOrder::of(2, 2, 2, false);
+        // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
+        assert!(!turns.ready(0, 1, 70));
+        assert_eq!(
+            (turns.next_parked(), turns.blocked_by(0, 1)),
+            (None, Some(0))
+        );
+        // It does; then both go in program order.
+        assert!(turns.ready(1, 0, 80));
+        assert_eq!(turns.next_parked(), None);
+        assert!(turns.ready(0, 0, 71));
+        assert_eq!(turns.next_parked(), Some((0, 70)));
+        assert!(turns.ready(1, 1, 81));
+    }
+
+    #[test]
+    fn one_that_all_are_ready_for_goes_first() {
+        let mut turns = LaunchOrder::of(2, 2, 2, false);
+        assert!(!turns.ready(0, 1, 70));
+        assert!(turns.ready(1, 1, 81));
+        assert_eq!(turns.next_parked(), Some((0, 70)));
+        assert!(turns.ready(1, 0, 80));
+        assert!(turns.ready(0, 0, 71));
+        assert_eq!(turns.blocked_by(0, 0), None);
+    }
+
+    #[test]
+    fn a_group_that_gathers_lets_all_members_go_at_once() {
+        let mut turns = LaunchOrder::of(2, 3, 3, true);
+        assert!(!turns.ready(0, 0, 70));
+        assert!(!turns.ready(2, 0, 90));
+        assert_eq!((turns.next_parked(), turns.blocked_by(0, 0)), (None, None));
+        assert!(turns.ready(1, 0, 80));
+        assert_eq!(turns.next_parked(), Some((0, 70)));
+        assert_eq!(turns.next_parked(), Some((2, 90)));
+        assert_eq!(turns.next_parked(), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Loads and stores beyond the NPU: the loop's side of the remote memory.
+//!
+//! Where they share ports with messages, an access announces itself at its port from its beginning until its last
+//! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
+//! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
+
+use super::event::{Event, EventClass};
+use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal, key};
+use crate::collective::CollectiveBackend;
+use crate::ids::{NodeIndex, Npu};
+use crate::machine::Machine;
+use crate::memory::{MOST_CHUNKS, PortRequest, RemoteMemoryAccess, RemoteMemoryModel};
+use crate::network::{NetworkBackend, NetworkKind, ServerId};
+use crate::report::Observer;
+use crate::units::Time;
+
+/// Hint for accesses with too many chunks.
+pub(super) const FEWER: &str =
+    "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
+
+/// Returns an explanation if an access of `bytes` would use ports shared with messages in more chunks than can be
+/// simulated.
+pub(super) fn too_many_chunks(
+    machine: &Machine,
+    options: &ReplayOptions,
+    bytes: u64,
+) -> Option<String> {
+    let model = options.network.unwrap_or(machine.network());
+    if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
+        return None;
+    }
+    let npus = machine.topology().npus();
+    let chunks = machine.remote()?.chunks(bytes, npus)?;
+    (chunks > MOST_CHUNKS).then(|| {
+        format!(
+            "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
+        )
+    })
+}
+
+/// Returns the port that a load or store of `npu` uses.
+fn port(npu: Npu, dimension: usize, store: bool) -> ServerId {
+    match store {
+        true => ServerId::sending(npu, dimension),
+        false => ServerId::receiving(npu, dimension),
+    }
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+    /// Starts a load or store beyond the NPU.
+    pub(super) fn start_remote_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let graph = self.instances[instance as usize].graph;
+        let access = RemoteMemoryAccess {
+            npu: self.plan.instances[instance as usize].npu,
+            bytes: graph.bytes(node),
+            store: graph.stores(node),
+            in_switch: graph.in_switch(node).is_some(),
+            token: key(instance, node),
+        };
+        if let Some(dimension) = self.attached_dimension {
+            let place = port(access.npu, dimension, access.store);
+            self.approached_ports.push(place);
+        }
+        let remote = self.remote.as_mut();
+        let remote = remote.expect("the plan refused machines without");
+        if let Some(end) = remote.begin(now, access) {
+            self.complete_at(end, instance, node);
+        }
+    }
+
+    /// Announces the accesses that began, and materializes collectives that had reserved their ports.
+    pub(super) fn announce_accesses(&mut self, now: Time) {
+        let mut reaching = std::mem::take(&mut self.approached_ports);
+        for place in reaching.drain(..) {
+            let Some(servers) = self.network.attachments() else {
+                continue;
+            };
+            servers.expect(place);
+            if let Some(id) = servers.claimed(place) {
+                self.materialize(now, id);
+            }
+        }
+        self.approached_ports = reaching;
+    }
+
+    /// Submits chunks of loads and stores to their ports.
+    fn submit_chunks(&mut self, now: Time) {
+        let Some((remote, dimension)) = self.remote.as_mut().zip(self.attached_dimension) else {
+            return;
+        };
+        let network = &mut self.network;
+        let serve = |turn: PortRequest| {
+            let place = port(turn.npu, dimension, turn.store);
+            let Some(servers) = network.attachments() else {
+                return now;
+            };
+            match turn.last {
+                // The last chunk ends the announcement at the port.
+                true => servers.receive(now, place, turn.span),
+                false => servers.serve(now, place, turn.span),
+            }
+        };
+        let ends = &mut self.ends;
+        remote.pass(now, serve, |end| ends.push(end));
+        self.end_accesses();
+    }
+
+    /// Schedules the completions of loads and stores.
+    fn end_accesses(&mut self) {
+        let mut ends = std::mem::take(&mut self.ends);
+        for end in ends.drain(..) {
+            let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
+            self.complete_at(end.at, instance, node);
+        }
+        self.ends = ends;
+    }
+
+    /// Shares the links of the remote memory anew, if accesses began or ended at this instant and no event of it is
+    /// left. Returns whether it did.
+    #[inline]
+    pub(super) fn settle_memory(&mut self, now: Time) -> bool {
+        let unsettled = self
+            .remote
+            .as_ref()
+            .is_some_and(RemoteMemoryModel::is_unsettled);
+        if !unsettled || self.agenda.has(now) {
+            return false;
+        }
+        self.submit_chunks(now);
+        let Some(remote) = &mut self.remote else {
+            return false;
+        };
+        if remote.is_full() {
+            let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
+            self.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
+        }
+        // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
+        if let Some((at, settlement)) = remote.settle(now) {
+            let event = Event::new(EventClass::Memory, 0, settlement);
+            self.agenda.push(at, event);
+        }
+        true
+    }
+
+    /// Ends accesses that have streamed, unless a later settlement has replaced `settlement`.
+    pub(super) fn memory_event(&mut self, now: Time, settlement: u32) {
+        let ends = &mut self.ends;
+        if let Some(remote) = &mut self.remote {
+            remote.handle_settlement(now, settlement, |end| ends.push(end));
+        }
+        self.end_accesses();
+    }
+}

@@ -1,0 +1,163 @@
+//! Deadlock diagnosis in insertion order, where matches follow the order of issue.
+
+use super::InstanceNode;
+use crate::collective::CollectiveBackend;
+use crate::engine::collective_run::{OUTSIDE, StepwiseProgress};
+use crate::engine::plan::{NONE, group_text};
+use crate::engine::{Engine, ReplayRefusal, matching};
+use crate::graph::Graph;
+use crate::ids::NodeIndex;
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+    /// Describes a message that waits for its other half.
+    pub(super) fn wait_in_channel(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
+        let graph = self.instances[instance as usize].graph;
+        let index = graph.message_index(node);
+        let message = &graph.messages()[index];
+        let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
+        let channel = self.plan.instances[instance as usize].pairs[index];
+        let other = self.plan.instance_of[peer.index()];
+        let half = self.plan.instances.get(other as usize).and_then(|plan| {
+            let messages = self.instances[other as usize].graph.messages();
+            let halves = messages.iter().zip(&plan.pairs);
+            let mut halves =
+                halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            // Matching follows issue order, so the half that is missing is the first incomplete one.
+            let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
+            Some((other, half.0.node))
+        });
+        let what = match half {
+            Some(half) => format!(", {}", self.state(half)),
+            None => ", which has none left".to_owned(),
+        };
+        let (bytes, tag) = (graph.bytes(node), message.tag);
+        let text = match message.receive {
+            true => format!("{bytes} bytes from rank {peer} with tag {tag}{what}"),
+            false => format!("rank {peer} to take {bytes} bytes with tag {tag}{what}"),
+        };
+        (text, half)
+    }
+
+    /// Describes an issued collective: the members that are missing, or its waiting chunks.
+    pub(super) fn wait_in_run(
+        &self,
+        (instance, node): InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
+        let call = self.instances[instance as usize].graph.call(node);
+        let slot = self.plan.instances[instance as usize].slots[call.group as usize];
+        let group = &self.plan.groups[slot.group as usize];
+        let mut runs = self.runs.iter().filter(|run| {
+            run.group == slot.group
+                && run.progress.is_some()
+                && run.nodes.get(slot.member as usize) == Some(&node.0)
+        });
+        let Some(run) = runs.next() else {
+            return ("an event that never came".to_owned(), None);
+        };
+        let missing = group.members.iter().zip(&run.nodes);
+        let missing: Vec<_> = missing.filter(|(_, node)| **node == NONE).collect();
+        if let Some((rank, _)) = missing.first() {
+            let other = self.plan.instance_of[rank.index()];
+            // The first collective of the group that the member has not completed is in the way.
+            let calls = self.instances[other as usize].graph.calls().iter();
+            let slots = &self.plan.instances[other as usize].slots;
+            let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
+            let next = calls.find(|call| !self.is_complete((other, call.node)));
+            let vertex = next.map(|call| (other, call.node));
+            let state = match vertex {
+                Some(vertex) => self.state(vertex),
+                None => format!("rank {rank} has no further collective of this group"),
+            };
+            let text = format!(
+                "{} of {} members of its group (collective {} in the order of issue); {state}",
+                missing.len(),
+                group.members.len(),
+                run.sequence
+            );
+            return (text, vertex);
+        }
+        let stages = self.schedules.get(run.schedule).stages();
+        let scripted = stages.iter().any(|stage| self.backend.is_scripted(stage));
+        if scripted {
+            let text =
+                "its algorithm, which waits for a message of its own at this rank".to_owned();
+            return (text, None);
+        }
+        let position = group.extent.position_of[slot.member as usize];
+        if let Some((from, to)) = run.progress.as_ref().and_then(|p| p.crossing) {
+            let rank = |at: u32| group.members[group.extent.member_at[at as usize] as usize];
+            let text = format!(
+                "messages that go another way: rank {} sends to rank {}, which listens to others. The \
+                 queues and trees of a dimension are taken in turn, the second half of several queues goes \
+                 backward round a ring, and the members have issued different numbers of collectives before",
+                rank(from),
+                rank(to)
+            );
+            return (text, None);
+        }
+        let done = run
+            .progress
+            .as_ref()
+            .map_or(0, |p| p.done[position as usize]);
+        let behind = self.behind_in_queue(run.progress.as_ref(), position, group.members.len());
+        let text = format!(
+            "its chunks, of which {done} of {} are done here{behind}; all members are there, but their \
+             NPUs have taken chunks from their queues in different orders",
+            run.chunks
+        );
+        (text, None)
+    }
+
+    /// Formats the number of a member's chunks that wait in queues.
+    fn behind_in_queue(
+        &self,
+        progress: Option<&StepwiseProgress>,
+        position: u32,
+        members: usize,
+    ) -> String {
+        let cells = progress.map_or(&[][..], |progress| &progress.cells);
+        // Cells of a member are `members` apart, chunk by chunk.
+        let own = cells.iter().skip(position as usize).step_by(members.max(1));
+        let own = own.filter(|cell| cell.stage != OUTSIDE);
+        let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| match cell.begun {
+            true => (begun + 1, waiting),
+            false => (begun, waiting + 1),
+        });
+        format!(", {begun} are in a stage or done and {waiting} wait in a queue")
+    }
+
+    /// Returns a refusal if members issued different collectives under one number.
+    pub(in crate::engine) fn disagreement(&self) -> Option<ReplayRefusal> {
+        let disagreement = self.disagreement?;
+        let (group, sequence) = (disagreement.group, disagreement.sequence);
+        let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
+        let own = &self.workload.instances()[instance as usize];
+        let graph = self.workload.graph(own);
+        let theirs = self.plan.instance_of[rank.index()];
+        let their_graph = self.instances[theirs as usize].graph;
+        let say = |rank, graph: &Graph, node: NodeIndex| {
+            format!(
+                "{} is {} of {} bytes",
+                matching::describe(rank, graph, node),
+                graph.call(node).kind,
+                graph.bytes(node)
+            )
+        };
+        let group = group_text(&self.plan.groups[group as usize]);
+        Some(ReplayRefusal::new(
+            format!(
+                "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
+                 {group}: {}, but {}",
+                say(rank, their_graph, other),
+                say(own.rank, graph, node)
+            ),
+            "members of a group must issue the same collectives in the same order, or nobody's messages \
+             match; look for a trace of another job or step, or add dependencies that fix the order",
+        ))
+    }
+}

@@ -1,0 +1,396 @@
+//! Layouts of results over the members of a tensor group where operators have degrees of their own, and the inputs of
+//! each operator.
+//!
+//! The sharding of an operator follows from the first of these that applies:
+//!
+//! 1. the degrees that the plan has for it;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are members;
+//! 3. with sequence parallelism, shards of its tokens, if these divide;
+//! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
+//!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
+//!    inside a sharded region).
+//!
+//! Inputs whose layout does not fit are redistributed before the operator
+//! ([`moves`](crate::generate::sharding::moves)).
+//!
+//! The skip path around a branch carries the last residual sum. In a layer that does not begin with a norm or an
+//! activation, these stand behind sums (BERT, ResNet) and their output takes the skip path; else they are part of the
+//! branch (GPT-2, Llama). An embedding's tables stand side by side until a sum takes them all, those of bags until an
+//! interaction does. Residuals give each of their inputs its gradient, redistributed by itself.
+//!
+//! Results are tracked in fractions: an operator that needs the first token alone, as a classifier behind a
+//! transformer, receives all tokens where these are sharded. Norms over the channels of images take the samples and
+//! rows that a member has, like BatchNorm without synchronized statistics.
+
+use super::layer::LoweringContext;
+use super::shard::rows;
+use super::shard_spec::{ShardSpec, columns};
+use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
+use crate::generate::sharding::{
+    MeshAxis, OperatorAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
+};
+use crate::generate::{GenerateError, refused};
+use crate::model::{LayerOperator, ModelLayer, OperatorKind, TensorSplit};
+
+/// A result on its way from operator to operator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ShardedActivation {
+    pub layout: ShardLayout,
+    /// Members that differ in this digit have terms of it that are still to be summed.
+    pub partial_over: Option<MeshAxis>,
+    /// Numbers of a sample, those of all members together.
+    pub elements: u64,
+    /// Columns of it: channels of an image.
+    pub columns: u64,
+    pub image: bool,
+    /// The operator of the same layer that it is from.
+    pub produced_by: Option<usize>,
+}
+
+/// An input of an operator: the layout in which it arrives, and the one that the operator needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OperatorInput {
+    pub from: ShardedActivation,
+    pub need: ShardLayout,
+}
+
+/// An operator with its sharding.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ShardedOperator<'l> {
+    pub operator: &'l LayerOperator,
+    pub cutting: ShardSpec,
+    /// None where samples come in, or numbers of tokens.
+    pub inputs: Vec<OperatorInput>,
+    /// Rows that windows reach, for an image sharded by rows.
+    pub windows: Option<OperatorSharding>,
+}
+
+/// A layer's operators with their shardings, and the layout of its output.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LayerDataflow<'l> {
+    pub steps: Vec<ShardedOperator<'l>>,
+    pub end: ShardedActivation,
+}
+
+/// Results in flight through a layer.
+struct DataflowCursor {
+    main: Option<ShardedActivation>,
+    around: Option<ShardedActivation>,
+    /// Results beside the chain until one operator takes them all: tables of an input.
+    side: Vec<ShardedActivation>,
+    /// True if norms and activations stand behind residuals, so that their output takes the skip path around the next
+    /// branch.
+    behind: bool,
+}
+
+/// Follows results through layers.
+pub(super) struct DataflowTracer<'p> {
+    pub operators: &'p [OperatorDegrees],
+    pub members: u32,
+    pub samples: u64,
+    pub sequence: bool,
+}
+
+impl<'p> DataflowTracer<'p> {
+    pub fn new(plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
+        Self {
+            operators: &plan.operators,
+            members: plan.tensor,
+            samples: context.sizes.samples,
+            sequence: context.sequence,
+        }
+    }
+
+    /// Traces `layer` given the output of the layer `before` it.
+    pub fn layer<'l>(
+        &self,
+        layer: &'l ModelLayer,
+        before: Option<ShardedActivation>,
+    ) -> Result<LayerDataflow<'l>, GenerateError> {
+        let mut way = DataflowCursor {
+            main: before,
+            around: before,
+            side: Vec::new(),
+            behind: !layer.operators.first().is_some_and(is_pre_norm),
+        };
+        let mut steps = Vec::with_capacity(layer.operators.len());
+        let mut last = before;
+        for (i, operator) in layer.operators.iter().enumerate() {
+            let stands = if operator.around {
+                way.around
+            } else {
+                way.main
+            };
+            let (cutting, windows) = self.cutting(&layer.name, operator, stands.as_ref())?;
+            let need = cutting.input_layout(&operator.work);
+            let gives = ShardedActivation {
+                layout: cutting.output_layout(),
+                partial_over: cutting.partial_axis(),
+                elements: operator.work.output_elements(),
+                columns: columns(&operator.work),
+                image: match operator.work {
+                    OperatorKind::Convolution { .. } | OperatorKind::Pool { .. } => true,
+                    OperatorKind::Norm { .. }
+                    | OperatorKind::Activation { .. }
+                    | OperatorKind::Residual { .. } => stands.is_some_and(|held| held.image),
+                    _ => false,
+                },
+                produced_by: Some(i),
+            };
+            let inputs = way.pass(operator, need, gives, self.members);
+            steps.push(ShardedOperator {
+                operator,
+                cutting,
+                inputs,
+                windows,
+            });
+            last = Some(gives);
+        }
+        // A layer that ends beside the chain passes the chain's result on.
+        let end = way.main.or(last).map(|held| ShardedActivation {
+            produced_by: None,
+            partial_over: None,
+            ..held
+        });
+        let end = end.ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
+        Ok(LayerDataflow { steps, end })
+    }
+
+    /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
+    fn cutting(
+        &self,
+        layer: &str,
+        operator: &LayerOperator,
+        before: Option<&ShardedActivation>,
+    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
+        let mut own = self.operators.iter().rev();
+        let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
+            return self.by_default(operator, before);
+        };
+        // Channels of an image are normed each by itself.
+        let work = match operator.work {
+            OperatorKind::Norm { rows, width, .. } if before.is_some_and(|held| held.image) => {
+                OperatorKind::Residual {
+                    rows,
+                    width,
+                    dropout: false,
+                }
+            }
+            _ => operator.work.clone(),
+        };
+        let whose = |error: GenerateError| match error {
+            GenerateError::Refused {
+                option,
+                found,
+                expected,
+            } => GenerateError::Refused {
+                option,
+                found,
+                expected: format!("{expected} (operator {} of {layer})", operator.name),
+            },
+            other => other,
+        };
+        let sharding = OperatorSharding::new(&work, self.samples, own.degrees, self.members);
+        let sharding = sharding.map_err(whose)?;
+        let cutting = ShardSpec {
+            samples: sharding.digit(OperatorAxis::B),
+            rows: sharding.digit(OperatorAxis::M),
+            outputs: sharding.digit(OperatorAxis::N),
+            inputs: sharding.digit(OperatorAxis::K),
+        };
+        if let (Some(held), OperatorKind::Linear { .. }) = (before, &operator.work) {
+            let parts = u64::from(cutting.inputs.parts);
+            if held.image && !held.columns.is_multiple_of(parts) {
+                let expected = format!(
+                    "a divisor of the {} channels before operator {} of {layer}",
+                    held.columns, operator.name
+                );
+                return Err(refused("k", parts, expected));
+            }
+        }
+        let windows = (cutting.rows.parts > 1 && work.window_rows() > 0).then_some(sharding);
+        if windows.is_some() && !cutting.shares_windows(&work) {
+            let expected =
+                "1: the padding is as large as what a window of one row of the output reaches";
+            return Err(whose(refused("m", cutting.rows.parts, expected)));
+        }
+        Ok((cutting, windows))
+    }
+
+    fn by_default(
+        &self,
+        operator: &LayerOperator,
+        before: Option<&ShardedActivation>,
+    ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
+        let work = &operator.work;
+        let all = MeshAxis::new(self.members, 1);
+        let mut cutting = ShardSpec::WHOLE;
+        match operator.cut {
+            TensorSplit::ColumnParallel => {
+                super::check::divides(operator, self.members.into())?;
+                cutting.outputs = all;
+                return Ok((cutting, None));
+            }
+            TensorSplit::RowParallel => {
+                super::check::divides(operator, self.members.into())?;
+                cutting.inputs = all;
+                return Ok((cutting, None));
+            }
+            TensorSplit::Replicated | TensorSplit::InsideRegion => {}
+        }
+        let rows = rows(&mut work.clone()).copied();
+        let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
+        if operator.cut == TensorSplit::Replicated
+            && self.sequence
+            && rows.is_some_and(|rows| divides(rows, all))
+        {
+            cutting.rows = all;
+            return Ok((cutting, None));
+        }
+        let Some(before) = before else {
+            return Ok((cutting, None));
+        };
+        let layout = before.layout;
+        cutting.samples = layout.samples;
+        if rows.is_some_and(|rows| divides(rows, layout.rows)) {
+            cutting.rows = layout.rows;
+        }
+        let between = operator.cut == TensorSplit::InsideRegion;
+        let parts = u64::from(layout.columns.parts);
+        let by_itself = match *work {
+            OperatorKind::Activation { width, .. } | OperatorKind::Residual { width, .. } => {
+                width.is_multiple_of(parts)
+            }
+            OperatorKind::Pool { channels, .. } => channels.is_multiple_of(parts),
+            OperatorKind::Norm { width, .. } => before.image && width.is_multiple_of(parts),
+            OperatorKind::Attention {
+                heads, kv_heads, ..
+            } => {
+                super::check::divides(operator, parts)?;
+                heads.is_multiple_of(parts) && kv_heads.is_multiple_of(parts)
+            }
+            // Vocabularies are padded.
+            OperatorKind::Loss { .. } => between,
+            _ => false,
+        };
+        if by_itself {
+            cutting.outputs = layout.columns;
+        }
+        let mut windows = None;
+        if work.window_rows() > 0 && layout.rows.parts > 1 {
+            let degrees = ShardingDegrees {
+                b: 1,
+                m: layout.rows.parts,
+                n: 1,
+                k: 1,
+            };
+            // An image whose windows cannot be shared out by rows is needed whole.
+            let cut = ShardSpec {
+                rows: layout.rows,
+                ..cutting
+            };
+            windows = OperatorSharding::new(work, 1, degrees, layout.rows.parts).ok();
+            windows = windows.filter(|_| cut.shares_windows(work));
+            if windows.is_some() {
+                cutting = cut;
+            }
+        }
+        Ok((cutting, windows))
+    }
+}
+
+impl DataflowCursor {
+    /// Advances past `operator`, and returns its inputs.
+    fn pass(
+        &mut self,
+        operator: &LayerOperator,
+        need: ShardLayout,
+        gives: ShardedActivation,
+        members: u32,
+    ) -> Vec<OperatorInput> {
+        let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
+        // Whether branch and skip path both consume the current result. Tables consume nothing.
+        let table = matches!(operator.work, OperatorKind::Embedding { .. });
+        let fork = self.around == self.main && !table;
+        if operator.around {
+            let input = take(self.around);
+            if fork {
+                summed(&mut self.main, &need, members);
+            }
+            self.around = Some(gives);
+            return input.into_iter().collect();
+        }
+        let inputs = match operator.work {
+            OperatorKind::Embedding { .. } => {
+                // The result of an earlier table waits beside the chain.
+                let own = self.main.take().filter(|held| held.produced_by.is_some());
+                self.side.extend(own);
+                self.around = Some(gives);
+                Vec::new()
+            }
+            OperatorKind::EmbeddingBag { .. } => {
+                self.side.push(gives);
+                return Vec::new();
+            }
+            OperatorKind::Residual { .. } | OperatorKind::Interaction { .. } => {
+                let beside = std::mem::take(&mut self.side);
+                let alone =
+                    beside.is_empty() && matches!(operator.work, OperatorKind::Residual { .. });
+                let around = self.around.filter(|_| alone);
+                let others = merge_alike(beside).into_iter().chain(around);
+                let all = self.main.into_iter().chain(others);
+                all.map(|from| OperatorInput { from, need }).collect()
+            }
+            _ => take(self.main).into_iter().collect(),
+        };
+        if fork {
+            summed(&mut self.around, &need, members);
+        }
+        self.main = Some(gives);
+        if matches!(
+            operator.work,
+            OperatorKind::Residual { .. } | OperatorKind::Embedding { .. }
+        ) || fork && self.behind && is_pre_norm(operator)
+        {
+            self.around = self.main;
+        }
+        inputs
+    }
+}
+
+/// Completes the pending sum of `held` for its second consumer; after a reduce-scatter, in sharded layout.
+fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
+    if let Some(held) = held
+        && let Some(over) = held.partial_over.take()
+        && reduce_scatter_groups(&held.layout, &[over], need, members).is_some()
+    {
+        held.layout = *need;
+    }
+}
+
+/// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
+/// output of the norm behind a sum takes the skip path around the next branch.
+fn is_pre_norm(operator: &LayerOperator) -> bool {
+    matches!(
+        operator.work,
+        OperatorKind::Norm { .. } | OperatorKind::Activation { .. }
+    )
+}
+
+/// Results that lie alike, side by side as one.
+fn merge_alike(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
+    let mut found: Vec<ShardedActivation> = Vec::new();
+    for held in all {
+        let like = |one: &&mut ShardedActivation| {
+            (one.layout, one.partial_over) == (held.layout, held.partial_over)
+        };
+        match found.iter_mut().find(like) {
+            Some(one) => {
+                one.elements = one.elements.saturating_add(held.elements);
+                one.columns = one.columns.saturating_add(held.columns);
+            }
+            None => found.push(held),
+        }
+    }
+    found
+}

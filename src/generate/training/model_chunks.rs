@@ -1,0 +1,156 @@
+//! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
+
+use super::buckets::{BucketAssigner, GradientBucket};
+use super::cost::CostParameters;
+use super::layer::LoweredLayer;
+use crate::generate::plan::ParallelismPlan;
+use crate::generate::schedule::{PassDirection, PipelineSchedule};
+use crate::model::{LayerRole, Model};
+use std::ops::Range;
+
+/// Layers, weights and gradients by part.
+#[derive(Clone, Debug)]
+pub(super) struct ModelChunks {
+    /// First layer of each part, and the end of the last part.
+    starts: Vec<usize>,
+    /// Weights of each layer that a rank has, a copy of tied ones included.
+    weights: Vec<u64>,
+    /// Buckets of gradients, and which of them end in each layer.
+    buckets: Vec<GradientBucket>,
+    ends: Vec<Range<usize>>,
+    /// Bytes that each part sends to the next.
+    boundaries: Vec<u64>,
+    /// Number of weights of which the first and the last stage have copies.
+    tied: Option<u64>,
+}
+
+/// First layer of each part when blocks are distributed evenly; layers before the blocks go with the first part, and
+/// those behind with the last.
+pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
+    let count = model.layers.len();
+    let parts = plan.schedule.chunks() * plan.pipeline;
+    if !plan.stages.is_empty() {
+        let starts = plan.stages.iter().map(|[first, _]| *first as usize);
+        return starts.chain([count]).collect();
+    }
+    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
+        return (0..=count).collect();
+    }
+    let is_block = |layer: &&crate::model::ModelLayer| layer.role == LayerRole::Block;
+    let blocks = model.layers.iter().filter(is_block).count();
+    // Divides exactly: `check` refuses other plans.
+    let each = blocks / parts as usize;
+    let before = model.layers.iter().take_while(|layer| !is_block(layer));
+    let before = before.count();
+    let inner = (1..parts as usize).map(|part| before + part * each);
+    [0].into_iter().chain(inner).chain([count]).collect()
+}
+
+impl ModelChunks {
+    /// Deals out the layers of `model`, each lowered as given.
+    pub fn new(
+        model: &Model,
+        plan: &ParallelismPlan,
+        lowered: &[&LoweredLayer],
+        sizes: CostParameters,
+    ) -> Self {
+        let starts = chunk_starts(model, plan);
+        let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
+        let tied = copied(plan, &starts, lowered);
+        if let Some(tied) = tied {
+            weights[tied.layer] += tied.weights;
+        }
+        let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
+        let filling = BucketAssigner::new(plan, sizes.gradient);
+        for part in starts.windows(2) {
+            let layers = (part[0]..part[1]).rev().map(|layer| {
+                // Numbers of weights are the same for all members.
+                let backward = lowered[layer].program(PassDirection::Backward, 0);
+                let found = backward.found.iter().enumerate();
+                let found = found.map(move |(i, found)| match tied {
+                    Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
+                        [found.weights[0], tied.weights]
+                    }
+                    _ => found.weights,
+                });
+                (layer, weights[layer], found)
+            });
+            for bucket in filling.buckets(layers) {
+                let end: &mut Range<usize> = &mut ends[bucket.layer];
+                if end.end == 0 {
+                    *end = buckets.len()..buckets.len();
+                }
+                end.end += 1;
+                buckets.push(bucket);
+            }
+        }
+        let bytes = sizes.samples.saturating_mul(sizes.number);
+        let inner = &starts[1..starts.len() - 1];
+        let boundaries = inner.iter().map(|next| {
+            let last = next.checked_sub(1).map(|layer| &model.layers[layer]);
+            let out = last.and_then(|layer| layer.operators.last());
+            out.map_or(0, |operator| {
+                operator.work.output_elements().saturating_mul(bytes)
+            })
+        });
+        Self {
+            boundaries: boundaries.collect(),
+            starts,
+            weights,
+            buckets,
+            ends,
+            tied: tied.map(|tied| tied.weights),
+        }
+    }
+
+    /// Layers of `part`.
+    pub fn layers(&self, part: u32) -> Range<usize> {
+        self.starts[part as usize]..self.starts[part as usize + 1]
+    }
+
+    /// Weights of `layer` that a rank has.
+    pub fn weights(&self, layer: usize) -> u64 {
+        self.weights[layer]
+    }
+
+    /// Gradients whose last are found in `layer`, in this order.
+    pub fn buckets(&self, layer: usize) -> &[GradientBucket] {
+        &self.buckets[self.ends[layer].clone()]
+    }
+
+    /// Bytes that part `below` sends to the next.
+    pub fn boundary(&self, below: u32) -> u64 {
+        self.boundaries[below as usize]
+    }
+
+    /// Number of weights of which the first and the last stage have copies.
+    pub fn tied(&self) -> Option<u64> {
+        self.tied
+    }
+}
+
+/// A copy of weights of the first part.
+#[derive(Clone, Copy)]
+struct TiedCopy {
+    layer: usize,
+    /// Number of operators of the layer behind the one that has it.
+    behind: usize,
+    /// Number of weights of a rank.
+    weights: u64,
+}
+
+/// The copy that the last part has.
+fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
+    if plan.pipeline == 1 {
+        return None;
+    }
+    let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);
+    (last..end).find_map(|layer| {
+        let (behind, weights) = lowered[layer].tied?;
+        Some(TiedCopy {
+            layer,
+            behind,
+            weights,
+        })
+    })
+}

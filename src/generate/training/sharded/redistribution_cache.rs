@@ -1,0 +1,118 @@
+//! Cache of redistributions and groups: all members and most layers need the same ones.
+
+use super::ShardedLowering;
+use crate::generate::plan::ParallelGroupKind;
+use crate::generate::sharding::{
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, redistribute, reduce_scatter_groups,
+};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A redistribution, with the groups that take part.
+pub(super) enum GroupRedistribution {
+    Nothing,
+    /// All-gather: a member has 1/of of the whole for it.
+    Gather {
+        family: ParallelGroupKind,
+        of: u64,
+    },
+    /// All-to-all: a member brings 1/share of the whole.
+    Exchange {
+        family: ParallelGroupKind,
+        share: u64,
+    },
+    /// Messages by member, in pieces of 1/of of the whole.
+    Messages {
+        hops: Vec<Vec<MessageEnd>>,
+        of: u64,
+    },
+}
+
+/// One end of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageEnd {
+    pub receive: bool,
+    pub peer: u32,
+    pub pieces: u64,
+}
+
+/// Moves, sums that share their result out, and sums.
+#[derive(Default)]
+pub(super) struct RedistributionCache {
+    moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
+    scatters: BTreeMap<(ShardLayout, MeshAxis, ShardLayout), Option<ParallelGroupKind>>,
+    sums: BTreeMap<MeshAxis, ParallelGroupKind>,
+}
+
+impl ShardedLowering {
+    /// Groups that sum over `digit`.
+    pub(super) fn sums(&mut self, digit: MeshAxis) -> ParallelGroupKind {
+        if let Some(family) = self.known.sums.get(&digit) {
+            return *family;
+        }
+        let family = self.family(&MemberPartition::over(&[digit], self.members()));
+        self.known.sums.insert(digit, family);
+        family
+    }
+
+    /// Groups that reduce-scatter over `over` into layout `need`, if that is possible.
+    pub(super) fn scatters(
+        &mut self,
+        from: &ShardLayout,
+        over: MeshAxis,
+        need: &ShardLayout,
+    ) -> Option<ParallelGroupKind> {
+        let key = (*from, over, *need);
+        if let Some(family) = self.known.scatters.get(&key) {
+            return *family;
+        }
+        let among = reduce_scatter_groups(from, &[over], need, self.members());
+        let family = among.map(|among| self.family(&among));
+        self.known.scatters.insert(key, family);
+        family
+    }
+
+    /// Returns the redistribution from layout `from` to layout `need`.
+    pub(super) fn moves(
+        &mut self,
+        from: &ShardLayout,
+        need: &ShardLayout,
+    ) -> Rc<GroupRedistribution> {
+        let key = (*from, *need);
+        if let Some(carried) = self.known.moves.get(&key) {
+            return Rc::clone(carried);
+        }
+        let members = self.members();
+        let carried = match redistribute(from, need, members) {
+            Redistribution::Nothing => GroupRedistribution::Nothing,
+            Redistribution::AllGather { among, share } => GroupRedistribution::Gather {
+                family: self.family(&among),
+                of: share.saturating_mul(among.size().into()),
+            },
+            Redistribution::AllToAll { among, share } => GroupRedistribution::Exchange {
+                family: self.family(&among),
+                share,
+            },
+            Redistribution::Messages { messages, of } => {
+                let mut hops = vec![Vec::new(); members as usize];
+                for message in messages {
+                    for (member, receive, peer) in [
+                        (message.from, false, message.to),
+                        (message.to, true, message.from),
+                    ] {
+                        let pieces = message.pieces;
+                        hops[member as usize].push(MessageEnd {
+                            receive,
+                            peer,
+                            pieces,
+                        });
+                    }
+                }
+                GroupRedistribution::Messages { hops, of }
+            }
+        };
+        let carried = Rc::new(carried);
+        self.known.moves.insert(key, Rc::clone(&carried));
+        carried
+    }
+}

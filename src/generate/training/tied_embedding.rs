@@ -1,0 +1,46 @@
+//! Weights of an embedding that a product takes as well.
+
+use super::dataflow::ShardedOperator;
+use super::shard_spec::ShardSpec;
+use crate::generate::{GenerateError, refused};
+use crate::model::OperatorKind;
+
+/// The table whose weights others take: the first one of an embedding.
+#[derive(Debug, Default)]
+pub(super) struct TiedEmbedding {
+    table: Option<(String, ShardSpec)>,
+}
+
+impl TiedEmbedding {
+    /// Records the table, and refuses a tied product whose shard of the weights would differ from that of the table.
+    /// Rows of the table, sharded by k, are outputs of the product, sharded by n, and columns, sharded by n, are its
+    /// inputs, sharded by k.
+    pub fn check_operator(
+        &mut self,
+        layer: &str,
+        step: &ShardedOperator<'_>,
+    ) -> Result<(), GenerateError> {
+        let (name, cutting) = (&step.operator.name, step.cutting);
+        match (&step.operator.work, &self.table) {
+            (OperatorKind::Embedding { .. }, None) => {
+                self.table = Some((format!("{layer}/{name}"), cutting));
+                Ok(())
+            }
+            (OperatorKind::Linear { tied: true, .. }, Some((table, of)))
+                if (of.inputs, of.outputs) != (cutting.outputs, cutting.inputs) =>
+            {
+                let found = format!(
+                    "n = {}, k = {}",
+                    cutting.outputs.parts, cutting.inputs.parts
+                );
+                let expected = format!(
+                    "members to have the weights of {layer}/{name} that they have of {table}, which it is tied to: n \
+                     of one is k of the other, here n = {} and k = {} of {table}, and no more than one of both is cut",
+                    of.outputs.parts, of.inputs.parts
+                );
+                Err(refused("operator", found, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What is said of memory.
+
+use super::{MemoryRow, NamedNode, fullest};
+use crate::report::summary::{Report, thousands};
+use crate::trace::{TensorClass, escape};
+use crate::units::{Bytes, Time};
+
+impl MemoryRow {
+    /// ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
+    pub(super) fn moment(&self) -> String {
+        let at = self.at.since(Time::ZERO);
+        match &self.node {
+            Some(NamedNode { id, name }) => {
+                format!("at {at}, when `{}` was issued (node {id})", escape(name))
+            }
+            None => "nothing is allocated".to_owned(),
+        }
+    }
+
+    /// `activations 60.1 GB, weights 20.0 GB`: the classes of the peak, largest first.
+    fn made_of(&self) -> String {
+        let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
+        parts.retain(|(_, bytes)| *bytes > 0);
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let parts = parts.iter();
+        let parts = parts.map(|((_, name), bytes)| format!("{name} {}", Bytes(*bytes)));
+        parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Report {
+    /// Whether the memory of every NPU holds what its rank allocates.
+    pub fn fits(&self) -> bool {
+        self.memory.iter().all(|row| row.fits)
+    }
+
+    /// How many ranks need more memory than their NPUs have.
+    pub fn too_large(&self) -> usize {
+        self.memory.iter().filter(|row| !row.fits).count()
+    }
+
+    /// What does not fit into memory, if anything.
+    pub fn does_not_fit(&self) -> Option<String> {
+        let row = fullest(&self.memory).filter(|row| !row.fits)?;
+        let others = match self.too_large() as u64 - 1 {
+            0 => String::new(),
+            1 => "; nor does that of 1 rank more".to_owned(),
+            n => format!("; nor does that of {} ranks more", thousands(n)),
+        };
+        Some(format!(
+            "does not fit: what rank {} allocates, {} of {} that its NPU has, {}: {}{others}",
+            row.rank,
+            row.peak,
+            row.capacity,
+            row.moment(),
+            row.made_of()
+        ))
+    }
+
+    /// Why peaks may be too small.
+    pub(in crate::report) fn unknown_memory(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let silent = self.rows.len() - self.memory.len();
+        if silent > 0 && !self.memory.is_empty() {
+            warnings.push(format!(
+                "{} ranks do not say what they allocate, and others do: nothing is known of the memory \
+                 that the former need",
+                thousands(silent as u64)
+            ));
+        }
+        let rows = self.memory.iter();
+        let missing: Vec<_> = rows
+            .filter_map(|row| Some((row.rank, row.missing.as_ref()?)))
+            .collect();
+        if let Some((rank, first)) = missing.first() {
+            let bytes = missing.iter().flat_map(|(_, missing)| missing.classes);
+            let NamedNode { id, name } = &first.first;
+            warnings.push(format!(
+                "{} nodes free memory that nothing allocated, {} in all; the first is `{}` (node {id}) of \
+                 rank {rank}; peaks may be too small",
+                thousands(missing.iter().map(|(_, missing)| missing.nodes).sum()),
+                Bytes(bytes.fold(0, u64::saturating_add)),
+                escape(name)
+            ));
+        }
+        warnings
+    }
+}

@@ -1,0 +1,130 @@
+//! Which node changes the memory of its NPU, and whether it was issued at this very instant.
+
+use super::BytesByClass;
+use super::ledger::MemoryLedger;
+use crate::engine::CompiledReplay;
+use crate::graph::Graph;
+use crate::ids::NodeIndex;
+use crate::trace::{MemoryChanges, TensorClass};
+use crate::units::Time;
+
+/// An instant that is over, and what is held after it.
+pub type EndedInstant = (Time, BytesByClass);
+
+/// Follows what each instance allocates and frees.
+#[derive(Debug)]
+pub struct MemoryTracker<'a> {
+    /// One for each instance, or none at all where no node changes memory.
+    instances: Vec<TrackedInstance<'a>>,
+}
+
+#[derive(Debug)]
+struct TrackedInstance<'a> {
+    graph: &'a Graph,
+    books: MemoryLedger,
+    /// Which nodes were issued at the instant of `books`, a bit for each node; and these nodes.
+    fresh: Vec<u64>,
+    issued: Vec<NodeIndex>,
+}
+
+impl<'a> MemoryTracker<'a> {
+    /// Follows all instances of `prepared`.
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let changes = |graph: &Graph| !graph.memory_changes().is_empty();
+        let instances = match workload.graphs().iter().any(changes) {
+            true => workload.instances(),
+            false => &[],
+        };
+        let instances = instances.iter().map(|instance| {
+            let graph = workload.graph(instance);
+            let words = if changes(graph) {
+                graph.len().div_ceil(64)
+            } else {
+                0
+            };
+            TrackedInstance {
+                graph,
+                books: MemoryLedger::default(),
+                fresh: vec![0; words],
+                issued: Vec::new(),
+            }
+        });
+        Self {
+            instances: instances.collect(),
+        }
+    }
+
+    /// `node` is issued. If it changes memory and an earlier instant is thereby over at which its NPU's
+    /// memory changed, that instant is given, and what is held after it.
+    #[inline]
+    pub fn issued(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
+        let of = self.instances.get_mut(instance as usize)?;
+        let changes = *of.graph.memory(node)?;
+        of.issue(now, node, &changes)
+    }
+
+    /// `node` is complete; as [`Self::issued`].
+    #[inline]
+    pub fn completed(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
+        let of = self.instances.get_mut(instance as usize)?;
+        let changes = *of.graph.memory(node)?;
+        of.complete(now, node, &changes)
+    }
+
+    /// Which classes the nodes of an instance ever change.
+    pub fn classes(&self, instance: u32) -> [bool; TensorClass::COUNT] {
+        let changes = self.instances[instance as usize].graph.memory_changes();
+        std::array::from_fn(|i| changes.iter().any(|c| c.allocates[i] | c.frees[i] > 0))
+    }
+
+    /// The graph of each instance and its books.
+    pub(super) fn books(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
+        let instances = self.instances.iter();
+        instances.map(|of| (of.graph, &of.books))
+    }
+
+    /// Ends all instants, and gives those instances whose memory changed at their last.
+    pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
+        let instances = (0..).zip(&mut self.instances);
+        let ends = instances.filter_map(|(i, of)| Some((i, of.books.end()?)));
+        ends.collect()
+    }
+}
+
+impl TrackedInstance<'_> {
+    fn turn(&mut self, now: Time) -> Option<EndedInstant> {
+        if now == self.books.now() {
+            return None;
+        }
+        for node in self.issued.drain(..) {
+            self.fresh[node.index() / 64] &= !(1 << (node.index() % 64));
+        }
+        self.books.turn(now)
+    }
+
+    fn issue(
+        &mut self,
+        now: Time,
+        node: NodeIndex,
+        changes: &MemoryChanges,
+    ) -> Option<EndedInstant> {
+        let over = self.turn(now);
+        self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
+        self.issued.push(node);
+        self.books.allocate(node, &changes.allocates);
+        over
+    }
+
+    fn complete(
+        &mut self,
+        now: Time,
+        node: NodeIndex,
+        changes: &MemoryChanges,
+    ) -> Option<EndedInstant> {
+        let over = self.turn(now);
+        let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
+        self.books.free(node, &changes.frees, fresh);
+        over
+    }
+}

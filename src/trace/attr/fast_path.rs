@@ -1,0 +1,144 @@
+//! Fast path for attributes in the encoding that all known writers use.
+
+use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
+use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
+
+/// Mask of the fields of the `oneof` that have this wire type.
+const fn fields_of(wanted: u32) -> u64 {
+    let (mut fields, mut number) = (0, FIRST_VALUE);
+    while number <= LAST_VALUE {
+        if wire_type(number) == wanted {
+            fields |= 1 << number;
+        }
+        number += 1;
+    }
+    fields
+}
+
+/// Masks of the fields that are varints, and of those that are length-delimited.
+const NUMBERS: u64 = fields_of(0);
+const LENGTHS: u64 = fields_of(2);
+
+impl<'a> AttrView<'a> {
+    /// Takes the next attribute from the fields of a node if it has the usual encoding: a short name followed
+    /// by one value, which is a whole number or short. `None` for anything else, of which nothing is consumed;
+    /// [`Self::scan`] reads that.
+    #[inline(always)]
+    pub fn take_fast(node: &mut WireCursor<'a>) -> Option<Self> {
+        /// The keys of a node's attributes, and of an attribute's name.
+        const ATTRIBUTE: u8 = 10 << 3 | 2;
+        const NAME: u8 = 1 << 3 | 2;
+        let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.rest() else {
+            return None;
+        };
+        let (message, behind) = rest.split_at_checked(usize::from(*length))?;
+        let [NAME, length @ 0..0x80, named @ ..] = message else {
+            return None;
+        };
+        let (name, valued) = named.split_at_checked(usize::from(*length))?;
+        let (key, value) = match valued {
+            [a @ 0..0x80, value @ ..] => (u32::from(*a), value),
+            [a, b @ 0..0x80, value @ ..] => (u32::from(*a & 0x7f) | u32::from(*b) << 7, value),
+            _ => return None,
+        };
+        let number = key >> 3;
+        if number > LAST_VALUE {
+            return None;
+        }
+        let offset = node.offset() + 2;
+        let raw = match key & 7 {
+            0 if NUMBERS >> number & 1 == 1 => {
+                // The varint is read as one word of eight bytes, so what follows the value comes along.
+                let from = rest.get(message.len() - value.len()..)?;
+                WireValue::Varint(whole_varint(value, from)?)
+            }
+            2 if LENGTHS >> number & 1 == 1 => match value {
+                [length @ 0..0x80, bytes @ ..] if usize::from(*length) == bytes.len() => {
+                    WireValue::Bytes(bytes, offset + message.len() - bytes.len())
+                }
+                _ => return None,
+            },
+            _ => return None,
+        };
+        node.skip_to(behind);
+        Some(Self {
+            name,
+            value: Some((number, raw)),
+            message,
+            offset,
+        })
+    }
+}
+
+/// Decodes the varint that is all of `bytes`; `data` begins with them and supplies the rest of a word. `None`
+/// if they are no single varint, are near the end of the data, or exceed eight bytes.
+#[inline(always)]
+fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
+    if let [only @ 0..0x80] = bytes {
+        return Some(u64::from(*only));
+    }
+    let bits = 8 * bytes.len();
+    if !(8..=64).contains(&bits) {
+        return None;
+    }
+    let word = u64::from_le_bytes(*data.first_chunk::<8>()?) & (u64::MAX >> (64 - bits));
+    // The top bits of all bytes but the last.
+    let more = 0x8080_8080_8080_8080 & ((1 << (bits - 8)) - 1);
+    (word & 0x8080_8080_8080_8080 == more).then(|| join_varint_bytes(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_fill_their_bytes() {
+        for value in [
+            0,
+            5,
+            127,
+            128,
+            300,
+            1 << 20,
+            (1 << 49) - 1,
+            1 << 49,
+            (1 << 56) - 1,
+        ] {
+            let mut bytes = Vec::new();
+            prost::encoding::encode_varint(value, &mut bytes);
+            let count = bytes.len();
+            bytes.extend([0xff; 8]);
+            assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
+            // A byte more is no part of it; a byte less does not end it.
+            assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
+            assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);
+        }
+        assert_eq!(whole_varint(&[0x80, 1], &[0x80, 1]), None);
+    }
+
+    #[test]
+    fn what_is_not_usual_is_left_alone() {
+        let usual: &[u8] = b"R\x0a\n\x06streamH\x07\x18\x04";
+        let mut node = WireCursor::new(usual, 100);
+        let attr = AttrView::take_fast(&mut node).unwrap();
+        assert_eq!((attr.name, attr.offset), (&b"stream"[..], 102));
+        assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
+        assert!(AttrView::take_fast(&mut node).is_none());
+        for other in [
+            // No attribute; one that ends too late; a number that ends before the attribute, or behind it; two
+            // values; a text that is longer than its attribute; a real; no value.
+            &b"\x18\x04"[..],
+            b"R\x0b\n\x06streamH\x07",
+            b"R\x0b\n\x06streamH\x07\x07",
+            b"R\x0a\n\x06streamH\x87\x01",
+            b"R\x0c\n\x06streamH\x07H\x07",
+            b"R\x0b\n\x05dtype\xea\x01\x04bf16",
+            b"R\x11\n\x06stream\x19\0\0\0\0\0\0\0\0",
+            b"R\x08\n\x06stream",
+        ] {
+            let mut node = WireCursor::new(other, 0);
+            assert!(AttrView::take_fast(&mut node).is_none(), "{other:?}");
+            assert_eq!(node.rest(), other);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Traces of 2023: generations 0.0.1, 0.0.2 and 0.0.3 of the schema, which no version number names.
+//!
+//! An old file is *upgraded* once, when it is opened: its records become records of the current
+//! schema, and everything behind sees only those. What a message calls record 7 of such a file is still
+//! record 7 of the file.
+//!
+//! # Detecting the generation
+//!
+//! No field states it, so it is inferred from the fields of the records, with their wire types.
+//! A generation is *ruled out* by a record that is no message of it: by a field that it does not
+//! have, one of another wire type, a text that is not UTF-8, or a number beyond an enum.
+//!
+//! 1. A first record with a `version` (field 1) that is no attribute, or with attributes in field 2, is
+//!    the metadata of 0.0.4 or 1.0.0: the file is current. This is all that a current file is asked. It
+//!    is certain: old nodes begin with their id, field 1 as a varint, and old metadata has in field 1
+//!    attributes, whose first byte is a line feed, which no version begins with.
+//! 2. Otherwise the first record leaves those generations that it does not rule out, as a node or as
+//!    metadata. If these are none, the file is taken for a current one, and its reader says what is
+//!    wrong with it.
+//! 3. The records that follow rule out more, until one generation is left. It is certain: the file
+//!    holds a record that is a message of no other.
+//! 4. If several are left at the end of the file, it is upgraded as each; if the results are the same, it
+//!    does not matter which it is. If not, the file is refused, with the first record that they read
+//!    differently. If none is left, the file is refused with the record that ruled out the last.
+//!
+//! Distinguishing features: 0.0.1 has numbers where its successors have texts (fields 5 to 10). Attributes are
+//! field 11 up to 0.0.3 and field 10 since. Inside of an attribute, field 4 is a float in 0.0.2 and a
+//! boolean in 0.0.3; field 7 is a text until 5 August 2023 and a number since. 0.0.4 packs its lists of
+//! dependencies, its predecessors do not. Two kinds of 0.0.4 are told apart and upgraded as well: files
+//! without a metadata record, and those of its first days with attributes in field 1 of it.
+//!
+//! # Mapping of old fields
+//!
+//! `parent` was what the simulators of the time waited for, so it becomes `data_deps`. Node types and
+//! collectives are renumbered. Fixed fields of 0.0.1 become attributes with today's names and types;
+//! `simulated_run_time` and the attribute `runtime` become `duration_micros`, as microseconds, and
+//! `is_host_op` becomes `is_cpu_op`.
+
+use super::proto::GlobalMetadata;
+use super::schema_layout::{self, MessageLayout};
+use super::wire::{FrameCursor, RawRecord};
+use super::{SourceMap, TraceError};
+use prost::Message;
+use std::fmt;
+
+mod detect;
+mod v001;
+mod v002;
+
+pub(super) use detect::is_current;
+
+/// Schema version of upgraded files.
+const CURRENT: &str = "0.0.4";
+
+/// Returns whether `bytes` are a sound metadata record of the current schema.
+pub(super) fn is_metadata(bytes: &[u8]) -> bool {
+    GlobalMetadata::decode(bytes).is_ok()
+}
+
+/// A generation of the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SchemaGeneration {
+    /// January to June 2023: fixed fields.
+    V001,
+    /// 27 June to 7 July 2023: attributes.
+    V002,
+    /// 7 July to 5 August 2023: metadata nodes, boolean attributes.
+    V003A,
+    /// 5 August to 10 October 2023: unsigned attributes.
+    V003B,
+    /// Since 10 October 2023: the current one, which 1.0.0 repeats.
+    V004,
+}
+
+impl SchemaGeneration {
+    /// All generations with their names.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::V001, "0.0.1"),
+        (Self::V002, "0.0.2"),
+        (Self::V003A, "0.0.3a"),
+        (Self::V003B, "0.0.3b"),
+        (Self::V004, "0.0.4"),
+    ];
+
+    /// Returns the generation called `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(_, known)| *known == name);
+        found.map(|(generation, _)| *generation)
+    }
+
+    /// Returns the layout of its nodes.
+    pub(super) fn node(self) -> &'static MessageLayout {
+        match self {
+            Self::V001 => &schema_layout::NODE_001,
+            Self::V002 => &schema_layout::NODE_002,
+            Self::V003A => &schema_layout::NODE_003A,
+            Self::V003B => &schema_layout::NODE_003B,
+            Self::V004 => &schema_layout::NODE,
+        }
+    }
+
+    /// Returns the possible layouts of its metadata records.
+    pub(super) fn metadata(self) -> impl Iterator<Item = &'static MessageLayout> {
+        let layouts: [Option<&MessageLayout>; 2] = match self {
+            Self::V001 | Self::V002 => [None, None],
+            Self::V003A => [Some(&schema_layout::METADATA_003A), None],
+            Self::V003B => [Some(&schema_layout::METADATA_003B), None],
+            Self::V004 => [
+                Some(&schema_layout::METADATA),
+                Some(&schema_layout::EARLY_METADATA),
+            ],
+        };
+        layouts.into_iter().flatten()
+    }
+
+    /// Returns whether `first`, the first record of a file, is metadata and not a node.
+    fn begins_with_metadata(self, first: &[u8]) -> bool {
+        let suits = |layout: &MessageLayout| {
+            schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
+        };
+        let mut metadata = self.metadata();
+        match first.is_empty() {
+            // Old nodes always have an id, so an empty record is no node.
+            true => metadata.next().is_some(),
+            false => !suits(self.node()) && metadata.any(suits),
+        }
+    }
+}
+
+impl fmt::Display for SchemaGeneration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// File of an older generation, converted to the current schema.
+#[derive(Debug)]
+pub struct UpgradedTrace {
+    /// Contents of a file of the current schema.
+    pub bytes: Vec<u8>,
+    /// Generation of the original.
+    pub generation: SchemaGeneration,
+    /// Original locations of its records.
+    pub(super) origins: SourceMap,
+}
+
+/// Upgrades the (decompressed) `contents` of a file, of `generation` if that is known. `None` if they are
+/// current already, or no trace at all.
+///
+/// Fails on files whose records fit no single generation, and on records that make no sense in theirs.
+pub fn upgrade(
+    contents: &[u8],
+    generation: Option<SchemaGeneration>,
+) -> Result<Option<UpgradedTrace>, TraceError> {
+    let concluded = generation.is_none();
+    let (generation, has_metadata) = match generation {
+        None => match detect::detect(contents)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
+        Some(generation) => {
+            let Some(first) = FrameCursor::new(contents).next_record()? else {
+                return Ok(None);
+            };
+            // Of files that are said to be current, only those of the first days need a conversion.
+            if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
+                return Ok(None);
+            }
+            (generation, generation.begins_with_metadata(first.bytes))
+        }
+    };
+    // Upgraded records are larger where fixed fields become attributes with names.
+    let mut bytes = Vec::with_capacity(contents.len() + contents.len() / 4);
+    let mut origins = Vec::new();
+    if !has_metadata {
+        push_framed(&mut bytes, &plain_metadata());
+        origins.push(0);
+    }
+    let mut frames = FrameCursor::new(contents);
+    while let Some(record) = frames.next_record()? {
+        let first = has_metadata && record.number == 0;
+        let message = upgrade_record(generation, record, first).map_err(|e| {
+            let e = match concluded {
+                true => e.with_cause(&format!(
+                    "the records before say {generation}; if that is wrong, use --generation of \
+                     `chakram convert trace`, if the file is damaged, its --salvage"
+                )),
+                false => e,
+            };
+            e.in_record(record.number, record.offset)
+        })?;
+        push_framed(&mut bytes, &message);
+        origins.push(record.offset);
+    }
+    Ok(Some(UpgradedTrace {
+        bytes,
+        generation,
+        origins: SourceMap::records(origins, !has_metadata),
+    }))
+}
+
+/// Returns whether `first`, the first record of a file of 0.0.4, is a node, or metadata of the first days.
+fn needs_upgrade(first: &[u8]) -> bool {
+    let suits = |layout: &MessageLayout| {
+        schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
+    };
+    let certain = first.is_empty() || is_current(first) == Some(true);
+    !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
+}
+
+/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
+pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
+    Ok(detect::detect(contents)?.map(|(generation, _)| generation))
+}
+
+/// Returns the metadata record for a file that has none.
+pub(super) fn plain_metadata() -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        version: CURRENT.to_owned(),
+        attr: Vec::new(),
+    };
+    metadata.encode_to_vec()
+}
+
+pub(super) fn push_framed(out: &mut Vec<u8>, message: &[u8]) {
+    prost::encoding::encode_varint(message.len() as u64, out);
+    out.extend_from_slice(message);
+}
+
+/// Converts one record of `generation` to a message of the current schema.
+pub(super) fn upgrade_record(
+    generation: SchemaGeneration,
+    record: RawRecord<'_>,
+    metadata: bool,
+) -> Result<Vec<u8>, TraceError> {
+    let attributes: &v002::OldValueFields = match generation {
+        SchemaGeneration::V001 => return Ok(v001::node(record)?.encode_to_vec()),
+        SchemaGeneration::V002 => &v002::ATTRIBUTES_002,
+        SchemaGeneration::V003A => &v002::ATTRIBUTES_003A,
+        SchemaGeneration::V003B => &v002::ATTRIBUTES_003B,
+        SchemaGeneration::V004 if metadata => return v002::early_metadata(record),
+        SchemaGeneration::V004 => return Ok(record.bytes.to_vec()),
+    };
+    if metadata {
+        return Ok(v002::metadata(record, attributes)?.encode_to_vec());
+    }
+    Ok(v002::node(record, generation, attributes)?.encode_to_vec())
+}

@@ -1,0 +1,353 @@
+//! Field layouts of the messages of each schema generation. They distinguish generations, and sound records
+//! from damaged ones.
+
+use super::TraceError;
+use super::wire::{WireCursor, WireValue};
+
+/// Type and multiplicity of a field.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FieldKind {
+    /// A varint.
+    Number,
+    /// Varint with this maximum.
+    Enum(u64),
+    /// Varints, each a field of its own, as proto2 writes them.
+    Numbers,
+    /// Varints in one field, as proto3 writes them.
+    Packed,
+    /// Four bytes.
+    Fixed32,
+    /// Fours of bytes, each a field of its own.
+    Fixed32s,
+    /// Fours of bytes in one field.
+    Packed32,
+    /// Eight bytes.
+    Fixed64,
+    /// Eights of bytes in one field.
+    Packed64,
+    /// UTF-8.
+    Text,
+    /// UTF-8 without control characters, as Python prints its values.
+    Literal,
+    /// UTF-8, any number of times.
+    Texts,
+    /// Any bytes.
+    Bytes,
+    /// Any bytes, any number of times.
+    Chunks,
+    /// A message.
+    Part(&'static MessageLayout),
+    /// Any number of messages.
+    Parts(&'static MessageLayout),
+}
+
+/// Fields of a message, and whether its first is required.
+#[derive(Debug)]
+pub(super) struct MessageLayout {
+    /// Number and kind of each field.
+    pub fields: &'static [(u32, FieldKind)],
+    /// Whether field 1 is required.
+    pub needs_first: bool,
+}
+
+/// Deviations of a message from a layout that it fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LayoutFit {
+    /// Whether it has fields that the layout lacks.
+    pub unknown: bool,
+    /// Whether fields are out of order, or lists in pieces: legal, and written by no known tool.
+    pub unusual: bool,
+    /// Mask of the fields that are present, by number.
+    pub present: u64,
+}
+
+/// Checks `message`, which starts at byte `offset`, against `layout`.
+///
+/// Fails on what is no message, on wrong wire types, on text that is not UTF-8, on numbers beyond
+/// their enum, on a second value for what has one, and without a first field that must be there.
+pub(super) fn check(
+    message: &[u8],
+    offset: usize,
+    layout: &MessageLayout,
+) -> Result<LayoutFit, TraceError> {
+    let mut fit = LayoutFit::default();
+    fit.present = check_fields(message, offset, layout, &mut fit)?;
+    Ok(fit)
+}
+
+fn check_fields(
+    message: &[u8],
+    offset: usize,
+    layout: &MessageLayout,
+    fit: &mut LayoutFit,
+) -> Result<u64, TraceError> {
+    let mut cursor = WireCursor::new(message, offset);
+    let (mut last, mut seen) = (0, 0_u64);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        let (number, raw) = cursor.field()?;
+        fit.unusual |= number < last;
+        last = number;
+        let Some((_, kind)) = layout.fields.iter().find(|(known, _)| *known == number) else {
+            fit.unknown = true;
+            continue;
+        };
+        // Field numbers of all layouts are below 64, the width of the mask.
+        if seen >> number & 1 == 1 && kind.once() {
+            return Err(TraceError::malformed(
+                at,
+                format!("field {number} comes twice"),
+            ));
+        }
+        seen |= 1 << number;
+        if !kind.accepts(raw, fit)? {
+            return Err(TraceError::malformed(
+                at,
+                format!("field {number} is not {}", kind.words()),
+            ));
+        }
+    }
+    if layout.needs_first && seen >> 1 & 1 == 0 {
+        return Err(TraceError::malformed(offset, "field 1, the id, is missing"));
+    }
+    Ok(seen)
+}
+
+impl FieldKind {
+    fn once(self) -> bool {
+        !matches!(
+            self,
+            Self::Numbers | Self::Fixed32s | Self::Texts | Self::Chunks | Self::Parts(_)
+        ) && !self.packed()
+    }
+
+    fn packed(self) -> bool {
+        matches!(self, Self::Packed | Self::Packed32 | Self::Packed64)
+    }
+
+    fn accepts(self, raw: WireValue<'_>, fit: &mut LayoutFit) -> Result<bool, TraceError> {
+        Ok(match (self, raw) {
+            (Self::Number | Self::Numbers, WireValue::Varint(_)) => true,
+            (Self::Enum(most), WireValue::Varint(value)) => value <= most,
+            (Self::Fixed32 | Self::Fixed32s, WireValue::Fixed32(_)) => true,
+            (Self::Fixed64, WireValue::Fixed64(_)) => true,
+            (Self::Packed, WireValue::Varint(_))
+            | (Self::Packed32, WireValue::Fixed32(_))
+            | (Self::Packed64, WireValue::Fixed64(_)) => {
+                fit.unusual = true;
+                true
+            }
+            (Self::Packed, WireValue::Bytes(packed, at)) => {
+                let mut cursor = WireCursor::new(packed, at);
+                while !cursor.is_empty() {
+                    cursor.varint()?;
+                }
+                true
+            }
+            (Self::Packed32, WireValue::Bytes(packed, _)) => packed.len().is_multiple_of(4),
+            (Self::Packed64, WireValue::Bytes(packed, _)) => packed.len().is_multiple_of(8),
+            (Self::Text | Self::Texts, WireValue::Bytes(text, _)) => {
+                std::str::from_utf8(text).is_ok()
+            }
+            (Self::Literal, WireValue::Bytes(text, _)) => {
+                std::str::from_utf8(text).is_ok() && text.iter().all(|byte| *byte >= b' ')
+            }
+            (Self::Bytes | Self::Chunks, WireValue::Bytes(..)) => true,
+            (Self::Part(layout) | Self::Parts(layout), WireValue::Bytes(part, at)) => {
+                check_fields(part, at, layout, fit)?;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Number | Self::Numbers => "a number".to_owned(),
+            Self::Enum(most) => format!("a number up to {most}"),
+            Self::Packed | Self::Packed32 | Self::Packed64 => "a list of numbers".to_owned(),
+            Self::Fixed32 | Self::Fixed32s => "a number of 32 bits".to_owned(),
+            Self::Fixed64 => "a number of 64 bits".to_owned(),
+            Self::Text | Self::Texts | Self::Literal => "text".to_owned(),
+            Self::Bytes | Self::Chunks => "bytes".to_owned(),
+            Self::Part(_) | Self::Parts(_) => "a message".to_owned(),
+        }
+    }
+}
+
+const fn optional(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+    MessageLayout {
+        fields,
+        needs_first: false,
+    }
+}
+
+const fn with_id(fields: &'static [(u32, FieldKind)]) -> MessageLayout {
+    MessageLayout {
+        fields,
+        needs_first: true,
+    }
+}
+
+use FieldKind::{
+    Bytes, Chunks, Enum, Fixed32, Fixed32s, Fixed64, Literal, Number, Numbers, Packed, Packed32,
+    Packed64, Part, Parts, Text, Texts,
+};
+
+static VARINTS: MessageLayout = optional(&[(1, Packed)]);
+static FOURS: MessageLayout = optional(&[(1, Packed32)]);
+static EIGHTS: MessageLayout = optional(&[(1, Packed64)]);
+static TEXTS: MessageLayout = optional(&[(1, Texts)]);
+static CHUNKS: MessageLayout = optional(&[(1, Chunks)]);
+static IO: MessageLayout = optional(&[(1, Text), (2, Text), (3, Text)]);
+
+/// Attributes of 0.0.4.
+pub(super) static ATTRIBUTE: MessageLayout = optional(&[
+    (1, Text),
+    (2, Text),
+    (3, Fixed64),
+    (4, Part(&EIGHTS)),
+    (5, Fixed32),
+    (6, Part(&FOURS)),
+    (7, Number),
+    (8, Part(&VARINTS)),
+    (9, Number),
+    (10, Part(&VARINTS)),
+    (11, Number),
+    (12, Part(&VARINTS)),
+    (13, Number),
+    (14, Part(&VARINTS)),
+    (15, Number),
+    (16, Part(&VARINTS)),
+    (17, Number),
+    (18, Part(&VARINTS)),
+    (19, Fixed32),
+    (20, Part(&FOURS)),
+    (21, Fixed64),
+    (22, Part(&EIGHTS)),
+    (23, Fixed32),
+    (24, Part(&FOURS)),
+    (25, Fixed64),
+    (26, Part(&EIGHTS)),
+    (27, Number),
+    (28, Part(&VARINTS)),
+    (29, Text),
+    (30, Part(&TEXTS)),
+    (31, Bytes),
+    (32, Part(&CHUNKS)),
+]);
+
+/// The first record of 0.0.4. A version that begins with a line feed is an attribute of its first days.
+pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
+
+/// The first record of 0.0.4 in its first days.
+pub(super) static EARLY_METADATA: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE))]);
+
+/// Nodes of 0.0.4.
+pub(super) static NODE: MessageLayout = optional(&[
+    (1, Number),
+    (2, Text),
+    (3, Enum(7)),
+    (4, Packed),
+    (5, Packed),
+    (6, Number),
+    (7, Number),
+    (8, Part(&IO)),
+    (9, Part(&IO)),
+    (10, Parts(&ATTRIBUTE)),
+]);
+
+/// Nodes of 0.0.1.
+pub(super) static NODE_001: MessageLayout = with_id(&[
+    (1, Number),
+    (2, Text),
+    (3, Enum(6)),
+    (4, Numbers),
+    (5, Enum(2)),
+    (6, Number),
+    (7, Number),
+    (8, Enum(2)),
+    (9, Number),
+    (10, Enum(2)),
+    (11, Number),
+    (12, Number),
+    (13, Enum(4)),
+    (14, Numbers),
+    (15, Number),
+    (16, Number),
+    (17, Number),
+    (18, Number),
+    (19, Number),
+    (20, Number),
+]);
+
+static ATTRIBUTE_002: MessageLayout = optional(&[
+    (1, Text),
+    (2, Enum(5)),
+    (3, Text),
+    (4, Fixed32),
+    (5, Number),
+    (6, Bytes),
+    (7, Fixed32s),
+    (8, Numbers),
+    (9, Chunks),
+]);
+
+static ATTRIBUTE_003A: MessageLayout = optional(&[
+    (1, Text),
+    (2, Enum(7)),
+    (3, Text),
+    (4, Number),
+    (5, Fixed32),
+    (6, Number),
+    (7, Bytes),
+    (8, Numbers),
+    (9, Fixed32s),
+    (10, Numbers),
+    (11, Chunks),
+]);
+
+static ATTRIBUTE_003B: MessageLayout = optional(&[
+    (1, Text),
+    (2, Enum(9)),
+    (3, Text),
+    (4, Number),
+    (5, Fixed32),
+    (6, Number),
+    (7, Number),
+    (8, Bytes),
+    (9, Numbers),
+    (10, Fixed32s),
+    (11, Numbers),
+    (12, Numbers),
+    (13, Chunks),
+]);
+
+macro_rules! nodes_with_texts {
+    ($types:literal, $attributes:ident) => {
+        with_id(&[
+            (1, Number),
+            (2, Text),
+            (3, Enum($types)),
+            (4, Numbers),
+            (5, Literal),
+            (6, Literal),
+            (7, Literal),
+            (8, Literal),
+            (9, Literal),
+            (10, Literal),
+            (11, Parts(&$attributes)),
+        ])
+    };
+}
+
+/// Nodes of 0.0.2.
+pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
+/// Nodes of 0.0.3 before 5 August 2023.
+pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
+/// Nodes of 0.0.3 from 5 August 2023 on.
+pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
+/// The first record of 0.0.3, where there is one.
+pub(super) static METADATA_003A: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003A))]);
+/// The same with the attributes of August 2023.
+pub(super) static METADATA_003B: MessageLayout = optional(&[(1, Parts(&ATTRIBUTE_003B))]);
