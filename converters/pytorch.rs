@@ -1,12 +1,12 @@
 //! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto.
 //!
-//! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one
-//! element at a time, from plain, gzip or zstd files. What is kept is compact: texts are interned, and
-//! of arguments only those that a conversion needs. Readers go by the keys that are present and not
-//! by the version a file states, since versions do not determine the keys.
+//! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element at a
+//! time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments that a
+//! conversion needs are kept. Readers go by the keys that are present and not by the version a file states, since
+//! versions do not determine the keys.
 //!
-//! Damage is an error with its byte. One kind of damage is repaired, because the tools write it
-//! themselves: names that were not escaped. Each such repair is reported.
+//! Damage is an error with its byte. One kind of damage is repaired, because the tools write it themselves: names
+//! that were not escaped. Each such repair is reported.
 
 mod calls;
 mod clock;
@@ -36,52 +36,52 @@ pub use job::{Options, RankTrace, convert, convert_bytes};
 pub use kineto::{Category, Flow, FlowKind, KinetoEvent, KinetoTrace, Track};
 pub use sniff::{Kind, sniff};
 
-/// A group of ranks that a file declares.
+/// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// The name by which operators refer to it, often a number.
+    /// Name by which operators refer to it, often a number.
     pub name: String,
-    /// What it is for, in words of the program.
+    /// Purpose, in words of the program.
     pub desc: String,
-    /// Its members; none stand for all ranks.
+    /// Members; empty for all ranks.
     pub ranks: Vec<u32>,
-    /// How many members it has, if the file says so.
+    /// Number of members, if the file says so.
     pub size: Option<u32>,
-    /// What carries its messages, such as `cpu:gloo,cuda:nccl`.
+    /// Backend that carries its messages, such as `cpu:gloo,cuda:nccl`.
     pub backend: String,
 }
 
-/// What kind of damage was repaired.
+/// Kind of damage that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairKind {
     /// A name was not escaped.
     Name,
-    /// A list of process groups was cut short; the groups before the cut were taken.
+    /// A list of process groups was truncated; the groups before that were taken.
     Groups,
 }
 
 /// One repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
-    /// Where, in bytes of the decompressed text.
+    /// Offset in bytes of the decompressed text.
     pub offset: u64,
-    /// What was wrong.
+    /// Damage that was repaired.
     pub what: RepairKind,
-    /// What was taken instead: the name, or the end of the list.
+    /// Replacement: the name, or the end of the list.
     pub text: String,
 }
 
-/// The repairs of a file.
+/// Repairs of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// How many there were.
+    /// Number of repairs.
     pub count: u64,
-    /// The first of them, [`Repairs::LISTED`] at most.
+    /// First of them, [`Repairs::LISTED`] at most.
     pub listed: Vec<Repair>,
 }
 
 impl Repairs {
-    /// How many repairs are listed.
+    /// Maximum number of repairs that are listed.
     pub const LISTED: usize = 100;
 
     fn push(&mut self, repair: Repair) {
@@ -92,8 +92,8 @@ impl Repairs {
     }
 }
 
-/// Whether the operator of this name communicates: a collective or message of c10d, what a backend
-/// made of it, or its record.
+/// Returns whether the operator of this name communicates: a collective or message of c10d, its implementation in a
+/// backend, or its `record_param_comms` record.
 pub fn communicates(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
@@ -108,6 +108,6 @@ pub fn communicates(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// A string in JSON, borrowed where nothing in it is escaped.
+/// A JSON string, borrowed where nothing in it is escaped.
 #[derive(serde::Deserialize)]
 struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

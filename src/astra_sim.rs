@@ -1,18 +1,18 @@
-//! The input files and flags of ASTRA-sim 2, analytical networks, as they are: values in their units,
-//! under their names, with a [`Note`] for everything that does not mean what one may think.
+//! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
+//! names, with a [`Note`] for everything that does not mean what one may think.
 //!
-//! One file per input: [`System`] (JSON), [`Network`] (YAML), [`Remote`] memory (JSON), [`Groups`]
-//! (JSON), [`PerNode`] (YAML), and the logging configuration (TOML), which is checked and ignored.
-//! Each parser takes the text, what errors call it, and whether unknown keys are notes. It returns the
-//! value with its notes, or an [`InputError`] that names file, line and key. Any text ends in one of
-//! the two, in time and memory proportional to its length.
+//! One file per input: [`System`] (JSON), [`Network`] (YAML), [`Remote`] memory (JSON), [`Groups`] (JSON),
+//! [`PerNode`] (YAML), and the logging configuration (TOML), which is checked and ignored. Each parser takes the
+//! text, its name for errors, and whether unknown keys are notes. It returns the value with its notes, or an
+//! [`InputError`] that names file, line and key. Any text ends in one of the two, in time and memory proportional to
+//! its length.
 //!
-//! [`Inputs`] is all of it together, for one run of the original, checked one against another.
+//! [`Inputs`] holds all of them for one run of the original, checked for consistency.
 //!
-//! Two units of bandwidth meet here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+//! Two units of bandwidth occur here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
 //!
-//! What ASTRA-sim does and a sound model would not is a [`Quirk`] with a name. A run has them all unless some
-//! are corrected.
+//! Behaviour of ASTRA-sim that a sound model would not have is a [`Quirk`] with a name. A run has them all unless
+//! some are corrected.
 
 mod algorithm;
 mod aware;

@@ -105,7 +105,9 @@ enum Command {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
+    // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = Cli::parse_from(arguments.kept);
     if let Command::AstraSim(args) = &mut cli.command {
@@ -128,7 +130,7 @@ pub fn main() -> ExitCode {
         Command::Model(args) => model::run(args, &mut out),
         Command::AstraSim(args) => astra_sim::run(args, &mut out),
         Command::Completions { shell } => {
-            // It panics where writing fails.
+            // The `print` macros panic where writing fails.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut script);
             let written = out.write_all(&script);
@@ -136,6 +138,7 @@ pub fn main() -> ExitCode {
         }
     };
     let result = result.and_then(|code| {
+        // Buffered output fails here at the latest, and not silently when it is dropped.
         out.flush()?;
         Ok(code)
     });
@@ -149,7 +152,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A reader such as `head` that has seen enough is no failure.
+/// Returns whether an error is a closed pipe: a reader such as `head` that has seen enough is no failure.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
@@ -163,7 +166,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
 }
 
-/// 1 for a replay that went wrong, 2 for bad input and for output that could not be written.
+/// Returns 1 for a replay that deadlocked, 2 for bad input and for output that could not be written.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use crate::engine::ReplayError;
     let replay = match error.downcast_ref::<compare::Failed>() {
@@ -185,7 +188,7 @@ fn print_chain(error: &(dyn Error + 'static)) {
     let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // Whoever wrote a file and whoever asked for it may say the same.
+        // Errors of writing a file and of the command that asked for it may have the same text.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {}", terminal::plain(&words));
@@ -193,7 +196,7 @@ fn print_chain(error: &(dyn Error + 'static)) {
         last = words;
         cause = inner.source();
     }
-    // Nothing can be done if even this cannot be written.
+    // A failure to write to standard error cannot be reported anywhere.
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 

@@ -2,31 +2,30 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events lie in one queue. The events of an instant are taken together as a *round* and
-//! handled in the order of their content (class, rank, node or op), never in the order in which they
-//! happened to be scheduled. Handling them frees lanes and makes nodes ready; when the round is over,
-//! freed lanes take the nodes that queue for them, and then the nodes that became ready are posted,
-//! by rank and id. If that schedules events at the same instant, another round follows. When no event
-//! is left at the instant, it is *settled*: collectives whose members arrived go on, by closed form
-//! if all members arrived together and one is proved, and message by message if not; and loads and stores
-//! that meet on their way to a pool of memory share its links anew, after their chunks have come to the
-//! network's ports, behind all messages of the instant. So an unrelated
-//! event, or a closed form in place of messages, reorders nothing.
+//! All pending events lie in one queue. The events of an instant are taken together as a *round* and handled in
+//! content order (class, rank, node or op), never in the order in which they happened to be scheduled. Handling them
+//! frees lanes and makes nodes ready; when the round is over, freed lanes take the nodes that queue for them, and
+//! then newly ready nodes are posted, by rank and id. If that schedules events at the same instant, another round
+//! follows. When no event is left at the instant, it is *settled*: collectives whose members arrived proceed, by
+//! closed form if all members arrived together and one is proved, message by message otherwise; loads and stores that
+//! contend on their way to a memory pool share its links anew, after their chunks have come to the network's ports,
+//! behind all messages of the instant. An unrelated event, or a closed form in place of messages, therefore reorders
+//! nothing.
 //!
 //! # The life of a node
 //!
-//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay: time
-//! of the host, after which it is ready. The end of a delay is an event like any other, ordered by rank
-//! and node, and a node that has none is ready in the round that completes what it waits for. A collective then waits for its turn in its
-//! group; a receive is posted, and nodes that do nothing complete at once. Everything else waits for
-//! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the
-//! lane until it is *complete*: a kernel or a load after its price, a send when its last byte has
-//! left, a collective when this member's part is done.
+//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay: host time, after
+//! which it is ready. The end of a delay is an event like any other, ordered by rank and node; a node without a delay
+//! is ready in the round that completes its last dependency. A collective then waits for its place in the launch
+//! order of its group; a receive is posted, and nodes that do nothing complete at once. Everything else queues for
+//! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the lane until it is
+//! *complete*: a kernel or a load after its price, a send when its last byte has left, a collective when this
+//! member's part is done.
 //!
-//! Where communication lasts as recorded ([`Comm`]), nothing is asked of the network: a part begins
-//! when those it waits for have started and completes its own duration later. Starts are gathered and
-//! settled like arrivals above, and lanes and turns are the same; but whoever waits for nobody needs
-//! no turn.
+//! Where communication lasts as recorded ([`Comm`]), the network takes no part: a member's part begins when all that
+//! it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
+//! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
+//! order.
 
 use crate::collective::{Cue, Manner};
 use crate::graph::{Graph, Kind, large};
@@ -81,16 +80,16 @@ use plan::{Plan, Shared};
 use queues::Queues;
 use rendezvous::Turns;
 
-/// In place of a count of dependencies: the node is complete.
+/// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
-/// Set in a count of dependencies: the node has a delay. So nodes without one cost the loop no look
-/// at their graph's delays. Counts are below, and with this below [`COMPLETE`].
+/// Flag in a dependency count: the node has a delay. Nodes without one cost the loop no look at their graph's delays.
+/// Counts are below, and with this below [`COMPLETE`].
 const DELAYED: u32 = 1 << 31;
 
-/// How a replay ended.
+/// Totals of a completed replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// When the last node completed.
+    /// Completion time of the last node.
     pub makespan: Span,
     /// Nodes completed, which is all of them.
     pub nodes: u64,
@@ -98,7 +97,7 @@ pub struct Outcome {
     pub closed: u64,
     /// Collectives carried out message by message.
     pub stepwise: u64,
-    /// Of those, collectives that were answered by closed form until something else touched their links.
+    /// Of those, collectives that were answered by closed form until other traffic touched their links.
     pub unfolded: u64,
     /// Collectives that lasted as recorded or captured.
     pub recorded: u64,
@@ -109,38 +108,38 @@ pub struct Outcome {
 /// A lane of an NPU.
 #[derive(Debug, Default)]
 struct LaneState {
-    /// The node that holds the lane, plus one; zero when the lane is free.
+    /// Node that holds the lane, plus one; zero when the lane is free.
     holder: u32,
-    /// Nodes that wait for it, first ready, first served.
+    /// Nodes that wait for the lane, first ready, first served.
     queue: VecDeque<u32>,
-    /// Where everything happens in order, nodes that wait for it, lowest first.
+    /// Nodes that wait for the lane in insertion order ([`Manner::IN_ORDER`]), lowest first.
     by_id: BinaryHeap<Reverse<u32>>,
 }
 
-/// One instance while it runs. References replace look-ups in the loop.
+/// An instance of the workload during the run. References replace look-ups in the loop.
 #[derive(Debug)]
 struct Running<'a> {
     graph: &'a Graph,
     shared: &'a Shared,
-    /// Where its nodes start in `waiting`.
+    /// Index of its first node in [`Engine::waiting`].
     first_node: usize,
-    /// Where its lanes start in `lanes`.
+    /// Index of its first lane in [`Engine::lanes`].
     first_lane: u32,
 }
 
-/// A message: how far it is, and which half waits for the other.
+/// Progress of a message between two ranks, and the half that waits for the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
-    /// Its last byte has arrived; where messages last as recorded, its send has started.
+    /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
     delivered: bool,
-    /// The half that waits, plus one: its node; zero before. Always the receive, but for a send that
-    /// waits for its receive where messages last as recorded.
+    /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
+    /// there a send may wait for its receive.
     posted: u32,
-    /// The instance of that half.
+    /// Instance of that half.
     waiter: u32,
 }
 
-/// A prepared replay.
+/// State of the event loop during one replay.
 pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     workload: &'a Workload,
     topology: &'a Topology,
@@ -151,19 +150,19 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     agenda: Agenda,
     network: N,
     manner: &'a mut M,
-    /// The size of a message that asks for another one, where messages must be asked for.
+    /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
     asking: Option<u64>,
-    /// Whether members may come to one stage different ways.
+    /// Whether members of a collective may run one stage in different directions or trees.
     varies: bool,
     remote: Option<RemoteAccess>,
-    /// The dimension of the network whose ports loads and stores share with messages, if they do.
+    /// Dimension of the network whose ports loads and stores share with messages, if any.
     through: Option<usize>,
-    /// Ports that loads and stores which began in this round will come to.
+    /// Ports that loads and stores which began in this round will use.
     reaching: Vec<Place>,
-    /// Loads and stores that end, while they are told.
+    /// Loads and stores that ended, until their completions are scheduled.
     ends: Vec<End>,
     instances: Vec<Running<'a>>,
-    /// For each node of each instance: dependencies left, perhaps [`DELAYED`], or [`COMPLETE`].
+    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
     waiting: Vec<u32>,
     lanes: Vec<LaneState>,
     turns: Vec<Turns>,
@@ -171,16 +170,16 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     channels: Vec<Channel>,
     queues: Queues,
     ops: Ops,
-    /// Messages that must be asked for before they leave, by op.
+    /// Messages that wait for their rendezvous request, by op.
     held: BTreeMap<u32, Message>,
-    /// The ops of those that are steps of collectives: by run, cell, stage and step.
+    /// Ops of those that are steps of collectives, by run, cell, stage and step.
     expected: BTreeMap<(u32, u32, u16, u32), u32>,
-    /// Why the replay cannot go on.
+    /// Reason for which the replay cannot go on.
     refusal: Option<Refusal>,
-    /// The first collective that a member issued as another one than the member before it.
+    /// First collective that a member issued with another kind or size than the member before it.
     disagreement: Option<Disagreement>,
     courses: Courses<M::Stage>,
-    /// Collectives that were asked for.
+    /// Number of collectives requested so far.
     requests: u32,
     runs: Vec<Run>,
     free_runs: Vec<u32>,
@@ -188,22 +187,22 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
     arrivals: Vec<u32>,
     /// Nodes that became ready in this round, as (instance, node) in one word.
     ready: Vec<u64>,
-    /// Where everything happens in order, nodes that were set free by one that ended at once: they are
-    /// ready when another node of their instance ends.
+    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
+    /// another node of their instance completes.
     dormant: Vec<u64>,
     /// Lanes freed in this round, as (instance, lane).
     freed: Vec<(u32, u32)>,
     notices: Vec<Notice>,
-    /// The events of a round; kept for its allocation.
+    /// Events of a round; kept for its allocation.
     round: Vec<Event>,
-    /// Chunks that began a stage and have yet to go on in it: run and cell.
+    /// Chunks that began a stage and have not advanced in it yet: run and cell.
     moved: Vec<(u32, u32)>,
-    /// Messages that leave at this instant.
+    /// Messages submitted at this instant.
     leaving: Vec<Leaving>,
-    /// Runs answered by closed form that could be unfolded, and how many there have been.
+    /// Runs answered by closed form that can still be materialized, and how many there have been.
     folded: u32,
     foldings: u32,
-    /// How far the present instant has been carried out.
+    /// Progress of the present instant.
     reached: Reached,
     completed: u64,
     outcome: Outcome,
@@ -212,8 +211,8 @@ pub struct Engine<'a, O: ?Sized, N, M: Manner> {
 impl Schedule for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute, because they touch ports and counters of their own; except for
-        // first bytes at one port and messages at one link, which go by what they are before their number.
+        // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
+        // one port and messages at one link, which are ordered by content before their number.
         let event = match event {
             NetworkEvent::Injected(op) => Event::new(Class::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::new(Class::FirstByte, order, op),
@@ -249,7 +248,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             waiting.extend_from_slice(graph.in_degrees());
             if graph.has_delays() {
                 for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
-                    // What waits for nothing is delayed from its release on.
+                    // Roots are delayed from the release of their instance on, so their count stays 0 here.
                     let left: &mut u32 = &mut waiting[first + node.index()];
                     *left |= if *left > 0 { DELAYED } else { 0 };
                 }
@@ -258,6 +257,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         }
         let machine = prepared.machine;
         let remote = machine.remote();
+        // Ports are shared only where the network models contention and carries the messages.
         let met = prepared.comm == Comm::Model && network.attachments().is_some();
         let through = remote.and_then(|memory| memory.through.as_ref());
         let through = through.filter(|_| met).map(Through::dimension);
@@ -325,7 +325,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         }
     }
 
-    /// The loop.
+    /// Runs the event loop until nothing is pending.
     fn run(mut self) -> Result<Outcome, ReplayError> {
         for (i, instance) in self.workload.instances().iter().enumerate() {
             let event = Event::new(Class::Release, i as u32, 0);
@@ -336,10 +336,12 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
             if now == Time::END {
                 return Err(ReplayError::TooLong);
             }
+            // Handlers return no errors: a refusal is left here and found before the next round.
             if let Some(refusal) = self.refusal {
                 return Err(refusal.into());
             }
             self.round(now);
+            // Insertion order has issued everything within the event, so no arrivals are left to settle.
             if M::IN_ORDER {
                 if self.disagreement.is_some() {
                     break;
@@ -352,6 +354,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
                 (instant, self.reached) = (now, Reached::default());
             }
             self.reached.rounds += 1;
+            // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
             self.send(now);
             if !self.arrivals.is_empty() && !self.agenda.has(now) {
                 self.reached.settle();
@@ -374,7 +377,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         Ok(self.outcome)
     }
 
-    /// Takes the events that are due next, `now`, and handles them.
+    /// Takes the events of the next instant, `now`, and handles them.
     #[inline]
     fn round(&mut self, now: Time) {
         let mut round = std::mem::take(&mut self.round);
@@ -392,7 +395,7 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
         self.round = round;
     }
 
-    /// Messages that leave at this instant do, and loads and stores take their ports from who claims them.
+    /// Submits the messages of this instant, and reserves ports for loads and stores that began.
     #[inline]
     fn send(&mut self, now: Time) {
         if !self.reaching.is_empty() {
@@ -458,13 +461,14 @@ impl<'a, O: Observer + ?Sized, N: Network, M: Manner> Engine<'a, O, N, M> {
     }
 }
 
-/// One word that orders ready nodes by instance and id.
+/// Packs a ready node into one word that sorts by instance, then id.
 #[inline]
 fn key(instance: u32, node: NodeIndex) -> u64 {
     u64::from(instance) << 32 | u64::from(node.0)
 }
 
-/// Whether who ends a collective first may matter to others: where NPUs share a channel to memory.
+/// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may
+/// matter to other operations.
 fn shares_memory(prepared: &Prepared<'_>) -> bool {
     let remote = prepared.machine.remote();
     remote.is_some_and(|remote| remote.attachment != Attachment::PerNpu)

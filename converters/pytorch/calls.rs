@@ -1,8 +1,8 @@
-//! The communication of one rank: which operator asked for what, and when it was under way.
+//! Communication calls of one rank: the arguments of each, and its time in flight.
 //!
-//! Three sources say it. `c10d::*` operators carry tensors, root and peer as arguments;
-//! `_c10d_functional::*` operators around them the name of the group; `record_param_comms`, which NCCL
-//! writes, everything. When it was under way say gloo's intervals, or NCCL's kernels.
+//! Three sources give the arguments. `c10d::*` operators carry tensors, root and peer; `_c10d_functional::*`
+//! operators around them the name of the group; `record_param_comms`, which NCCL writes, everything. The time in
+//! flight is that of gloo's intervals, or of NCCL's kernels.
 
 use super::rank::{NONE, Rank};
 use crate::trace::CollectiveKind;
@@ -13,7 +13,7 @@ mod host;
 
 pub use args::{Asked, dtype};
 
-/// What a call does.
+/// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// One member's part of a collective.
@@ -24,50 +24,49 @@ pub enum Act {
     Receive,
 }
 
-/// One call.
+/// A communication call of one rank.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The item that made it.
+    /// Item that made the call.
     pub item: u32,
-    /// The number of its record function: calls of a rank are in this order.
+    /// Record function id: calls of a rank are in this order.
     pub rf_id: u64,
-    /// What it does.
+    /// Operation.
     pub act: Act,
-    /// What its arguments say.
+    /// Arguments.
     pub asked: Asked,
-    /// Which of the job's groups; set when they are known.
+    /// Index of the job's group; set once the groups are known.
     pub group: u32,
-    /// The thread of [`Rank::threads`] on which it was carried out, or [`NONE`] if that is the
-    /// caller's or a device.
+    /// Thread of [`Rank::threads`] that carried it out, or [`NONE`] if that is the caller's thread or a device.
     pub worker: u32,
-    /// The stream on which it was carried out, if on a device.
+    /// Stream that carried it out, if on a device.
     pub stream: Option<i64>,
-    /// Where: the kernel among [`Rank::devices`], or [`NONE`].
+    /// Kernel among [`Rank::devices`] that carried it out, or [`NONE`].
     pub device: u32,
-    /// By when the work had been handed over: the caller's later time is its own.
+    /// Time by which the work had been launched: later time of the caller is its own.
     pub launched: i64,
-    /// When it started, ns since the epoch by this rank's clock.
+    /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// When its transfer had ended; of a message on the host, when the program had waited for it.
+    /// End of the transfer; of a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// When its result could be used: after copies that its worker makes at the end.
+    /// Time from which the result could be used: after copies that its worker makes at the end.
     pub done: i64,
-    /// The Kineto event that carried it out, the last of several.
+    /// Kineto event that carried it out, the last of several.
     pub event: u32,
-    /// How many intervals or kernels carried it out.
+    /// Number of intervals or kernels that carried it out.
     pub parts: u32,
 }
 
-/// What was found.
+/// Communication calls of a rank, and anomalies among them.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// The calls, in program order.
+    /// Calls in program order.
     pub list: Vec<Call>,
-    /// Calls that were never seen to run, by the operator's name.
+    /// Calls that were never seen to run, by operator name.
     pub never_ran: Vec<String>,
-    /// Intervals of communication that no operator asked for.
+    /// Intervals of communication without an operator that requested it.
     pub orphans: u64,
-    /// Kernels of communication whose operation cannot be told, by name.
+    /// Kernels of communication whose operation is unknown, by name.
     pub unknown: Vec<String>,
 }
 
@@ -80,12 +79,12 @@ pub fn find(rank: &Rank) -> Calls {
 }
 
 impl Call {
-    /// Whether this is a send or receive.
+    /// Returns whether this is a send or receive.
     pub fn is_message(&self) -> bool {
         !matches!(self.act, Act::Collective(_))
     }
 
-    /// Whether it ran on a device.
+    /// Returns whether it ran on a device.
     pub fn on_device(&self) -> bool {
         self.device != NONE
     }

@@ -1,43 +1,43 @@
-//! How far the clocks of the ranks' hosts are apart.
+//! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment, so the difference
-//! of its ends on two ranks is the difference of their clocks plus what the ranks took to notice. The
-//! median over all collectives that two ranks share is the *estimate*. Causality bounds it: nobody can
-//! end before the last has started, and no message arrives before it was sent.
+//! A collective that needs every member ends on all of them at about the same moment, so the difference of its ends
+//! on two ranks is the difference of their clocks plus the delay of noticing. The median over all collectives that
+//! two ranks share is the *estimate*. Causality bounds it: no member can end before the last has started, and no
+//! message arrives before it was sent.
 //!
-//! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies
-//! within the bounds, and is not applied.
+//! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies within the bounds,
+//! and is not applied.
 
 use super::calls::{Call, Calls};
 use super::meet::Meetings;
 use super::rank::Rank;
 use std::collections::BTreeMap;
 
-/// What a rank's clock is found to be off by, against the reference, which is the first rank.
+/// Clock offset of a rank against the reference, which is the first rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Offset {
-    /// What is added to the rank's times, ns.
+    /// Offset that is added to the rank's times, ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
-    /// The median difference of ends, ns; zero without any.
+    /// Median difference of ends, ns; zero without any.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
-    /// The median of the distances from it, ns.
+    /// Median absolute deviation from the estimate, ns.
     #[serde(rename = "spread_ns")]
     pub spread: i64,
-    /// What causality allows, ns.
+    /// Bounds by causality, ns.
     #[serde(rename = "bounds_ns")]
     pub bounds: (i64, i64),
-    /// How many collectives and messages spoke for it; zero means that nothing is known.
+    /// Number of collectives and messages observed; zero means that nothing is known.
     pub observed: u32,
-    /// Whether the rank is on the host of the rank it was compared with.
+    /// Whether the rank is on the host of the rank that it was compared with.
     pub same_host: bool,
 }
 
-/// Estimates below this between ranks on one host are the noise of threads that are late to run, ns.
+/// Threshold for ranks on one host, ns: smaller estimates are the noise of threads that are scheduled late.
 const NOISE: i64 = 500_000;
 
-/// What two ranks saw of one another: differences of ends, and bounds on what to add to the second.
+/// Observations of two ranks of one another: differences of ends, and bounds on the offset of the second.
 #[derive(Clone, Debug)]
 struct Between {
     differences: Vec<i64>,
@@ -55,12 +55,12 @@ impl Default for Between {
     }
 }
 
-/// Finds the offset of every rank.
+/// Estimates the offset of every rank.
 pub fn offsets(ranks: &[Rank], calls: &[Calls], meetings: &Meetings) -> Vec<Offset> {
     let between = observe(calls, meetings);
     let mut offsets = vec![Offset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    // From one known rank to the next, by the pair that met most often.
+    // From one known rank to the next, by the pair with the most observations in common.
     loop {
         let next = between
             .iter()
@@ -68,7 +68,7 @@ pub fn offsets(ranks: &[Rank], calls: &[Calls], meetings: &Meetings) -> Vec<Offs
             .max_by_key(|((a, b), seen)| (seen.observed, std::cmp::Reverse((*a, *b))));
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // A rank that met no known one starts a set of its own, by its own clock.
+                // A rank without collectives in common with a known one starts a set of its own, by its own clock.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -101,6 +101,7 @@ fn estimate(seen: &Between, sign: i64, same_host: bool) -> Offset {
         1 => seen.bounds,
         _ => (-seen.bounds.1, -seen.bounds.0),
     };
+    // Drifting clocks can contradict causality; the estimate is used as it is then.
     let possible = bounds.0 <= bounds.1;
     let within = |offset: i64| !possible || (bounds.0 <= offset && offset <= bounds.1);
     let noise =
@@ -127,16 +128,18 @@ fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between
         if meeting.kind.has_root() {
             continue;
         }
-        // Against the first member and the neighbour: all pairs would be quadratic in large groups,
-        // and a chain of neighbours reaches everybody.
+        // Against the first member and the neighbour: all pairs would be quadratic in large groups, and a chain of
+        // neighbours reaches every member.
         let first = meeting.members[0];
         let neighbours = meeting.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = meeting.members.iter().skip(2).map(|&other| (first, other));
         for (a, b) in neighbours.chain(firsts) {
+            // Pairs are kept once, with the lower rank first, which fixes the sign.
             let (a, b) = if a.0 < b.0 { (a, b) } else { (b, a) };
             let seen = between.entry((a.0, b.0)).or_default();
             let (one, other) = (call(a), call(b));
             seen.differences.push(one.end - other.end);
+            // Neither member can have ended before the other started.
             seen.bounds.0 = seen.bounds.0.max(one.start - other.end);
             seen.bounds.1 = seen.bounds.1.min(one.end - other.start);
             seen.observed += 1;
@@ -147,19 +150,20 @@ fn observe(calls: &[Calls], meetings: &Meetings) -> BTreeMap<(u32, u32), Between
         let (from, to) = (message.send.0, message.receive.0);
         let seen = between.entry((from.min(to), from.max(to))).or_default();
         seen.observed += 1;
-        // The receive ended after the send started, once the receiver's clock is put right.
+        // The receive ended after the send started, once the receiver's clock is corrected.
         let least = send.start - receive.end;
         match from < to {
             true => seen.bounds.0 = seen.bounds.0.max(least),
             false => seen.bounds.1 = seen.bounds.1.min(-least),
         }
     }
-    // Messages alone give bounds and no estimate: the middle of what both directions allow.
+    // Messages alone give bounds and no estimate, so the middle of the bounds of both directions is taken.
     for seen in between
         .values_mut()
         .filter(|seen| seen.differences.is_empty())
     {
         let (low, high) = seen.bounds;
+        // One direction alone leaves the other bound open, and no middle.
         if low > i64::MIN / 4 && high < i64::MAX / 4 {
             seen.differences.push(low + (high - low) / 2);
         }

@@ -1,37 +1,35 @@
-//! How many operations an operator performs and how many bytes it moves, from the shapes of its
-//! arguments.
+//! FLOPs and bytes of operators, from the shapes of their arguments.
 //!
-//! A multiplication and an addition are two operations. With C (m×n) = A (m×k) · B (k×n) that is
-//! 2·m·n·k; a convolution is such a product for every position of its output:
-//! 2 · elements of the output · elements of the weight ÷ output channels. Its backward pass has a
-//! product of the same size for each gradient that it computes. Attention forms Q·Kᵀ and P·V, and
-//! five such products on the way back. Everything else counts no operations: it is bound by memory on
-//! every machine, by the bytes of its tensors.
+//! A multiplication and an addition are two operations. With C (m×n) = A (m×k) · B (k×n) that is 2·m·n·k; a
+//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the
+//! weight ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes.
+//! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. Everything else counts no FLOPs: it
+//! is memory-bound on every machine, by the bytes of its tensors.
 
 use super::rank::{NONE, Rank, Role};
 
-/// Which items are charged: work is counted once, at the innermost operator that does it, and for
-/// operators of a device at the longest of their kernels.
+/// Attribution of costs to items: work is counted once, at the innermost operator that does it, and for operators of
+/// a device at the longest of their kernels.
 ///
-/// An operator whose insides move about as many bytes as itself only calls those that do the work; one
-/// that moves more than twice as many does work of its own beside converting a scalar or the like.
+/// An operator whose children move about as many bytes as itself only calls those that do the work; one that moves
+/// more than twice as many does work of its own beside converting a scalar or the like.
 #[derive(Debug)]
 pub struct Efforts {
-    /// What each item is charged with.
+    /// Cost attributed to each item.
     of: Vec<Effort>,
-    /// The longest kernel launched right inside each item.
+    /// Longest kernel launched directly inside each item.
     kernel: Vec<u32>,
 }
 
 impl Efforts {
-    /// Looks through the items of `rank`.
+    /// Attributes the costs of the items of `rank`.
     pub fn new(rank: &Rank) -> Self {
         let count = rank.items.len();
         let mut this = Self {
             of: vec![Effort::default(); count],
             kernel: vec![NONE; count],
         };
-        // Items come after those that enclose them, so backwards the insides are known first.
+        // Items come after those that enclose them, so in reverse order children are known first.
         let mut inside = vec![Effort::default(); count];
         for (i, item) in rank.items.iter().enumerate().rev() {
             let mut whole = inside[i];
@@ -65,27 +63,27 @@ impl Efforts {
         this
     }
 
-    /// What `item` is charged with; nothing if its work is counted inside, or if it does none.
+    /// Returns the cost attributed to `item`: zero if its work is counted inside, or if it does none.
     pub fn of(&self, item: u32) -> Effort {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Whether the kernel `device` is charged with the work of `item`.
+    /// Returns whether the kernel `device` carries the cost of `item`.
     pub fn carries(&self, item: u32, device: u32) -> bool {
         self.kernel.get(item as usize) == Some(&device)
     }
 }
 
-/// What an operator costs on any machine.
+/// Cost of an operator, independent of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// Operations; zero if it is no product of matrices.
+    /// FLOPs; zero if it is no product of matrices.
     pub flops: u64,
     /// Bytes read and written; zero if it moves none, as a view.
     pub bytes: u64,
 }
 
-/// Operators that look at tensors in another way, or make them without writing.
+/// Operators that return another view of their tensors, or allocate without writing.
 const VIEWS: [&str; 41] = [
     "_local_scalar_dense",
     "_reshape_alias",
@@ -130,8 +128,8 @@ const VIEWS: [&str; 41] = [
     "view",
 ];
 
-/// What the operator `name` costs. `bytes` are those of its tensors; `inputs` and `outputs` their
-/// shapes as Python shows them.
+/// Returns the cost of the operator `name`. `bytes` are those of its tensors; `inputs` and `outputs` their shapes as
+/// Python shows them.
 pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> Effort {
     let Some(name) = name.strip_prefix("aten::") else {
         return Effort::default();
@@ -147,11 +145,11 @@ pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> Effort {
 
 #[derive(Clone, Copy)]
 enum Product {
-    /// Two matrices, at these places among the arguments.
+    /// Product of two matrices, at these positions among the arguments.
     Matrices(usize, usize),
     Convolution,
     ConvolutionBackward,
-    /// Products formed, and the place of the query.
+    /// Number of products, and the position of the query.
     Attention(u64, usize),
 }
 
@@ -191,7 +189,7 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
         }
         Product::Convolution => convolution(&shapes(outputs).into_iter().next()?, ins.get(1)?),
         Product::ConvolutionBackward => {
-            // Gradient of the output, input, weight; a gradient that is not wanted has no shape.
+            // Gradient of the output, input, weight; a gradient that is not required has no shape.
             let one = convolution(ins.first()?, ins.get(2)?)?;
             let wanted = shapes(outputs)
                 .iter()
@@ -212,7 +210,7 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
     }
 }
 
-/// 2 · elements of the output · weights per output channel; a weight is (channels out, channels in ÷
+/// Returns 2 · elements of the output · weights per output channel; a weight is (channels out, channels in ÷
 /// groups, …).
 fn convolution(output: &[u64], weight: &[u64]) -> Option<u64> {
     let (_, per_channel) = weight.split_first()?;
@@ -227,8 +225,8 @@ fn elements(shape: &[u64]) -> Option<u64> {
         .try_fold(1_u64, |product, &n| product.checked_mul(n))
 }
 
-/// The shapes of the arguments in `[[4, 3, 64, 64], [], [[2], [3]]]`; that of a list of tensors, and of
-/// a scalar, is empty.
+/// Parses the shapes of the arguments in `[[4, 3, 64, 64], [], [[2], [3]]]`; those of a list of tensors, and of a
+/// scalar, are empty.
 fn shapes(text: &str) -> Vec<Vec<u64>> {
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let arguments = value.as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Writing a rank's work as nodes of a trace.
+//! Emission of a rank's activities as nodes of a trace.
 
 use super::calls::{Act, Calls, dtype};
 use super::effort::{Effort, Efforts};
@@ -15,32 +15,32 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io::Write;
 
-/// What the nodes of a rank need of the job.
+/// Job-wide data that the nodes of a rank refer to.
 pub struct Job<'a> {
     /// The groups.
     pub groups: &'a [Group],
-    /// How each call's time divides.
+    /// Waiting and transfer time of each call.
     pub times: &'a [Time],
-    /// `comm_size` of each call, the root, and whether the other members are known.
+    /// `comm_size` of each call, its root, and whether its partners are known.
     pub meetings: &'a [Met],
-    /// When the job started, by this rank's clock, ns.
+    /// Start of the job, by this rank's clock, ns.
     pub start: i64,
-    /// Whether nothing in the job ran on a device, so that the host is what computes.
+    /// Whether nothing in the job ran on a device, so that host operators are the compute.
     pub host_computes: bool,
 }
 
-/// What a call's meeting says of it.
+/// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
     /// `comm_size`.
     pub bytes: u64,
-    /// The root's rank.
+    /// Rank of the root.
     pub root: Option<u32>,
-    /// Whether the others were found; a call without them is written as host work.
+    /// Whether the partners were found; a call without them is written as host work.
     pub found: bool,
 }
 
-/// What was written.
+/// Numbers of emitted nodes and dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     /// Nodes.
@@ -49,13 +49,13 @@ pub struct Written {
     pub causes: u64,
 }
 
-/// Streams of communication in flight are numbered from here, out of the way of threads.
+/// First lane of communication in flight, beyond the numbers of threads.
 const FIRST_FLIGHT: i64 = 1000;
 
-/// The order in which pieces get their ids: by when they were asked for, as far as causes allow, and
-/// the calls of a rank as they were made.
+/// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
+/// calls of a rank in program order.
 fn order(works: &Works, calls: &Calls) -> Vec<u32> {
-    // Calls that met are matched in the order of ids, so theirs is that in which they were made.
+    // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = works.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut edges = works.causes.clone();
@@ -67,12 +67,12 @@ fn order(works: &Works, calls: &Calls) -> Vec<u32> {
     let order = sorted(works, edges);
     match order.len() == works.list.len() {
         true => order,
-        // A call that had ended before one that was made earlier began: causes go first.
+        // A call that had ended before an earlier one began: dependencies take precedence.
         false => sorted(works, works.causes.clone()),
     }
 }
 
-/// The pieces so that `edges` go forward, by when they were asked for; without those on circles.
+/// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
 fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     let count = works.list.len();
     edges.sort_unstable();
@@ -86,6 +86,7 @@ fn sorted(works: &Works, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     for i in 0..count {
         start[i + 1] += start[i];
     }
+    // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
         (
             works.list[work as usize].asked,
@@ -122,6 +123,7 @@ pub fn write<W: Write>(
     let order = order(works, calls);
     let mut ids = vec![0_u64; works.list.len()];
     for (place, &work) in order.iter().enumerate() {
+        // Id 1 is the declaration of the groups.
         ids[work as usize] = place as u64 + 2;
     }
     let mut written = Written::default();
@@ -140,6 +142,7 @@ pub fn write<W: Write>(
     for &work in &order {
         let piece = &works.list[work as usize];
         causes.clear();
+        // Dependencies are sorted by their dependent, so those of one activity are adjacent.
         let from = works.causes.partition_point(|&(_, effect)| effect < work);
         let own = works.causes[from..]
             .iter()
@@ -158,7 +161,7 @@ pub fn write<W: Write>(
     Ok(written)
 }
 
-/// When a piece ends in a replay that goes as the capture went.
+/// Returns the end of an activity in a replay that reproduces the capture.
 fn end_of(works: &Works, calls: &Calls, job: &Job<'_>, work: u32) -> i64 {
     let piece = &works.list[work as usize];
     match piece.doing {
@@ -172,7 +175,7 @@ fn end_of(works: &Works, calls: &Calls, job: &Job<'_>, work: u32) -> i64 {
     }
 }
 
-/// What people call the lanes: the metadata attribute and the name.
+/// Returns the names of the lanes: metadata attribute and name.
 pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for (index, thread) in rank.threads.iter().enumerate() {
@@ -206,7 +209,7 @@ pub fn lane_names(rank: &Rank, works: &Works, host_computes: bool) -> Vec<(Strin
     names
 }
 
-/// The declaration of a rank's groups, as PyTorch writes it.
+/// Returns the declaration of a rank's groups in PyTorch's format.
 fn groups_json(rank: &Rank, groups: &[Group]) -> String {
     let entries: Vec<serde_json::Value> = groups
         .iter()
@@ -326,15 +329,15 @@ impl Writing<'_> {
         }
     }
 
-    /// The format that the operator `item` computes in: that of its first tensor.
+    /// Returns the element type that the operator `item` computes in: that of its first tensor.
     fn dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
         dtype(self.rank.host.texts.get(node.types_in))
     }
 
-    /// An operator on the host. Where the host computes, those that do the work are kernels; the
-    /// others, such as views and operators that call others, are the framework's overhead.
+    /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the
+    /// others, such as views and operators that call others, are framework overhead.
     fn operator(&self, item: u32) -> Op<'_> {
         match self.efforts.of(item) {
             Effort { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
@@ -351,6 +354,7 @@ impl Writing<'_> {
     fn kernel(&self, index: u32) -> Op<'_> {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.kineto.events[own.event as usize];
+        // The launch is a call of the driver inside the operator that the kernel belongs to.
         let operator = self.rank.items[own.launch as usize].parent;
         let (effort, dtype) = match event.category {
             Category::Kernel if self.efforts.carries(operator, index) => {
@@ -372,6 +376,7 @@ impl Writing<'_> {
     fn communication(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.meetings[index as usize];
+        // A call without partners would wait for ever in a replay.
         if !met.found {
             return Op::Host;
         }
@@ -393,6 +398,7 @@ impl Writing<'_> {
                     .and_then(|peer| group.ranks.get(peer as usize).copied())
                     .unwrap_or(u32::MAX),
                 tag: call.asked.tag,
+                // A message has its bytes on one side only.
                 bytes: call.asked.bytes_in.max(call.asked.bytes_out),
                 own: Some(self.rank.rank),
                 host: false,

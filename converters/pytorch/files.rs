@@ -1,4 +1,4 @@
-//! Which files are one job's captures, and which two belong to one rank.
+//! Discovery of a job's captures, and of the pair of files of each rank.
 
 use super::sniff::{Kind, sniff};
 use crate::trace::TraceError;
@@ -6,10 +6,10 @@ use crate::trace::error::Place;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The two files of a rank.
+/// The pair of files of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The rank that the names say, if they do; else their place among the pairs.
+    /// Rank by the file names, if they have one; otherwise the index among the pairs.
     pub rank: u32,
     /// The host trace.
     pub host: PathBuf,
@@ -17,8 +17,8 @@ pub struct Pair {
     pub kineto: PathBuf,
 }
 
-/// Finds the pairs among `paths`: files, and folders whose JSON files are meant. A host trace and a
-/// Kineto trace are a pair when their names hold the same rank; two files without a rank are one.
+/// Finds the pairs among `paths`: files, and folders for their JSON files. A host trace and a Kineto trace are a pair
+/// when their names hold the same rank; two files without a rank are one.
 ///
 /// Fails when a file is neither, when one of a pair is missing, and when a rank has two of a kind.
 pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
@@ -60,7 +60,7 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
         let slot = match kind {
             Kind::Host => &mut slot.0,
             Kind::Kineto => &mut slot.1,
-            // Folders hold other JSON too.
+            // Folders hold other JSON too, so only files given by name have to be captures.
             Kind::Other if !named => continue,
             Kind::Other => {
                 return Err(refused(
@@ -129,7 +129,7 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<Pair>, TraceError> {
 const KINETO_ALONE: &str = "capture with profile(execution_trace_observer=ExecutionTraceObserver()…); \
                             Kineto traces alone are not converted";
 
-/// Adds to `found` which file beside `path` should be the other of its pair and cannot be told.
+/// Appends to `found` the file beside `path` that is likely the other of its pair but cannot be identified.
 fn with_neighbour(found: String, path: &Path, kinds: &[(Kind, PathBuf, bool)]) -> String {
     let rank = rank_of(path);
     let other = kinds
@@ -144,8 +144,8 @@ fn with_neighbour(found: String, path: &Path, kinds: &[(Kind, PathBuf, bool)]) -
     }
 }
 
-/// The files that a pattern such as `run?/host.*.json` means, where no shell has said so; the path
-/// itself if it is no pattern.
+/// Expands a pattern such as `run?/host.*.json`, where no shell has done so; returns the path itself if it is no
+/// pattern.
 fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
     let Some(pattern) = text else {
@@ -169,7 +169,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// JSON files right in a folder.
+/// Returns the JSON files directly in a folder.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let io = |source| TraceError::io(folder.to_owned(), "list", source);
     let mut files = Vec::new();
@@ -192,8 +192,8 @@ fn is_json(name: &str) -> bool {
         .any(|ending| name.ends_with(ending))
 }
 
-/// The rank in a file's name: the number after `rank`, or else the last number that stands alone, as
-/// in `host.3.json`, `kineto_3.json.gz`, `worker3`.
+/// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = name.split(".json").next()?;

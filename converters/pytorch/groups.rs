@@ -4,7 +4,7 @@ use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// One group; writers disagree about the keys of later versions.
+/// A process group entry; writers disagree about the keys of later versions.
 #[derive(Deserialize)]
 struct Entry<'a> {
     #[serde(borrow)]
@@ -31,8 +31,8 @@ impl From<Entry<'_>> for ProcessGroup {
     }
 }
 
-/// Reads a list of groups. Where the text is damaged or cut short, the groups before that are given
-/// together with what is wrong.
+/// Parses a list of groups. Where the text is damaged or truncated, returns the groups before that together with the
+/// error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {

@@ -1,5 +1,4 @@
-//! The device trace: when operators ran on the host and kernels on the device, and which launched
-//! which.
+//! The device trace: times of operators on the host and of kernels on the device, and the launches that connect them.
 
 mod raw;
 mod reader;
@@ -19,88 +18,87 @@ pub use tracks::Track;
 /// A device trace.
 #[derive(Debug, Default)]
 pub struct KinetoTrace {
-    /// The events that have a duration and matter, in the order of the file.
+    /// Events with a duration that matter, in the order of the file.
     pub events: Vec<KinetoEvent>,
-    /// What events run on: host threads and streams of devices.
+    /// Tracks of events: host threads and streams of devices.
     pub tracks: Vec<Track>,
-    /// The texts that events number.
+    /// Interned texts that events refer to.
     pub texts: Names,
-    /// The arguments of communication events, of kernels that say what they communicate and of
-    /// synchronisations: strings as they are, anything else as JSON.
+    /// Arguments of communication events, of kernels that state what they communicate and of synchronisations:
+    /// strings as they are, anything else as JSON.
     pub args: Vec<Vec<(String, String)>>,
-    /// The rank of the process, if the file says so.
+    /// Rank of the process, if the file says so.
     pub rank: Option<u32>,
-    /// How many ranks there were.
+    /// Number of ranks.
     pub world_size: Option<u32>,
-    /// What carries messages, such as `nccl`.
+    /// Communication backend, such as `nccl`.
     pub backend: Option<String>,
-    /// The process groups that the program had set up.
+    /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
-    /// The machine it ran on.
+    /// Name of the host.
     pub host_name: Option<String>,
-    /// Both ends of arrows: from forward to backward operators, and from launches to kernels.
+    /// Ends of flow events: from forward to backward operators, and from launches to kernels.
     pub flows: Vec<Flow>,
-    /// How many events of each category were left out, in the order of their names. Those without a
-    /// category go by their phase.
+    /// Number of events of each category that were left out, in the order of their names. Those without a category go
+    /// by their phase.
     pub left_out: Vec<(String, u64)>,
-    /// How many events have a [`KinetoEvent::rf_id`].
+    /// Number of events with a [`KinetoEvent::rf_id`].
     pub with_rf_id: u64,
-    /// What was repaired.
+    /// Repairs of the text.
     pub repairs: Repairs,
-    /// The length of the JSON, in bytes.
+    /// Length of the JSON, in bytes.
     pub bytes: u64,
-    /// The devices of the machine.
+    /// Devices of the host.
     pub device_names: Vec<String>,
 }
 
-/// Something that took time.
+/// An event with a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KinetoEvent {
-    /// When it began, in nanoseconds since 1970.
+    /// Start, in nanoseconds since 1970.
     pub start_ns: i64,
-    /// How long it took, in nanoseconds.
+    /// Duration, in nanoseconds.
     pub duration_ns: u64,
-    /// The number of its name in [`KinetoTrace::texts`].
+    /// Index of its name in [`KinetoTrace::texts`].
     pub name: u32,
-    /// What kind of thing it is.
+    /// Category.
     pub category: Category,
-    /// The index in [`KinetoTrace::tracks`] of what it ran on.
+    /// Index of its track in [`KinetoTrace::tracks`].
     pub track: u32,
-    /// The number that ties it to the host trace, 0 if there is none.
+    /// Record function id, which joins it to the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// The number that a launch shares with its operator or kernel, depending on the version; 0 if
-    /// there is none.
+    /// External id, which a launch shares with its operator or kernel, depending on the version; 0 if there is none.
     pub external_id: u64,
-    /// The number that a launch shares with its kernel, 0 if there is none.
+    /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
-    /// The stream of the device, −1 if there is none.
+    /// Stream of the device, −1 if there is none.
     pub stream: i64,
-    /// The device, −1 if there is none.
+    /// Device, −1 if there is none.
     pub device: i32,
-    /// How many bytes were copied or set.
+    /// Bytes copied or set.
     pub bytes: u64,
-    /// Its index in [`KinetoTrace::args`], or [`NONE`].
+    /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
-    /// Where it stands, in bytes from the start of the decompressed text.
+    /// Offset in bytes of the decompressed text.
     pub offset: u64,
 }
 
-/// What kind of event one is.
+/// Category of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Category {
-    /// An operator on the host.
+    /// Operator on the host.
     CpuOp,
-    /// A range that the program or a library named.
+    /// Range that the program or a library named.
     Annotation,
-    /// A call of the device's runtime or driver.
+    /// Call of the device's runtime or driver.
     Runtime,
-    /// A kernel on the device.
+    /// Kernel on the device.
     Kernel,
-    /// A copy from, to or between devices.
+    /// Copy from, to or between devices.
     Copy,
     /// Memory of the device being set.
     Set,
-    /// The host or a stream waiting for the device.
+    /// Wait of the host or a stream for the device.
     Sync,
 }
 
@@ -120,27 +118,27 @@ impl Category {
     }
 }
 
-/// What an arrow links.
+/// Connection that a flow event makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
-    /// A forward operator to its backward operator.
+    /// From a forward operator to its backward operator.
     ForwardBackward,
-    /// A launch to its kernel.
+    /// From a launch to its kernel.
     Launch,
 }
 
-/// One end of an arrow.
+/// One end of a flow event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// What it links.
+    /// Connection.
     pub kind: FlowKind,
-    /// What both ends share; that of a launch is its correlation.
+    /// Id that both ends share; that of a launch is its correlation.
     pub id: u64,
-    /// Whether it is the beginning.
+    /// Whether it is the start of the arrow.
     pub start: bool,
-    /// When, in nanoseconds since 1970.
+    /// Time, in nanoseconds since 1970.
     pub at_ns: i64,
-    /// The index in [`KinetoTrace::tracks`] of where.
+    /// Index of its track in [`KinetoTrace::tracks`].
     pub track: u32,
 }
 

@@ -1,41 +1,41 @@
-//! Joining a host trace and a Kineto trace of one rank by record function id.
+//! Join of the host trace and the Kineto trace of one rank by record function id.
 
 use super::host::HostTrace;
 use super::kineto::{Category, KinetoTrace};
 use super::rank::NONE;
 use crate::trace::shown;
 
-/// Which host node each Kineto event is.
+/// Host node of each Kineto event.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// For each Kineto event its host node, or [`NONE`].
+    /// Per Kineto event: its host node, or [`NONE`].
     pub host_of: Vec<u32>,
-    /// Host nodes that have their event.
+    /// Number of host nodes with an event.
     pub linked: u64,
-    /// Host nodes that have a record function id and no event: work on threads that Kineto did not
+    /// Number of host nodes with a record function id and without an event: work on threads that Kineto did not
     /// watch, or before it started.
     pub host_only: u64,
-    /// Host nodes that stand for a process or thread.
+    /// Number of host nodes that stand for a process or thread.
     pub roots: u64,
-    /// Kineto's operators and annotations without a host node.
+    /// Number of Kineto's operators and annotations without a host node.
     pub kineto_only: u64,
-    /// Pairs whose names differ although the ids agree; the first as (id, host's, Kineto's).
+    /// Number of pairs whose names differ although the ids agree.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
 }
 
-/// Why two files cannot be joined.
+/// Reason for which two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoLink {
-    /// What was found.
+    /// Finding.
     pub found: String,
-    /// What to try.
+    /// Hint: what to try.
     pub hint: &'static str,
-    /// Where in the Kineto file, if at some place.
+    /// Offset in the Kineto file, if at some place.
     pub offset: Option<u64>,
 }
 
-/// Of pairs with equal ids, the part whose names may differ before the files count as two jobs'.
+/// Maximum share of pairs with differing names; beyond it the files count as those of two jobs.
 const MAX_RENAMED: f64 = 0.02;
 
 impl Link {

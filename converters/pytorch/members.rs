@@ -1,9 +1,9 @@
-//! Which group each call belongs to.
+//! Group of each communication call.
 //!
-//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do
-//! not, so it is inferred: from there being one group only; or from the worker threads, of which gloo
-//! gives every group two of its own when the group is made. Messages have no worker; they belong to
-//! all ranks unless the other ends then disagree.
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so it is
+//! inferred: from there being one group only; or from the worker threads, of which gloo creates two for every group
+//! when the group is created. Messages have no worker; they belong to the group of all ranks unless their ends then
+//! disagree.
 
 use super::ProcessGroup;
 use super::calls::{Act, Call, Calls};
@@ -13,38 +13,38 @@ use workers::Pools;
 
 mod workers;
 
-/// A group of the job.
+/// A process group of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// What it is for, as the program said.
+    /// Purpose, as the program stated it.
     pub desc: String,
-    /// Its members, as ranks of the job in the group's order.
+    /// Members, as ranks of the job in the group's order.
     pub ranks: Vec<u32>,
 }
 
-/// How the groups of a job's calls were found.
+/// Evidence for the groups of a job's calls, as counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inferred {
     /// Calls whose group the capture names, by group.
     pub named: BTreeMap<u32, u64>,
-    /// Calls in the one group that there is.
+    /// Calls in the only group that there is.
     pub only: u64,
-    /// Calls whose group the worker thread told, by group.
+    /// Calls whose group was inferred from the worker thread, by group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Messages that were taken to be among all ranks, or in a smaller group, by group.
+    /// Messages that were attributed to all ranks, or to a smaller group, by group.
     pub messages: BTreeMap<u32, u64>,
 }
 
-/// Why groups cannot be told.
+/// Failure to infer the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// The rank in whose capture it shows.
+    /// Rank in whose capture it shows.
     pub rank: u32,
-    /// What was found.
+    /// Finding.
     pub found: String,
-    /// What to try.
+    /// Hint: what to try.
     pub hint: String,
 }
 
@@ -79,6 +79,7 @@ pub fn resolve(
                     inferred.only += 1;
                     only
                 }
+                // Provisional: `messages` moves it where the ends do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     let group = workers[r].get(&call.worker).copied();
@@ -93,16 +94,18 @@ pub fn resolve(
     Ok((groups, inferred))
 }
 
-/// Joins the groups that `rank` declares to `groups`; returns their indices, that of all ranks first.
+/// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
 fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32>, Unknown> {
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
+            // Members that are missing from the host trace are taken from Kineto.
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
         }
     }
+    // Without any declaration there is one group, of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),
@@ -141,12 +144,14 @@ fn declared(rank: &Rank, all: &[u32], groups: &mut Vec<Group>) -> Result<Vec<u32
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
+        // The group of all ranks comes first, where unnamed messages are looked up; the others keep their order of
+        // declaration.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
 }
 
-/// Moves messages into a smaller group where the ends do not fit together among all ranks.
+/// Moves messages into a smaller group where their ends do not match among all ranks.
 fn messages(
     ranks: &[Rank],
     calls: &mut [Calls],
@@ -155,6 +160,7 @@ fn messages(
 ) -> Result<(), Unknown> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
+    // Largest group first, so that a smaller one is tried only where all ranks do not fit.
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
@@ -203,8 +209,9 @@ fn unnamed_message(call: &Call) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
-/// Whether the messages of all members pair up if their ends are members of `group`.
+/// Returns whether the messages of all members pair up if their ends are members of `group`.
 fn fits(ranks: &[Rank], calls: &[Calls], group: &Group, members: &[usize]) -> bool {
+    // Sends count up and receives down; a group fits if every key ends at zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
         let own = ranks[member].rank;

@@ -1,15 +1,14 @@
-//! Names that a writer did not escape, and where they end.
+//! Repair of names that a writer did not escape.
 //!
-//! The observer writes the names of operators as they are, so that a `record_function` with a quote,
-//! a backslash or a line break in its name breaks the JSON; so did Kineto up to PyTorch 2.3. Writers
-//! put the same key behind the name every time, which tells where the name ends. A name that is
-//! legal JSON is left alone, whatever else is wrong.
+//! The observer writes the names of operators as they are, so that a `record_function` with a quote, a backslash or a
+//! line break in its name breaks the JSON; so did Kineto up to PyTorch 2.3. Writers put the same key behind the name
+//! every time, which shows where the name ends. A name that is legal JSON is left alone, whatever else is wrong.
 
-/// How a writer lays elements out around their name.
+/// Layout of a writer's elements around their name.
 pub(super) struct Layout {
     /// Keys that follow a name directly.
     pub follows: &'static [&'static str],
-    /// Keys that cannot stand in a name: were they in it, the name would span elements.
+    /// Keys that cannot occur in a name: were they in it, the name would span elements.
     pub never: &'static [&'static str],
 }
 
@@ -17,18 +16,18 @@ pub(super) struct Layout {
 pub(super) struct Mended {
     /// The element up to the quote that ends the name, made legal.
     pub text: Vec<u8>,
-    /// Where the original goes on behind that quote.
+    /// Offset at which the original continues behind that quote.
     pub resume: usize,
-    /// Where the name begins.
+    /// Offset of the name.
     pub name_at: usize,
     /// The name.
     pub name: String,
 }
 
-/// The longest name that is searched for its end.
+/// Maximum length of a name whose end is searched.
 const LONGEST: usize = 1 << 16;
 
-/// Repairs the name of the element that `text` begins with; `None` if that is not what is wrong.
+/// Repairs the name of the element that `text` begins with; `None` if its name is not what is wrong.
 pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
     let start = name(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
@@ -41,9 +40,11 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
                 .any(|key| goes_on(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
+    // A legal name is not what broke the element.
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
+    // Names come from the program and need not be UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;
@@ -58,9 +59,10 @@ pub(super) fn mend(text: &[u8], layout: &Layout) -> Option<Mended> {
     })
 }
 
-/// Where the name of the object at the start of `text` begins: behind a few plain keys at most.
+/// Returns the offset of the name of the object at the start of `text`: behind a few plain keys at most.
 fn name(text: &[u8]) -> Option<usize> {
     let mut rest = blank(text).strip_prefix(b"{")?;
+    // The name is among the first keys of every writer.
     for _ in 0..8 {
         rest = blank(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;
@@ -82,7 +84,7 @@ fn name(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Whether `text` goes on with `key` and a plain value.
+/// Returns whether `text` continues with `key` and a plain value.
 fn goes_on(text: &[u8], key: &str) -> bool {
     let value = || {
         let rest = blank(text).strip_prefix(b",")?;

@@ -1,8 +1,8 @@
-//! Numbers in JSON texts, without a detour over floating point.
+//! Numbers in JSON texts, without rounding through floating point.
 
 use std::borrow::Cow;
 
-/// The text of a value: a string's content, or the JSON of anything else.
+/// Returns the text of a value: a string's content, or the JSON of anything else.
 pub(super) fn text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
@@ -12,22 +12,22 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// A whole number, plain or in a string, decimal or hexadecimal after `0x`.
+/// Parses a whole number, plain or in a string, decimal or hexadecimal after `0x`.
 pub(super) fn whole(json: &str) -> Option<i128> {
-    // Nearly all of them.
+    // The common case: plain decimal digits.
     if let Ok(number) = json.parse::<i64>() {
         return Some(i128::from(number));
     }
     let text = text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
-        // A second sign would pass.
+        // A second sign would pass the parser.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
         _ => text.parse().ok(),
     }
 }
 
-/// Nanoseconds from decimal microseconds, to the nearest.
+/// Converts decimal microseconds to nanoseconds, rounded to the nearest.
 pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     let text = text(json);
     let text = text.trim();
@@ -44,7 +44,7 @@ pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // So many of the digits stand before the point when the unit is a nanosecond.
+    // Number of digits in front of the point once the unit is a nanosecond.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;

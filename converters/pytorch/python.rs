@@ -1,10 +1,10 @@
-//! JSON as Python's `str` shows it once parsed, which is how Chakra's converter writes attributes.
+//! Python's `str` of parsed JSON, the form in which Chakra's converter writes attributes.
 
 use super::number;
 use std::fmt::Write;
 
-/// `str(json.loads(text))` for JSON that is known to be legal. Numbers are left as they are, which
-/// differs for fractions that Python would shorten; shapes and types have none.
+/// Returns `str(json.loads(text))` for JSON that is known to be legal. Numbers are left as they are, which differs
+/// for fractions that Python would shorten; shapes and types have none.
 pub(super) fn shown(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();
@@ -41,7 +41,7 @@ pub(super) fn shown(text: &str) -> String {
     out
 }
 
-/// Python's `repr` of a string.
+/// Appends Python's `repr` of a string.
 fn quote(string: &str, out: &mut String) {
     let mark = if string.contains('\'') && !string.contains('"') {
         '"'

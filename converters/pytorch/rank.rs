@@ -1,89 +1,88 @@
 //! One rank's capture, joined: host nodes with their Kineto events, nested per thread.
 //!
-//! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where
-//! work runs on threads of gloo, because that work is pushed on its caller's stack.
+//! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
+//! threads of gloo, because that work is pushed on its caller's stack.
 
 use super::host::HostTrace;
 use super::kineto::{Category, KinetoEvent, KinetoTrace};
 use super::link::Link;
 
-/// In place of an index: there is none.
+/// Sentinel index: none.
 pub const NONE: u32 = u32::MAX;
 
-/// What an interval on a host thread is.
+/// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// An operator: its own time is work.
+    /// Operator: its own time is work.
     Operator,
-    /// A range that Python opened: its own time is the host's, between operators.
+    /// Range that Python opened: its own time is the host's, between operators.
     Annotation,
-    /// A call into the driver of the device.
+    /// Call into the driver of the device.
     Runtime,
 }
 
 /// An interval on a host thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// The Kineto event.
+    /// Kineto event.
     pub event: u32,
-    /// The host node, or [`NONE`].
+    /// Host node, or [`NONE`].
     pub host: u32,
-    /// Which of [`Rank::threads`].
+    /// Index in [`Rank::threads`].
     pub thread: u32,
-    /// The item that encloses it, or [`NONE`].
+    /// Item that encloses it, or [`NONE`].
     pub parent: u32,
-    /// What it is.
+    /// Role.
     pub role: Role,
-    /// When it starts, in ns since the epoch by this rank's clock.
+    /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// When it ends.
+    /// End.
     pub end: i64,
 }
 
-/// An interval that belongs to communication in flight and nests in nothing: `gloo:*`.
+/// An interval of communication in flight, which nests in no other: `gloo:*`.
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
-    /// The Kineto event.
+    /// Kineto event.
     pub event: u32,
-    /// Which of [`Rank::threads`].
+    /// Index in [`Rank::threads`].
     pub thread: u32,
-    /// When it starts, in ns since the epoch by this rank's clock.
+    /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// When it ends; that of a message when the program had waited for it.
+    /// End; of a message, the end of the program's wait for it.
     pub end: i64,
-    /// The number of its record function.
+    /// Record function id.
     pub rf_id: u64,
 }
 
-/// Something that ran on a device.
+/// A kernel, copy or other event on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// The Kineto event.
+    /// Kineto event.
     pub event: u32,
-    /// The item that launched it, or [`NONE`].
+    /// Item that launched it, or [`NONE`].
     pub launch: u32,
-    /// The stream.
+    /// Stream.
     pub stream: i64,
-    /// When it starts, in ns since the epoch by this rank's clock.
+    /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// When it ends.
+    /// End.
     pub end: i64,
 }
 
 /// A host thread.
 #[derive(Clone, Debug)]
 pub struct Thread {
-    /// Which of Kineto's tracks.
+    /// Index in Kineto's tracks.
     pub track: u32,
-    /// The place of its items in [`Rank::items`].
+    /// Range of its items in [`Rank::items`].
     pub items: std::ops::Range<u32>,
 }
 
-/// A stretch of a thread's time with the item that it belongs to: the latest to start of those that
-/// are open.
+/// A stretch of a thread's time with the item that it belongs to: the innermost one that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The item, or [`NONE`] between items.
+    /// Owning item, or [`NONE`] between items.
     pub owner: u32,
     /// Start, ns.
     pub from: i64,
@@ -91,14 +90,14 @@ pub struct Segment {
     pub to: i64,
 }
 
-/// One rank's capture.
+/// One rank's capture, joined.
 #[derive(Debug)]
 pub struct Rank {
-    /// Its number in the job.
+    /// Rank in the job.
     pub rank: u32,
-    /// What the host observer wrote.
+    /// Host trace.
     pub host: HostTrace,
-    /// What Kineto wrote.
+    /// Kineto trace.
     pub kineto: KinetoTrace,
     /// Items by thread, then start; an item comes after those that enclose it.
     pub items: Vec<Item>,
@@ -106,13 +105,13 @@ pub struct Rank {
     pub threads: Vec<Thread>,
     /// Communication in flight on the host, by start.
     pub flights: Vec<Flight>,
-    /// What ran on devices, by stream, then start.
+    /// Events on devices, by stream, then start.
     pub devices: Vec<Device>,
-    /// Device events whose launch is not in the capture.
+    /// Number of device events whose launch is not in the capture.
     pub unlaunched: u64,
 }
 
-/// The prefixes of intervals that are communication in flight on the host.
+/// Prefixes of intervals that are communication in flight on the host.
 const IN_FLIGHT: [&str; 3] = ["gloo:", "mpi:", "ucc:"];
 
 impl Rank {
@@ -134,7 +133,7 @@ impl Rank {
             devices: Vec::new(),
             unlaunched: 0,
         };
-        // Communication asked for within the window is kept to its end.
+        // Communication requested within the window is kept to its end.
         let ids = this.kineto.events.iter().filter(|event| {
             window.holds(event.start_ns) && event.rf_id != 0 && event.category == Category::CpuOp
         });
@@ -145,6 +144,7 @@ impl Rank {
         for (index, event) in this.kineto.events.iter().enumerate() {
             let inside = match this.in_flight(event) {
                 true if window.is_all() => true,
+                // One beyond the last operator: its interval gets the next id.
                 true => asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1,
                 false => window.holds(event.start_ns),
             };
@@ -164,6 +164,7 @@ impl Rank {
                 slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
             }
         }
+        // By first start, so that numbers do not depend on the order of the file.
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
@@ -196,8 +197,8 @@ impl Rank {
                 end,
             });
         }
-        // Of intervals that start together the longer encloses the shorter, and of equal ones the one
-        // that the program opened first, which has the lower number.
+        // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the
+        // program opened first, which has the lower number.
         let events = &this.kineto.events;
         this.items.sort_by_key(|item| {
             let order = events[item.event as usize].rf_id;
@@ -233,6 +234,7 @@ impl Rank {
             }
             self.threads[own as usize].items.end = i as u32 + 1;
             let ended = |&top: &u32| self.items[top as usize].end <= start;
+            // Intervals that touch do not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
             }
@@ -245,6 +247,7 @@ impl Rank {
         let mut launches: Vec<(u64, u32)> = Vec::new();
         for (i, item) in self.items.iter().enumerate() {
             let event = &self.kineto.events[item.event as usize];
+            // Correlation 0 is used for calls that launch nothing.
             if item.role == Role::Runtime && event.correlation != 0 {
                 launches.push((event.correlation, i as u32));
             }
@@ -274,14 +277,14 @@ impl Rank {
             .sort_by_key(|device| (device.stream, device.start, device.event));
     }
 
-    /// The name of a Kineto event.
+    /// Returns the name of a Kineto event.
     pub fn name(&self, event: u32) -> &str {
         self.kineto
             .texts
             .get(self.kineto.events[event as usize].name)
     }
 
-    /// The name of an item: the host's, which is exact, before Kineto's.
+    /// Returns the name of an item: the host's, which is exact, before Kineto's.
     pub fn item_name(&self, item: &Item) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),
@@ -289,7 +292,7 @@ impl Rank {
         }
     }
 
-    /// The items that enclose `item`, innermost first.
+    /// Returns the items that enclose `item`, innermost first.
     pub fn ancestors(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
         let parent = |i: u32| {
             let parent = self.items.get(i as usize)?.parent;
@@ -298,8 +301,7 @@ impl Rank {
         std::iter::successors(parent(item), move |&i| parent(i))
     }
 
-    /// The time of a thread, cut at every start and end, without gaps from its first start to its
-    /// last end.
+    /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
     pub fn segments(&self, thread: u32) -> Vec<Segment> {
         let range = self.threads[thread as usize].items.clone();
         segments(
@@ -309,17 +311,17 @@ impl Rank {
     }
 }
 
-/// What part of a capture is kept.
+/// Part of a capture that is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// From when, ns since the epoch.
+    /// Start, ns since the epoch.
     pub from: i64,
-    /// Until when.
+    /// End.
     pub to: i64,
 }
 
 impl Window {
-    /// Everything.
+    /// The whole capture.
     pub const ALL: Self = Self {
         from: i64::MIN,
         to: i64::MAX,
@@ -343,7 +345,7 @@ fn end_of(event: &KinetoEvent) -> i64 {
     event.start_ns.saturating_add_unsigned(event.duration_ns)
 }
 
-/// Cuts the time of one thread, whose `items` are sorted and numbered from `first`.
+/// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
 fn segments(items: &[Item], first: u32) -> Vec<Segment> {
     let mut out = Vec::with_capacity(items.len() * 2);
     let mut open: Vec<u32> = Vec::new();
@@ -359,7 +361,7 @@ fn segments(items: &[Item], first: u32) -> Vec<Segment> {
     out
 }
 
-/// Gives the time from `now` to `until` to the latest of those that are open, closing those that end.
+/// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
 fn advance(
     out: &mut Vec<Segment>,
     open: &mut Vec<u32>,

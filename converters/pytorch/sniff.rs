@@ -1,36 +1,36 @@
-//! Tells which of the files of PyTorch a file is, from its beginning.
+//! Detection of the kind of a PyTorch file from its beginning.
 
 use crate::trace::TraceError;
 use crate::trace::file::Stream;
 use std::io::Read;
 use std::path::Path;
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A host trace.
+    /// Host trace.
     Host,
-    /// A device trace.
+    /// Device trace.
     Kineto,
-    /// Anything else.
+    /// Any other file.
     Other,
 }
 
-/// How much text is looked at: some device traces begin with their metadata.
+/// Bytes of text that are inspected: some device traces begin with their metadata.
 const BEGINNING: u64 = 1 << 16;
 
-/// What `path` is, going by the keys at its beginning. Whether the rest is sound is not looked at.
+/// Returns the kind of `path` by the keys at its beginning. The rest of the file is not checked.
 pub fn sniff(path: &Path) -> Result<Kind, TraceError> {
     let mut text = Vec::new();
     let read = Stream::open(path)?.take(BEGINNING).read_to_end(&mut text);
-    // A file that is cut short still shows what it was meant to be.
+    // A truncated file still shows what it was meant to be.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
         _ => Ok(kind(&text)),
     }
 }
 
-/// What the text is of which this is the beginning.
+/// Returns the kind of the text that begins so.
 fn kind(text: &[u8]) -> Kind {
     let mut keys = Keys::default();
     match text.trim_ascii_start() {
@@ -47,13 +47,13 @@ fn kind(text: &[u8]) -> Kind {
     }
 }
 
-/// Whether the nodes are those of the observer: keys may be sorted, so that the schema comes late.
+/// Returns whether the nodes are those of the observer: keys may be sorted, so that the schema comes late.
 fn of_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
 }
 
-/// The keys that were seen in the outermost object.
+/// Keys that were seen in the outermost object.
 #[derive(Default)]
 struct Keys {
     schema: bool,
@@ -89,7 +89,7 @@ impl Keys {
         }
     }
 
-    /// Takes note of a key; returns whether that settles it.
+    /// Records a key; returns whether that settles the kind.
     fn key(&mut self, key: &[u8]) -> bool {
         match key {
             b"schema" => self.schema = true,

@@ -1,9 +1,8 @@
-//! Walks a JSON text that is too large to be held: an object with one huge array, or that array.
+//! Streaming reader of a JSON text that is too large for memory: an object with one huge array, or that array.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed from the window in
-//! place; one that runs over the window's end is parsed again after the window has moved. So memory
-//! is that of the window, which grows only for a single large value, and no byte is looked at
-//! twice but a few at the window's ends.
+//! A window slides over the decompressed text. Every element of the array is parsed from the window in place; one
+//! that runs over the window's end is parsed again after the window has moved. So memory is that of the window, which
+//! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
 
 mod place;
 mod window;
@@ -19,20 +18,20 @@ use serde_json::value::RawValue;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, Window};
 
-/// Text that must be at hand, if there is that much, before a value is said to be damaged.
+/// Bytes of text that have to be in the window, if there are as many, before a value is reported as damaged.
 const ENOUGH: usize = 1 << 16;
 
-/// What reads the values of a text.
+/// Consumer of the values of a text.
 pub(super) trait Format {
-    /// What the text is, for messages.
+    /// Name of the kind of text, for messages.
     const WHAT: &'static str;
-    /// The key of the large array.
+    /// Key of the large array.
     const ARRAY: &'static str;
     /// Whether the array may stand alone.
     const BARE: bool;
-    /// How names may be told from what follows them when they are not escaped.
+    /// Layout by which unescaped names are repaired.
     const LAYOUT: Layout;
-    /// What is parsed from an element of the array.
+    /// Parsed form of an element of the array.
     type Element<'de>: Deserialize<'de>;
 
     /// Takes an element of the array.
@@ -43,20 +42,20 @@ pub(super) trait Format {
     fn repaired(&mut self, repair: Repair);
 }
 
-/// Reads the text in `path`; returns how many bytes it has after decompression.
+/// Reads the text in `path`; returns its length in bytes after decompression.
 pub(super) fn read(path: &Path, format: &mut impl Format) -> Result<u64, TraceError> {
     let walked = Window::new(Stream::open(path)?, path).and_then(|window| Walk(window).run(format));
     walked.map_err(|error| error.in_file(path))
 }
 
-/// Reads the text in `bytes`.
+/// Reads the text in `bytes`; returns its length.
 pub(super) fn read_bytes(bytes: &[u8], format: &mut impl Format) -> Result<u64, TraceError> {
     let path = Path::new("trace");
     let stream = Stream::of(bytes).map_err(|source| TraceError::io(path, "decompress", source))?;
     Walk(Window::new(stream, path)?).run(format)
 }
 
-/// A walk over the text.
+/// A traversal of the text.
 struct Walk<'s>(Window<'s>);
 
 impl Walk<'_> {
@@ -158,6 +157,7 @@ impl Walk<'_> {
                 }
                 Err(error) => error,
             };
+            // An element may be truncated by the window in the middle of a token, which need not look like an end.
             if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
@@ -166,9 +166,9 @@ impl Walk<'_> {
                 return Err(explain(text, offset, &error));
             };
             let before = mended.text.len();
-            // Where the repaired text would begin for what stands behind the name to lie where it does.
+            // Start that the repaired text would have for the bytes behind the name to keep their place.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
-            // A stretch that is long enough for most elements, then longer ones.
+            // A stretch that is long enough for most elements first, then longer ones.
             let mut stretch = 1 << 13;
             loop {
                 let whole = stretch >= text.len() - mended.resume;
@@ -190,6 +190,7 @@ impl Walk<'_> {
                                 offset: behind,
                             },
                         )?;
+                        // In bytes of the original, whose name is shorter than its escaped form.
                         self.0.advance(used - before + mended.resume);
                         return Ok(());
                     }
@@ -214,7 +215,7 @@ impl Walk<'_> {
             let offset = self.0.offset();
             let text = self.0.rest();
             match parse::<&RawValue>(text) {
-                // A number at the window's end may go on behind it.
+                // A number at the window's end may continue behind it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
                     take(value, At { text, offset })?;

@@ -1,4 +1,4 @@
-//! What a conversion read, linked, kept and left out, and what it had to infer.
+//! Summary of a conversion: counts of what was read, joined, kept, left out and inferred.
 
 use super::calls::{Act, Calls};
 use super::clock::Offset;
@@ -12,41 +12,41 @@ use super::works::{Found, Works};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A conversion.
+/// Summary of a conversion.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Summary {
-    /// Ranks of the job; captures may be of fewer.
+    /// Number of ranks of the job; captures may be of fewer.
     pub world: u32,
-    /// Whether nothing ran on a device, so that operators on the host are what computes.
+    /// Whether nothing ran on a device, so that host operators are the compute.
     pub host_computes: bool,
-    /// The groups, with the collectives found in each.
+    /// Groups, with the collectives found in each.
     pub groups: Vec<GroupSummary>,
     /// Collectives by kind.
     pub collectives: BTreeMap<&'static str, u64>,
-    /// Collectives whose members differ in size; priced by the largest.
+    /// Number of collectives whose members differ in size; priced by the largest.
     pub uneven: u64,
-    /// Collectives with members that have no capture: waiting for those counts as transfer.
+    /// Number of collectives with members that have no capture: waiting for those counts as transfer.
     pub partial: u64,
-    /// Messages with both ends.
+    /// Number of messages with both ends.
     pub messages: u64,
-    /// Calls without the others', by reason.
+    /// Calls without a match, by reason.
     pub alone: BTreeMap<&'static str, u64>,
-    /// What was odd about times.
+    /// Anomalies of times.
     pub odd: Odd,
-    /// Rank by rank.
+    /// Summary of each rank.
     pub ranks: Vec<RankSummary>,
 }
 
-/// A group.
+/// Summary of a group.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GroupSummary {
     /// Its name.
     pub name: String,
-    /// What it is for, as the program said.
+    /// Purpose, as the program stated it.
     pub desc: String,
     /// Its members.
     pub ranks: Vec<u32>,
-    /// Collectives in it.
+    /// Number of its collectives.
     pub collectives: u64,
     /// Calls whose group the capture names.
     pub named: u64,
@@ -54,65 +54,65 @@ pub struct GroupSummary {
     pub only: u64,
     /// Calls in it because of the worker thread.
     pub by_worker: u64,
-    /// Messages in it because their ends fit.
+    /// Messages in it because their ends match.
     pub messages: u64,
 }
 
-/// A rank.
+/// Summary of a rank.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RankSummary {
     /// Its number.
     pub rank: u32,
-    /// The trace.
+    /// Trace file.
     pub path: PathBuf,
     /// Bytes of JSON read.
     pub bytes: u64,
-    /// The version that the host trace states.
+    /// Version that the host trace states.
     pub schema: String,
-    /// Host nodes, Kineto events, and pairs of them.
+    /// Number of host nodes.
     pub host_nodes: u64,
-    /// Kineto events that matter.
+    /// Number of Kineto events that are kept.
     pub events: u64,
-    /// Host nodes that have their event.
+    /// Number of host nodes with an event.
     pub linked: u64,
     /// Host nodes that were left out, by reason.
     pub host_left_out: Vec<(String, u64)>,
     /// Kineto events that were left out, by reason.
     pub events_left_out: Vec<(String, u64)>,
-    /// What was mended, by kind.
+    /// Repairs of the texts, by kind.
     pub repairs: Vec<String>,
-    /// Operators, annotations, calls of the driver.
+    /// Number of operators.
     pub operators: u64,
-    /// Ranges that Python opened.
+    /// Number of ranges that Python opened.
     pub annotations: u64,
-    /// Calls into the driver of the device.
+    /// Number of calls into the driver of the device.
     pub runtime: u64,
-    /// Kernels and copies.
+    /// Number of kernels and copies.
     pub device: u64,
-    /// Collective calls, sends and receives.
+    /// Number of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
     /// Names of operators that communicate and were never seen to run.
     pub never_ran: Vec<String>,
-    /// Threads and streams.
+    /// Number of threads and of streams.
     pub lanes: (u64, u64),
-    /// How waits and other causes were found.
+    /// Inferred dependencies, by rule.
     pub found: Found,
-    /// What was added to its clock and why.
+    /// Correction of its clock, with the evidence.
     pub offset: Offset,
-    /// What was written.
+    /// Numbers of emitted nodes and dependencies.
     pub written: Written,
-    /// From the start of the job to the end of the rank's last event, ns.
+    /// Time from the start of the job to the end of the rank's last event, ns.
     pub captured_ns: i64,
-    /// From the start of the rank's first event to the end of its last, ns.
+    /// Time from the start of the rank's first event to the end of its last, ns.
     pub own_ns: i64,
-    /// Time in communication that was transfer, and that was waiting, ns.
+    /// Communication time that was transfer, ns.
     pub transfer_ns: u64,
-    /// See there.
+    /// Communication time that was waiting, ns.
     pub wait_ns: u64,
 }
 
 impl Summary {
-    /// What is known before the ranks are written.
+    /// Returns the summary as known before the ranks are written.
     pub fn new(
         groups: &[Group],
         inferred: &Inferred,
@@ -162,7 +162,7 @@ impl Summary {
 }
 
 impl RankSummary {
-    /// What was done with `rank`.
+    /// Returns the summary of `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"

@@ -1,10 +1,10 @@
 //! Tensors among the arguments of an operator.
 //!
-//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`, which only its type
-//! tells from a list of numbers. Types mirror the nesting of the values: `GenericList[Tensor(float),
-//! Int]` has one entry per element.
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`, which only its type distinguishes from
+//! a list of numbers. Types mirror the nesting of the values: `GenericList[Tensor(float), Int]` has one entry per
+//! element.
 
-/// The type of a value, as far as it matters where tensors are.
+/// Type of a value, as far as it shows where tensors are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     /// No tensor.
@@ -15,11 +15,11 @@ pub(super) enum Type {
     List(Vec<Type>),
 }
 
-/// Lists in lists beyond this are damage.
+/// Maximum nesting of lists; deeper nesting is damage.
 const DEEPEST: usize = 32;
 
 impl Type {
-    /// Reads the types of a list of values; `None` if lists nest too deeply.
+    /// Parses the types of a list of values; `None` if lists nest too deeply.
     pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::of(types.iter().map(AsRef::as_ref), DEEPEST)
     }
@@ -28,8 +28,10 @@ impl Type {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
+        // Lists have a name in front of the bracket: `GenericList[…]`, `Tuple[…]`.
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
+            // Lists without tensors need no structure, whatever their values nest.
             Some(inner) if inner.contains("Tensor(") => {
                 Self::of(split(inner).into_iter(), deeper.checked_sub(1)?)
             }
@@ -49,7 +51,7 @@ impl Type {
     }
 }
 
-/// The parts between commas that stand in no bracket.
+/// Splits at commas outside brackets.
 fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_usize, 0);
@@ -77,7 +79,7 @@ pub(super) struct Tensor {
     pub bytes: Option<u64>,
 }
 
-/// What is wrong with arguments: the part of the text, and what was found and expected.
+/// Error in arguments: the part of the text, and what was found and expected.
 pub(super) type Wrong<'a> = (&'a str, &'static str);
 
 /// Appends the tensors of `values`, which is legal JSON, to `into`.
@@ -102,7 +104,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The next byte that is not blank, or 0 at the end.
+    /// Returns the next byte that is not blank, or 0 at the end.
     fn peek(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
@@ -184,7 +186,7 @@ impl<'a> Cursor<'a> {
         rest[..length].parse().ok()
     }
 
-    /// Leaves a value behind.
+    /// Skips a value.
     fn skip(&mut self) {
         let bytes = self.text.as_bytes();
         let mut depth = 0_usize;
@@ -193,6 +195,7 @@ impl<'a> Cursor<'a> {
                 b'"' => {
                     self.at += 1;
                     while bytes.get(self.at).is_some_and(|b| *b != b'"') {
+                        // An escaped quote does not end the string.
                         self.at += 1 + usize::from(bytes[self.at] == b'\\');
                     }
                 }

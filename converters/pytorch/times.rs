@@ -1,55 +1,54 @@
-//! Waiting is not work: what of each call's time was transfer.
+//! Separation of waiting from transfer in the time of each call.
 //!
-//! A member's time in a collective is waiting for the last of those it needs, and transfer from then
-//! on. Whom it needs: every member, if the collective has no root; the root needs all others, and the
-//! others need the root. Both ends of a message need each other. With aligned clocks, and `last` the
-//! latest start of those,
+//! A member's time in a collective is waiting for the last of the members that it needs, and transfer from then on.
+//! Without a root it needs every member; the root needs all others, and the others need the root. Both ends of a
+//! message need each other. With aligned clocks, and `last` the latest start of those,
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! A member that ended before the last had started did not wait for it, and is *eager*, where that is
-//! possible: whoever has a root, and messages. In a collective without root it is a matter of clocks or
-//! of threads that were late to run; then the transfer is zero and the whole time waiting.
+//! A member that ended before the last had started did not wait for it, and is *eager*, where that is possible: in
+//! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
+//! were scheduled late; then the transfer is zero and the whole time waiting.
 //!
-//! The interval of a host message ends when the program has waited for it, which may be long after it
-//! came. Where the program did not block, the transfer is the median of those messages of the same
-//! size for which it did, if there are any, and not more than what the times allow.
+//! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
+//! the program did not block, the transfer is the median of those messages of the same size for which it did, if
+//! there are any, and not more than the times allow.
 
 use super::calls::Calls;
 use super::clock::Offset;
 use super::meet::{At, Meetings};
 use std::collections::BTreeMap;
 
-/// How a call's time divides, in ns.
+/// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
-    /// Waiting for others.
+    /// Waiting for other ranks.
     pub wait: u64,
-    /// From the last start to the end.
+    /// Time from the last start to the end.
     pub transfer: u64,
-    /// Whether it ended without the others.
+    /// Whether it ended without waiting for its partners.
     pub eager: bool,
-    /// Whether it met the others; its time is all transfer if not.
+    /// Whether it was matched; its time is all transfer if not.
     pub met: bool,
 }
 
-/// What was odd.
+/// Anomalies of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Odd {
-    /// Members of collectives without root that ended before the last had started.
+    /// Members of collectives without a root that ended before the last had started.
     pub early: u64,
-    /// The most by which they did, ns.
+    /// Maximum time by which they did, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
-    /// Messages whose transfer is that of others of the same size.
+    /// Messages whose transfer is estimated from others of the same size.
     pub estimated: u64,
 }
 
-/// Divides the time of every call: for each rank, for each of its calls. `blocked` says for which calls
-/// the program was seen to block.
+/// Divides the time of every call into waiting and transfer: per rank, per call. `blocked` marks calls for which the
+/// program was seen to block.
 pub fn divide(
     calls: &[Calls],
     blocked: &[Vec<bool>],
@@ -90,6 +89,7 @@ pub fn divide(
             if time.eager && !meeting.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(length(needed.saturating_sub(end)));
+                // Early in a collective without a root: clocks or scheduling are off, not the collective.
                 *time = Time {
                     wait: length(end.saturating_sub(start)),
                     met: true,
@@ -128,6 +128,7 @@ pub fn divide(
         {
             let time = &mut times[at.0 as usize][at.1 as usize];
             if let Some(list) = known.get(&size(at))
+                // The median bounds the transfer from above only: what the times show cannot become longer.
                 && list[list.len() / 2] < time.transfer
             {
                 time.transfer = list[list.len() / 2];

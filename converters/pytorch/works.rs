@@ -1,18 +1,18 @@
-//! What a rank did, as pieces of work with the causes that let each of them start.
+//! Activities of a rank, with the dependencies that let each of them start.
 //!
-//! Every operator becomes one piece, which lies where the largest part of its own time lay; the rest of
-//! its own time, and the time between operators, is host time in front of the piece that follows. So no
-//! time is lost and nothing moves. An annotation is a mark without length: its own time is Python's.
+//! Every operator becomes one activity, placed where the largest part of its own time lay; the rest of its own time,
+//! and the time between operators, is host time in front of the activity that follows. So no time is lost and nothing
+//! moves. An annotation is a mark without length: its own time is Python's.
 //!
-//! Causes, each of which had ended when the piece started:
+//! Dependencies, each of which had ended when the activity started:
 //!
-//! - the piece before it on its thread or stream;
-//! - for communication and kernels, the piece that launched it;
-//! - for a piece that had to wait ([`waits`]), the communication or kernel it waited for. The wait
-//!   itself is no part of any piece: it comes out of the replay;
-//! - for a thread that idled, the piece on another thread that ended last.
+//! - the previous activity on its thread or stream;
+//! - for communication and kernels, the activity that launched it;
+//! - for an activity that had to wait ([`waits`]), the communication or kernel it waited for. The wait itself is part
+//!   of no activity: it results from the replay;
+//! - for a thread that idled, the activity on another thread that ended last.
 //!
-//! The host time in front of a piece is counted from its last cause.
+//! The host time in front of an activity is counted from its last dependency.
 
 use super::calls::Calls;
 use super::rank::{NONE, Rank, Role};
@@ -24,7 +24,7 @@ mod waits;
 
 use waits::Source;
 
-/// What a piece of work is.
+/// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// An item of [`Rank::items`].
@@ -33,11 +33,11 @@ pub enum Doing {
     Device(u32),
     /// A call of [`Calls::list`].
     Call(u32),
-    /// Nothing: the end of a thread's last interval.
+    /// No work: the end of a thread's last interval.
     End(u32),
 }
 
-/// Where a piece of work ran; pieces of a lane do not overlap.
+/// Lane of an activity; activities of a lane do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// A host thread.
@@ -48,27 +48,27 @@ pub enum Lane {
     Stream(i64),
 }
 
-/// A piece of work.
+/// An activity of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// What it is.
+    /// Kind.
     pub doing: Doing,
-    /// Where it ran.
+    /// Lane.
     pub lane: Lane,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
     /// End.
     pub end: i64,
-    /// Pieces are numbered in this order as far as causes allow: by when they were asked for.
+    /// Submission time: activities are numbered in this order as far as dependencies allow.
     pub asked: i64,
 }
 
-/// How causes were found that the capture does not state, and what was odd.
+/// Counts of dependencies that the capture does not state, by the rule that found them, and of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Found {
-    /// Waits for messages, of which the capture says when they ended.
+    /// Waits for messages, whose end the capture states.
     pub message_waits: u64,
-    /// Waits of callers that do not go on at once.
+    /// Waits of callers that do not continue at once.
     pub blocking: u64,
     /// Waits in `wait_tensor`.
     pub wait_tensor: u64,
@@ -78,34 +78,34 @@ pub struct Found {
     pub by_time: u64,
     /// Waits of the host for the device.
     pub device_syncs: u64,
-    /// Streams that waited for one another.
+    /// Waits of streams for one another.
     pub stream_waits: u64,
-    /// Threads that went on when another thread ended its work.
+    /// Threads that continued when another thread ended its work.
     pub handoffs: u64,
-    /// Causes that ended after their effect began, by up to this many ns, and were cut.
+    /// Dependencies that ended after their dependent began, by up to this many ns, and were clipped.
     pub cut: u64,
-    /// Calls that nothing was seen to wait for.
+    /// Calls for which no wait was found.
     pub unawaited: u64,
 }
 
-/// A rank's work.
+/// Activities of a rank.
 #[derive(Debug, Default)]
 pub struct Works {
-    /// The pieces.
+    /// All activities.
     pub list: Vec<Work>,
-    /// Pairs of cause and effect, sorted by effect, without doubles.
+    /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
     pub causes: Vec<(u32, u32)>,
-    /// For each call its piece.
+    /// Activity of each call.
     pub of_call: Vec<u32>,
-    /// For each item its piece.
+    /// Activity of each item.
     pub of_item: Vec<u32>,
-    /// For each call, whether the program was seen to block for it.
+    /// Per call, whether the program was seen to block for it.
     pub blocked: Vec<bool>,
-    /// What was found.
+    /// Counts by rule.
     pub found: Found,
 }
 
-/// Takes `rank` apart. Sets when the calls' results could be used.
+/// Extracts the activities of `rank`. Sets the times from which results of calls could be used.
 pub fn find(rank: &Rank, calls: &mut Calls) -> Works {
     waits::set_done(rank, calls);
     let mut found = Found::default();
@@ -148,7 +148,7 @@ pub fn find(rank: &Rank, calls: &mut Calls) -> Works {
 }
 
 impl Works {
-    /// From the start of the first piece to the end of the last, ns since the epoch.
+    /// Returns the start of the first activity and the end of the last, ns since the epoch.
     pub fn span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
         let last = self.list.iter().map(|work| work.end).max();
@@ -161,16 +161,16 @@ impl Works {
         self.list.len() as u32 - 1
     }
 
-    /// Says that `effect` starts after `cause`; nothing if one of them is not there.
+    /// Records that `effect` starts after `cause`; does nothing if one of them does not exist.
     fn cause(&mut self, cause: u32, effect: u32) {
         if cause != NONE && effect != NONE && cause != effect {
             self.causes.push((cause, effect));
         }
     }
 
-    /// Sorts the causes and drops those that contradict the times: a cause ends before its effect
-    /// begins. Of pieces without length at one moment the one that was placed first comes first, so
-    /// that causes close no circle.
+    /// Sorts the dependencies and drops those that contradict the times: a dependency ends before its dependent
+    /// begins. Of activities without length at one moment the one that was placed first comes first, so that
+    /// dependencies close no cycle.
     fn settle(&mut self) {
         self.causes
             .sort_unstable_by_key(|&(cause, effect)| (effect, cause));
@@ -186,7 +186,7 @@ impl Works {
     }
 }
 
-/// For each thread whether it only carries out what other threads asked for.
+/// Returns for each thread whether it only carries out work that other threads requested.
 fn workers(rank: &Rank, calls: &Calls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -198,7 +198,7 @@ fn workers(rank: &Rank, calls: &Calls) -> Vec<bool> {
     works_for
 }
 
-/// Whether an item's own time is work rather than Python's.
+/// Returns whether an item's own time is work rather than Python's.
 fn is_work(role: Role) -> bool {
     role != Role::Annotation
 }

@@ -1,15 +1,15 @@
-//! The names by which a system file says how collectives are carried out.
+//! Collective algorithms by the names that system files give them.
 
 use std::fmt;
 
-/// How one part of a collective is carried out.
+/// Algorithm of one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// `ring`: neighbour to neighbour.
     Ring,
     /// `direct` and `direct<W>`: every member to every other.
     Direct {
-        /// Messages of one member under way at once, at least 1; all if none is said.
+        /// Messages of one member in flight at once, at least 1; all if `None`.
         window: Option<u32>,
     },
     /// `halvingDoubling`: partners at distances of 1, 2, 4, …
@@ -21,14 +21,14 @@ pub enum Algorithm {
 /// An entry of a list of implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Implementation {
-    /// How.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// Over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`), not over
+    /// Whether it runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`), not over
     /// those of one dimension.
     pub one: bool,
 }
 
-/// The names, for messages. `<W>` is a whole number.
+/// Names for messages. `<W>` is a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",
@@ -42,7 +42,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 impl Implementation {
-    /// Parses a name as system files have it; letters in the case that they have there.
+    /// Parses a name as system files spell it; case matters.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
             Some(inner) => (inner, true),

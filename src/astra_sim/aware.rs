@@ -1,9 +1,9 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
-//! A message is stored whole at every device and then forwarded. On a link that is free at t it is at the
-//! next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋;
-//! messages that find it busy queue, first come, first served. On a ring messages go the shorter way,
-//! and upwards where both are equal; a switch is a device of its own between any two.
+//! A message is stored whole at every device and then forwarded. On a link that is free at t it arrives at the next
+//! device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋; messages that find
+//! it busy queue, first come, first served. On a ring messages take the shorter way, and upwards where both are
+//! equal; a switch is a device of its own between any two NPUs.
 //!
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
 //! [`Links`](super::Links).
@@ -16,10 +16,10 @@ use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::topology::Shape;
 use crate::units::Time;
 
-/// In place of an op: there is none.
+/// Sentinel op: none.
 const NONE: u32 = u32::MAX;
 
-/// A directed link: whether it is busy, and the ops of the messages that queue for it.
+/// A directed link: whether it is busy, and the queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     busy: bool,
@@ -33,17 +33,17 @@ const FREE: Link = Link {
     last: NONE,
 };
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     bytes: f64,
     at: u32,
     to: u32,
-    /// The next one in the queue of its link.
+    /// Next message in the queue of its link.
     next: u32,
 }
 
-/// See the module.
+/// The congestion-aware network, as the module describes it.
 #[derive(Debug)]
 pub struct Aware {
     shape: Shape,
@@ -51,14 +51,14 @@ pub struct Aware {
     latency: f64,
     bytes_per_ns: f64,
     quirks: Quirks,
-    /// By device and then by its links; a device's are made when it first sends.
+    /// By device and then by its links; those of a device are allocated when it first sends.
     links: Vec<Box<[Link]>>,
     /// By op.
     carried: Vec<Carried>,
 }
 
 impl Aware {
-    /// The network of `file`, of which only the first dimension counts: one of more is refused before.
+    /// Creates the network of `file`, of which only the first dimension counts: files with more are refused before.
     pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let Dimension {
             shape,
@@ -72,14 +72,14 @@ impl Aware {
             latency,
             bytes_per_ns: path_rate(&file.dimensions[0], quirks),
             quirks,
-            // One more for a switch.
+            // One more device for a switch.
             links: vec![Box::default(); npus as usize + 1],
             carried: Vec::new(),
         }
     }
 
-    /// The link that a message at `at` for `to` takes next, among the links of `at`, and the device at its
-    /// end.
+    /// Returns the next link of a message at `at` for `to`, as an index among the links of `at`, and the device at
+    /// its end.
     #[inline]
     fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -98,7 +98,7 @@ impl Aware {
         }
     }
 
-    /// Links of a device.
+    /// Returns the number of links of a device.
     fn fan_out(&self, device: u32) -> usize {
         match self.shape {
             Shape::Ring | Shape::Mesh => 2,
@@ -107,12 +107,13 @@ impl Aware {
         }
     }
 
-    /// A message is at a device and takes its next link, or queues for it.
+    /// Forwards a message that is at a device over its next link, or queues it there.
     #[inline]
     fn forward(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
         let Carried { at, to, .. } = self.carried[op as usize];
         let (link, _) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
+            // Full connection has n² links, so those of a device that never sends are not allocated.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -128,7 +129,7 @@ impl Aware {
         self.carried[op as usize].next = NONE;
     }
 
-    /// A link that is free carries a message.
+    /// Sends a message over a free link.
     #[inline]
     fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
         let Carried { bytes, at, to, .. } = self.carried[op as usize];
@@ -139,11 +140,12 @@ impl Aware {
         let arrival = now + self.quirks.span(self.latency + serialization);
         agenda.schedule(arrival, NetworkEvent::Hop { order: 0, op });
         let free = now + self.quirks.span(serialization);
+        // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
 
-    /// By how much the numbers of links of neighbouring devices differ.
+    /// Returns the difference between the link numbers of neighbouring devices.
     fn stride(&self) -> u32 {
         match self.shape {
             Shape::Ring | Shape::Mesh => 2,
@@ -151,7 +153,7 @@ impl Aware {
         }
     }
 
-    /// The most NPUs whose links can be numbered.
+    /// Maximum number of NPUs whose links can be numbered.
     pub const MAX_NPUS: u32 = 65_535;
 }
 
@@ -159,7 +161,7 @@ impl Network for Aware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    // Nobody has asked for more than these safe answers.
+    // Safe answers: no closed form is taken on this network.
     fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
         false
     }

@@ -1,31 +1,31 @@
-//! Where a replay goes on and the original would wait for ever, as far as it can be known for certain.
+//! Detection of states in which ASTRA-sim would wait for ever while this replay goes on, as far as that is certain.
 //!
-//! - *Numbers*. The original tells the chunks of collectives of all NPUs, whatever dimensions take part, by how
-//!   many chunks an NPU has issued before, of named groups too. So members that have issued different numbers
-//!   of them wait for different messages: the chunk with the lowest number of all has no partner, and none
-//!   comes later, because numbers grow and one collective of an NPU is under way at a time.
-//! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and so no last
-//!   one whose end would end it.
-//! - *Asleep*. What a node that ends at once sets free is looked at when another node of its rank ends, and
-//!   none is under way.
+//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, whatever dimensions take part, by the
+//!   number of chunks that an NPU has issued before, in named groups too. So members that have issued different
+//!   numbers of chunks wait for different messages: the chunk with the lowest number of all has no partner, and none
+//!   comes later, because numbers grow and one collective of an NPU is in flight at a time.
+//! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and so no last one
+//!   whose end would end it.
+//! - *Asleep*. Nodes made ready by a node that ends at once are looked at when another node of their rank ends, and
+//!   none is in flight.
 //!
-//! What the original does after the first of these is not known, so the first alone is told.
+//! The behaviour of ASTRA-sim after the first of these is unknown, so only the first is reported.
 
 use crate::ids::Npu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where the original would wait for ever.
+/// A state in which ASTRA-sim would wait for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beyond {
-    /// NPUs come to a collective of all with different numbers of chunks before.
+    /// NPUs join a collective of all with different numbers of chunks before.
     Numbers {
-        /// The later one, its node, and its number.
+        /// The later NPU, its node, and its number of chunks.
         own: (Npu, u64, u64),
-        /// The first one, and its number.
+        /// The first NPU, and its number of chunks.
         other: (Npu, u64),
     },
-    /// A collective has nobody but one NPU.
+    /// A collective has only one NPU.
     Alone {
         /// The NPU.
         npu: Npu,
@@ -65,15 +65,15 @@ impl fmt::Display for Beyond {
     }
 }
 
-/// Counts what NPUs have issued.
+/// Counts of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     /// Chunks so far, by NPU.
     issued: Vec<u64>,
-    /// Of each collective of all NPUs that not all members have issued: who came first, with which number, and
-    /// how many have come.
+    /// Per collective of all NPUs that not all members have issued: the first member, its number of chunks, and the
+    /// number of members so far.
     open: BTreeMap<u32, (Npu, u64, u32)>,
-    /// The first place where the original would wait.
+    /// First state in which the original would wait.
     pub first: Option<Beyond>,
 }
 
@@ -89,8 +89,8 @@ impl Counts {
         self.first.get_or_insert(beyond);
     }
 
-    /// An NPU comes to a collective of as many `chunks`, with `members` all told; `of_all` gives its number if
-    /// it is one of all NPUs.
+    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is its number if it is one
+    /// of all NPUs.
     pub fn joins(&mut self, npu: Npu, node: u64, chunks: u64, members: u32, of_all: Option<u32>) {
         let Some(issued) = self.issued.get_mut(npu.index()) else {
             return;

@@ -1,22 +1,22 @@
-//! Collectives that the original cannot carry out: refused before anything runs, with the reason.
+//! Collectives that ASTRA-sim cannot carry out: refused, with the reason, before anything runs.
 
 use super::collectives::Collectives;
 use super::program::halving_doubling;
 use super::{Algorithm, Optimization};
 use crate::trace::CollectiveKind;
 
-/// Chunks of all NPUs that may be under way.
+/// Maximum number of chunks in flight, over all NPUs.
 const MOST_CHUNKS: u64 = 1 << 26;
 
-/// The largest ring whose n(n-1)/2 messages of an all-to-all are below 2^32.
+/// Maximum size of a ring for which the n(n-1)/2 messages of an all-to-all stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// What was found, and what to try.
+/// Finding and hint.
 pub(super) type Refusal = (String, &'static str);
 
 impl Collectives {
-    /// Whether a collective of `bytes` among `members`, all NPUs if no group is named, can be carried
-    /// out along the dimensions of a mask.
+    /// Checks that a collective of `bytes` among `members`, all NPUs if no group is named, can be carried out along
+    /// the dimensions of a mask.
     pub(super) fn check(
         &self,
         kind: CollectiveKind,
@@ -64,7 +64,7 @@ impl Collectives {
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
-        // Groups may be at it side by side.
+        // Groups may run at the same time, so the bound is over all of them.
         let lines = u64::from(self.npus());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
@@ -74,7 +74,7 @@ impl Collectives {
         }
         let whole = members.is_none_or(|members| members == self.npus());
         if !whole && self.groups_span() {
-            // What its algorithms cannot do a ring does.
+            // A ring replaces algorithms that cannot carry it out.
             return self.check_one(Algorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
@@ -136,10 +136,10 @@ impl Collectives {
         }
     }
 
-    /// The dimensions of a mask by which a collective of all NPUs parts them; none where it goes for nothing:
-    /// a custom algorithm has no dimensions, and an `one…` takes all NPUs if the mask has its place in the
-    /// list. Whether the original carries it out at all, which it does not if the mask has no place of the
-    /// list.
+    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` where the mask has no
+    /// effect: a custom algorithm has no dimensions, and a `one…` algorithm takes all NPUs if the mask has its place
+    /// in the list. Also returns whether the original carries the collective out at all, which it does not if the
+    /// mask has no place of the list.
     pub(super) fn parting(
         &self,
         kind: CollectiveKind,
@@ -152,7 +152,7 @@ impl Collectives {
         let one = self.list(kind).iter().position(|entry| entry.one);
         match one {
             Some(0) => (None, mask & 1 == 1),
-            // All before it, and so all NPUs.
+            // All places before it are masked out, so all NPUs take part.
             Some(place) if place < 31 && mask.trailing_ones() as usize > place => (None, true),
             _ => (Some(mask), true),
         }
@@ -209,7 +209,7 @@ impl Collectives {
         ))
     }
 
-    /// Whether an algorithm carries out a collective among `members`, of which that may be one dimension of
+    /// Returns whether an algorithm can carry out a collective among `members`, which may be one dimension of
     /// `several`.
     pub(super) fn can(
         &self,

@@ -1,37 +1,36 @@
-//! ASTRA-sim's manner of carrying out collectives: chunks, phases, queues and costs as it has them.
+//! ASTRA-sim's collective backend: its chunks, phases, queues and costs.
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Unless it is an all-gather, a chunk of fewer
-//! bytes than there are NPUs is padded to that many, and S to k chunks. There are ⌈S/C⌉ chunks, and *all*
-//! have C bytes, the last too: 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
+//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk of fewer bytes than there
+//! are NPUs is padded to that many, and S to k chunks. There are ⌈S/C⌉ chunks, and *all* have C bytes, the last too:
+//! 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
 //!
 //! # Phases
 //!
-//! All-gather goes through the dimensions from the outermost, reduce-scatter and all-to-all from the
-//! innermost. All-reduce, `baseline`: an all-reduce of the whole chunk in every dimension; `localBWAware`:
-//! reduce-scatter in all but the last dimension, all-reduce in that, all-gather back. Where the list of
-//! implementations is shorter than the dimensions, the others are left out; an `one…` stands for all
-//! NPUs as one line and ends the list. A named group that is not all ranks is one line in the order of
-//! its file, with the list's only entry, or ring if there are several.
+//! All-gather goes through the dimensions from the outermost, reduce-scatter and all-to-all from the innermost.
+//! All-reduce, `baseline`: an all-reduce of the whole chunk in every dimension; `localBWAware`: reduce-scatter in all
+//! but the last dimension, all-reduce in that, all-gather back. Where the list of implementations is shorter than the
+//! dimensions, the others are left out; a `one…` algorithm stands for all NPUs as one line and ends the list. A named
+//! group that is not all ranks is one line in the order of its file, with the list's only entry, or ring if there are
+//! several.
 //!
 //! # Costs
 //!
-//! Before the first message and after each reception an endpoint takes its delay (10 ns in named
-//! groups); a reception that is reduced takes 3⌊m / bandwidth⌋ ns more, two reads and a write.
+//! Before the first message and after each reception an endpoint takes its delay (10 ns in named groups); a reception
+//! that is reduced takes 3⌊m / bandwidth⌋ ns more: two reads and a write.
 //!
 //! # Where quirks are corrected
 //!
-//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, of S divided by that, exactly, and
-//! so are all shares of them. Without [`Quirk::ShortList`] the last name of a list stands for the
-//! dimensions behind it, or a ring where that cannot be. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for
-//! each dimension in which its members differ, and one that does not is a line along the outermost of them;
-//! both are carried out as the list says for the dimension, or by a ring where that cannot be, and queue at
-//! that dimension. Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order
-//! in which chunks come from the phase before. Without [`Quirk::GroupEndpoint`] its endpoints are like all others. Without
-//! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the
-//! first, so that NPUs which come to them in different orders do not wait for each other, and they are
-//! matched in program order.
+//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, of S divided by that, exactly, and so are all
+//! shares of them. Without [`Quirk::ShortList`] the last name of a list stands for the remaining dimensions, or a
+//! ring where that cannot be. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for each
+//! dimension in which its members differ, and one that does not is a line along the outermost of them; both are
+//! carried out as the list says for the dimension, or by a ring where that cannot be, and queue at that dimension.
+//! Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order in which chunks come
+//! from the phase before. Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all others. Without
+//! [`Quirk::OneAtATime`] collectives of an NPU overlap; each has queues of its own, taken in turn from the first, so
+//! that NPUs which join them in different orders do not wait for each other, and they are matched in program order.
 
 use super::beyond::{Beyond, Counts};
 use super::program::Turn;
@@ -56,7 +55,7 @@ struct Level {
     trees: u32,
 }
 
-/// See the module.
+/// ASTRA-sim's collective backend, as the module describes it.
 #[derive(Clone, Debug)]
 pub struct Collectives {
     splits: u64,
@@ -70,30 +69,30 @@ pub struct Collectives {
     /// Chunks in a stage at once, per queue.
     capacity: u32,
     endpoint: Span,
-    /// Bytes per second of a reduction; none takes no time.
+    /// Bytes per second of a reduction; `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
     /// Whether anything is counted per level.
     counts: bool,
     levels: Vec<Level>,
-    /// Of which collective they count, by NPU; nothing where they count on and on.
+    /// Collective that the counters belong to, by NPU; `None` where they are never reset.
     counted: Vec<Option<u32>>,
-    /// One for each NPU, where they are modelled.
+    /// Bus of each NPU, where buses are modelled.
     buses: Vec<SharedBus>,
     /// Custom algorithms, by number.
     scripts: Vec<Scripts>,
     script_of: PerKind<Option<u16>>,
     script_of_node: BTreeMap<u64, u16>,
     players: Players,
-    /// What NPUs have issued, where all is done as in the original.
+    /// Counts of issued chunks, where every quirk is on.
     issued: Option<Counts>,
 }
 
 impl Collectives {
-    /// The most queues that a dimension can have.
+    /// Maximum number of queues of a dimension.
     pub const MOST_QUEUES: u32 = Turn::QUEUES;
 
-    /// Collectives as `inputs` have them.
+    /// Creates the backend that `inputs` describe.
     pub fn new(inputs: &Inputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
@@ -113,8 +112,10 @@ impl Collectives {
             dimensions,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
             queues,
+            // ASTRA-sim divides the active chunks of a dimension among its queues, rounding up.
             capacity: system.active_chunks.div_ceil(queues),
             endpoint: Span::from_ns(inputs.endpoint_delay),
+            // Without a bandwidth of the local memory, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
             counts,
@@ -137,18 +138,18 @@ impl Collectives {
             issued: (inputs.quirks == Quirks::ALL).then(|| Counts::new(npus)),
         };
         if !own.quirks.has(Quirk::ShortList) {
+            // Lists are final from here on: every look-up sees the extended ones.
             own.lengthen();
         }
         own
     }
 
-    /// The first place where the original would have waited for ever in the replay that was carried out.
+    /// Returns the first state of the replay in which the original would have waited for ever.
     pub fn beyond(&self) -> Option<Beyond> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Has the last name of each list stand for the dimensions that it does not reach, or a ring where it
-    /// cannot.
+    /// Extends each list to all dimensions by its last name, or by a ring where that cannot be.
     fn lengthen(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -174,7 +175,7 @@ impl Collectives {
         self.implementations = lists;
     }
 
-    /// Has `algorithm`, read from the files that begin with `prefix`, stand for what `inputs` says.
+    /// Adds `algorithm`, read from the files that begin with `prefix`, for the collectives that `inputs` name.
     pub fn add_custom(&mut self, inputs: &Inputs, prefix: &std::path::Path, algorithm: Scripts) {
         let number = self.scripts.len() as u16;
         self.scripts.push(algorithm);
@@ -194,7 +195,7 @@ impl Collectives {
             .extend(nodes.map(|(id, _)| (id, number)));
     }
 
-    /// The custom algorithm of a collective: that of its node goes before that of its kind.
+    /// Returns the custom algorithm of a collective: that of its node takes precedence over that of its kind.
     pub(super) fn script(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.script_of.all_reduce,
@@ -206,12 +207,12 @@ impl Collectives {
         self.script_of_node.get(&node).copied().or(of_kind)
     }
 
-    /// A custom algorithm.
+    /// Returns a custom algorithm.
     pub(super) fn custom(&self, number: u16) -> &Scripts {
         &self.scripts[number as usize]
     }
 
-    /// The list of implementations of a collective; none where it has none.
+    /// Returns the list of implementations of a collective; empty where it has none.
     pub(super) fn list(&self, kind: CollectiveKind) -> &[Implementation] {
         let lists = &self.implementations;
         match kind {
@@ -223,24 +224,25 @@ impl Collectives {
         }
     }
 
-    /// How long `amount` is reduced: two reads and a write, each cut off to whole ns if anything is.
+    /// Returns the duration of a reduction of `amount`: two reads and a write, each truncated to whole ns under
+    /// [`Quirk::WholeNs`].
     #[inline]
     fn reduction_of(&self, amount: Amount) -> Span {
         let once = |gbps: f64| quirks::bytes(amount) / (gbps * 1e9) * 1e9;
         self.quirks.span(self.reduction.map_or(0.0, once)).times(3)
     }
 
-    /// Whether loads pass buses.
+    /// Returns whether messages pass buses.
     pub(super) fn has_buses(&self) -> bool {
         !self.buses.is_empty()
     }
 
-    /// All NPUs.
+    /// Returns the number of all NPUs.
     pub(super) fn npus(&self) -> u32 {
         self.npus
     }
 
-    /// NPUs along a dimension.
+    /// Returns the number of NPUs along a dimension.
     pub(super) fn size(&self, dimension: usize) -> u32 {
         self.sizes[dimension]
     }
@@ -249,12 +251,12 @@ impl Collectives {
         self.optimization
     }
 
-    /// Whether named groups go through the dimensions that they span.
+    /// Returns whether named groups go through the dimensions that they span.
     pub(super) fn groups_span(&self) -> bool {
         !self.quirks.has(Quirk::GroupRing)
     }
 
-    /// What is in a chunk and how many there are.
+    /// Returns the bytes of a chunk and the number of chunks.
     pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (Amount, u32) {
         if !self.quirks.has(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
@@ -264,9 +266,11 @@ impl Collectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
+            // The padded size is the original's, although the members contribute less.
             size = self.splits * chunk;
         }
         let count = match chunk {
+            // An all-gather of fewer bytes than splits, which `check` refuses for more than one member.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -276,15 +280,15 @@ impl Collectives {
         )
     }
 
-    /// Whether an extent is that of a named group which is not all ranks: as one line it is no sub-grid, and
+    /// Returns whether an extent is that of a named group other than all ranks: as one line it is no sub-grid, and
     /// where it spans dimensions its line of all has a number of its own.
     fn is_named(&self, extent: &Extent) -> bool {
         let beyond = |phase: &group::Phase| phase.dimension > self.dimensions;
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// The phases of the extent that a collective goes through, innermost first, with the level whose
-    /// queues they pass and how they are carried out.
+    /// Returns the phases of the extent that a collective goes through, innermost first, with the level whose queues
+    /// they pass and their algorithm.
     fn route(&self, kind: CollectiveKind, extent: &Extent) -> Vec<(u32, u32, Algorithm)> {
         let list = self.list(kind);
         if self.is_named(extent) && self.groups_span() {
@@ -314,7 +318,7 @@ impl Collectives {
         route
     }
 
-    /// The route of a named group that spans dimensions: in each its own algorithm, or a ring where it has
+    /// Returns the route of a named group that spans dimensions: in each its own algorithm, or a ring where it has
     /// too few members for that.
     fn route_of_group(
         &self,

@@ -1,10 +1,10 @@
-//! Custom algorithms as ASTRA-sim has them: a trace for each position of the group.
+//! Custom algorithms as ASTRA-sim defines them: a trace for each position of the group.
 //!
-//! Rank r of the group plays `PREFIX.p.et`, where p is its place among the group's ranks *in ascending
-//! order*; a peer a in it is the a-th rank of the group *as the file of groups has it*. All nodes whose
-//! dependencies are complete are issued at once, in order of their ids: there are no lanes. A compute node
-//! lasts as recorded, at least 1 ns; the sizes are those of the algorithm, and the collective's own
-//! does not count. It is over at a rank when all of its nodes are.
+//! Rank r of the group plays `PREFIX.p.et`, where p is its index among the group's ranks *in ascending order*; a peer
+//! a in it is the a-th rank of the group *in the order of the group file*. All nodes whose dependencies are complete
+//! are issued at once, in order of their ids: there are no lanes. A compute node lasts as recorded, at least 1 ns;
+//! sizes are those of the algorithm, and the size of the collective does not matter. The collective is complete at a
+//! rank when all of its nodes are.
 
 use crate::collective::{Part, Script, Scripts};
 use crate::graph::{Dependencies, Graph, Kind};
@@ -13,17 +13,17 @@ use crate::trace::{Op, TraceError};
 use crate::units::Span;
 use std::collections::BTreeMap;
 
-/// How long compute nodes of an algorithm last.
+/// Durations of the compute nodes of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// As ASTRA-sim has it: whole microseconds, or 1 ns; delays are not known.
+    /// As in ASTRA-sim: whole microseconds, or 1 ns; delays are ignored.
     AstraSim,
     /// As recorded.
     Recorded,
 }
 
 impl Lasting {
-    /// Makes of a node what a script makes of it.
+    /// Converts a node to a script's.
     fn edit(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
             Self::AstraSim => {
@@ -50,12 +50,12 @@ impl Lasting {
     }
 }
 
-/// Makes an algorithm of the contents of its traces, those of position 0 first.
+/// Builds an algorithm from the contents of its traces, those of position 0 first.
 ///
 /// # Errors
 ///
-/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; with the position
-/// whose trace is at fault.
+/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; with the position whose trace
+/// is at fault.
 pub fn read<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: Lasting,
@@ -74,7 +74,7 @@ pub fn read<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label stands for tag and size.
+                    // A label stands for tag and size, which is all that a receive is matched by.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     match message.receive {

@@ -1,12 +1,12 @@
-//! A file of keys and values, of JSON or YAML alike: every value is read as what it should be, or
-//! refused by key and line.
+//! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
+//! line.
 
 use super::error::{InputError, Note, did_you_mean, quoted, shown};
 use super::{json, yaml};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// What a key has.
+/// Value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     /// `null`.
@@ -19,7 +19,7 @@ pub(super) enum Value {
     Text(String),
     /// A list.
     List(Vec<Value>),
-    /// An object, or in JSON a list within a list: no file has one.
+    /// An object, or in JSON a list within a list: no input has one.
     Nested,
 }
 
@@ -30,15 +30,15 @@ pub(super) struct Entry {
     pub(super) key: String,
     /// Its line, from 1.
     pub(super) line: usize,
-    /// What it has.
+    /// Value.
     pub(super) value: Value,
 }
 
 /// Keys that a file may have.
 pub(super) struct Keys {
-    /// Those with a meaning.
+    /// Keys with a meaning.
     pub(super) read: &'static [&'static str],
-    /// Those without, and why.
+    /// Keys without a meaning, with the reason.
     pub(super) ignored: &'static [(&'static str, &'static str)],
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Document<'f> {
     notes: Vec<Note>,
 }
 
-/// The most bytes of a file that a person writes.
+/// Maximum size of a hand-written file, bytes.
 const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> Document<'f> {
-    /// Reads JSON; of a key that is there twice the last counts, as in the original.
+    /// Reads JSON; of duplicate keys the last counts, as in the original.
     pub(super) fn json(
         text: &str,
         file: &'f str,
@@ -64,7 +64,7 @@ impl<'f> Document<'f> {
         Self::new(json::entries(text, file)?, file, keys, lenient)
     }
 
-    /// Reads YAML; a key that is there twice is an error.
+    /// Reads YAML; a duplicate key is an error.
     pub(super) fn yaml(
         text: &str,
         file: &'f str,
@@ -125,7 +125,7 @@ impl<'f> Document<'f> {
         Ok(document)
     }
 
-    /// What was noted.
+    /// Returns the notes.
     pub(super) fn into_notes(self) -> Vec<Note> {
         self.notes
     }
@@ -134,12 +134,12 @@ impl<'f> Document<'f> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// The value of `key`, if it is there.
+    /// Returns the value of `key`, if present.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// Notes `why` about `key`, with its line if it is there.
+    /// Adds the note `why` about `key`, with its line if present.
     pub(super) fn note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.entry(key).map(|entry| entry.line);
         self.notes.push(Note {
@@ -168,7 +168,7 @@ impl<'f> Document<'f> {
         }
     }
 
-    /// An error: `key` has `found` where `expected` should be; `hint` says what to try, if anything.
+    /// Returns an error: `key` has `found` where `expected` should be; `hint` says what to try, if anything.
     pub(super) fn refuse(
         &self,
         key: &str,
@@ -188,7 +188,7 @@ impl<'f> Document<'f> {
         )
     }
 
-    /// A number of at least `least`, or nothing.
+    /// Returns a number of at least `least`, if present.
     pub(super) fn number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -200,8 +200,8 @@ impl<'f> Document<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// A whole number from `least` to `most`, or nothing. The original cuts off what follows the
-    /// point, so that is done here, and noted.
+    /// Returns a whole number from `least` to `most`, if present. The original truncates fractions, so that is done
+    /// here, with a note.
     pub(super) fn whole(
         &mut self,
         key: &str,
@@ -224,7 +224,7 @@ impl<'f> Document<'f> {
         Ok(Some(whole))
     }
 
-    /// 0 or 1, as a flag; false if it is not there.
+    /// Returns 0 or 1 as a flag; false if absent.
     pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -234,7 +234,7 @@ impl<'f> Document<'f> {
         }
     }
 
-    /// One of the names in `all`, or nothing.
+    /// Returns one of the names in `all`, if present.
     pub(super) fn choice<T: Copy>(
         &self,
         key: &str,
@@ -254,7 +254,7 @@ impl<'f> Document<'f> {
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
-    /// A text of one line that is not empty, or nothing.
+    /// Returns a text of one line that is not empty, if present.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -265,7 +265,7 @@ impl<'f> Document<'f> {
         text.map(Some).ok_or_else(wrong)
     }
 
-    /// A list, or nothing.
+    /// Returns a list, if present.
     pub(super) fn list(&self, key: &str) -> Result<Option<&[Value]>, InputError> {
         match self.get(key) {
             None => Ok(None),
@@ -276,7 +276,7 @@ impl<'f> Document<'f> {
 }
 
 impl Value {
-    /// The number that it is.
+    /// Returns the number, if it is one.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -284,7 +284,7 @@ impl Value {
         }
     }
 
-    /// The text that it is.
+    /// Returns the text, if it is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -292,7 +292,7 @@ impl Value {
         }
     }
 
-    /// For messages.
+    /// Formats the value for messages.
     pub(super) fn found(&self) -> String {
         match self {
             Self::Null => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! Why an input of ASTRA-sim is refused, and what one says that has no effect.
+//! Errors and notes about ASTRA-sim's inputs.
 
 use std::fmt;
 use std::io;
@@ -9,67 +9,67 @@ pub enum InputError {
     /// The text is not in the format of the file.
     #[error("{file}:{line}: not {format}: {why}")]
     Syntax {
-        /// What the text is called.
+        /// Name of the text.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// The format it should be in: JSON, YAML or TOML.
+        /// Expected format: JSON, YAML or TOML.
         format: &'static str,
-        /// What the reader of the format found and expected.
+        /// Message of the format's parser.
         why: String,
     },
     /// A key is missing, unknown, or has a value that it cannot have.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
-        /// What the text is called.
+        /// Name of the text.
         file: String,
         /// Line, from 1; for a missing key the first.
         line: usize,
         /// The key as the file has it.
         key: String,
-        /// What was found, what was expected, and what to try.
+        /// Finding, expectation and hint.
         why: String,
     },
-    /// A key, or a flag, that does not go with another file.
+    /// A key, or a flag, that contradicts another file.
     #[error("{file}: key `{key}`: {why}")]
     Disagreement {
         /// The file that has the key.
         file: String,
         /// The key.
         key: String,
-        /// What was found, what was expected, and what to try.
+        /// Finding, expectation and hint.
         why: String,
     },
     /// The file cannot be read.
     #[error("cannot read the {role} file {file}")]
     Read {
-        /// What it is for.
+        /// Role of the file.
         role: &'static str,
         /// Its path as given.
         file: String,
-        /// Why not.
+        /// Reason.
         source: io::Error,
     },
 }
 
-/// Something in the inputs that was accepted but does not mean what one may think.
+/// An accepted input that does not mean what one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What the text is called; [`Note::COMMAND_LINE`] for a flag.
+    /// Name of the text; [`Note::COMMAND_LINE`] for a flag.
     pub file: String,
-    /// Line, from 1; none for a flag and for what a file does not have.
+    /// Line, from 1; `None` for a flag and for a key that a file does not have.
     pub line: Option<usize>,
     /// The key as the file has it, or the flag.
     pub key: String,
-    /// What becomes of it, and why.
+    /// Treatment, with the reason.
     pub why: String,
 }
 
 impl Note {
-    /// Where flags stand.
+    /// Name of the file of notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
-    /// A note about what `file` has no line for: a node of a trace.
+    /// Creates a note about an item for which `file` has no line: a node of a trace.
     pub fn node(file: &str, key: String, why: String) -> Self {
         Self {
             file: file.to_owned(),
@@ -79,7 +79,7 @@ impl Note {
         }
     }
 
-    /// A note about the flag `flag`, which begins with `--`.
+    /// Creates a note about the flag `flag`, which begins with `--`.
     pub fn flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             file: Self::COMMAND_LINE.to_owned(),
@@ -100,14 +100,14 @@ impl fmt::Display for Note {
     }
 }
 
-/// `text` in quotes on one line, cut to a length that a message can carry.
+/// Returns `text` in quotes on one line, shortened for messages.
 pub(super) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
     format!("{short:?}{more}")
 }
 
-/// What the reader of a format says, on one line, cut to a length that a message can carry.
+/// Returns the message of a format's parser on one line, shortened for messages.
 pub(super) fn one_line(why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = why.trim().chars().take(300).map(plain).collect();
@@ -117,7 +117,7 @@ pub(super) fn one_line(why: &str) -> String {
     line
 }
 
-/// A key as messages name it: bare if it looks like one.
+/// Formats a key for messages: bare if it looks like one.
 pub(super) fn shown(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
@@ -126,7 +126,7 @@ pub(super) fn shown(key: &str) -> String {
     }
 }
 
-/// `; did you mean …?`, or nothing.
+/// Returns `; did you mean …?`, or an empty text.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
     crate::config::did_you_mean(crate::config::nearest(name, all))
 }

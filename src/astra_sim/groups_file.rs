@@ -1,4 +1,4 @@
-//! The file of communicator groups: members by number, in the order of the file.
+//! The file of communicator groups: members by group number, in the order of the file.
 
 use super::error::{InputError, Note, shown};
 use super::json::{RawEntry, raw_entries, syntax};
@@ -6,20 +6,20 @@ use crate::ids::MAX_NPUS;
 use crate::trace::groups::Declared;
 use std::collections::BTreeMap;
 
-/// What a file of groups says.
+/// Contents of a file of groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups(BTreeMap<u32, Vec<u32>>);
 
 impl Groups {
-    /// Whether a file name says that there are no groups: if `empty` is in it.
+    /// Returns whether a file name stands for no groups: if `empty` is in it.
     pub fn none(name: &str) -> bool {
         name.contains("empty")
     }
 
-    /// Reads a file of groups; `file` is what errors call it. Of a group that is there twice the last
-    /// counts, as in the original.
+    /// Reads a file of groups; `file` is its name in errors. Of a duplicate group the last counts, as in the
+    /// original.
     ///
-    /// There are no unknown keys here, so `lenient` changes nothing.
+    /// The keys are group numbers, so none is unknown and `lenient` changes nothing.
     ///
     /// # Errors
     ///
@@ -45,22 +45,22 @@ impl Groups {
         Ok((Self(groups), notes))
     }
 
-    /// Whether there are no groups.
+    /// Returns whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The members of group `id`, in the order of the file; at least one, each once.
+    /// Returns the members of group `id`, in the order of the file; at least one, each once.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }
 
-    /// All groups by number with their members.
+    /// Returns all groups by number with their members.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u32])> {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// The groups as a workload takes them.
+    /// Returns the groups in a workload's form.
     pub fn declared(&self) -> Declared {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

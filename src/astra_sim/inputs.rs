@@ -1,4 +1,4 @@
-//! All inputs of a run together, checked one against another.
+//! All inputs of a run together, checked for consistency.
 
 use super::{
     Collectives, Groups, InputError, Network, Note, PerKind, PerNode, Quirk, Quirks, Remote,
@@ -10,7 +10,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// Which of the two analytical networks carries messages.
+/// The analytical networks of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkModel {
     /// No link is ever busy.
@@ -30,10 +30,10 @@ impl fmt::Display for NetworkModel {
     }
 }
 
-/// What the command line says. Scales are finite and at least 0.
+/// Flags of the command line. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flags {
-    /// Which network.
+    /// Network that carries messages.
     pub model: NetworkModel,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
@@ -63,14 +63,14 @@ pub struct Flags {
     pub lenient: bool,
     /// A log is written, as by the original.
     pub logs: bool,
-    /// What is done as ASTRA-sim does.
+    /// Quirks of the run.
     pub quirks: Quirks,
 }
 
 /// All inputs of a run but its traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inputs {
-    /// Which network.
+    /// Network that carries messages.
     pub model: NetworkModel,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
@@ -82,25 +82,25 @@ pub struct Inputs {
     pub memory: Option<Remote>,
     /// The groups; their members are NPUs of the network.
     pub groups: Groups,
-    /// How collectives of single nodes are carried out.
+    /// Custom algorithms of single nodes.
     pub per_node: PerNode,
     /// Queues of a dimension.
     pub queues: NonZeroU32,
-    /// ns before each message and after each reception, scaled.
+    /// Endpoint delay before each message and after each reception, ns, scaled.
     pub endpoint_delay: u64,
     /// A handshake precedes every message.
     pub rendezvous: bool,
-    /// What is done as ASTRA-sim does.
+    /// Quirks of the run.
     pub quirks: Quirks,
-    /// What does not mean what one may think.
+    /// Notes about all inputs.
     pub notes: Vec<Note>,
 }
 
-/// Hands over the text of a file, given what it is for and its path.
+/// Source of the text of a file, given its role and path.
 pub type Read<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl Inputs {
-    /// Reads everything that `flags` name, through `read`.
+    /// Reads all files that `flags` name, through `read`.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Inputs {
         inputs.check(flags)
     }
 
-    /// The beginnings of the files of custom algorithms, each once.
+    /// Returns the prefixes of the files of custom algorithms, each once.
     pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
         let PerKind {
             all_reduce,
@@ -191,7 +191,7 @@ impl Inputs {
             .collect()
     }
 
-    /// Holds the inputs one against another.
+    /// Checks the inputs for consistency with one another.
     fn check(mut self, flags: &Flags) -> Result<Self, InputError> {
         let refuse = |file: &Path, key: &str, why: String| {
             Err(InputError::Disagreement {
@@ -270,7 +270,7 @@ impl Inputs {
             let file = Path::new(Note::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
-        // What the original keeps as an `int`.
+        // Values that the original stores as an `int`.
         if self.endpoint_delay > i32::MAX as u64 {
             let why = format!(
                 "found {}, which makes the endpoint delay longer than {} ns",

@@ -1,7 +1,7 @@
-//! JSON as keys with their lines: the door of `serde_json` to the files of ASTRA-sim.
+//! JSON as keys with their lines: the only use of `serde_json` on ASTRA-sim's files.
 //!
-//! A value is kept as its piece of the text, whose place tells the line, so keys of one name in
-//! different places cannot be mixed up. Nothing recurses, however deep a text nests.
+//! A value is kept as a slice of the text, whose offset gives the line, so keys of one name in different places
+//! cannot be mixed up. Nothing recurses, however deep a text nests.
 
 use super::document::{Entry, Value};
 use super::error::{InputError, one_line};
@@ -16,13 +16,13 @@ pub(super) struct RawEntry<'t> {
     pub(super) key: String,
     /// Line of the key, from 1.
     pub(super) line: usize,
-    /// The value's piece of the text.
+    /// Slice of the text with the value.
     pub(super) value: &'t str,
     /// Line at which the value begins, from 1.
     pub(super) value_line: usize,
 }
 
-/// The keys of the object that `text` is, as often and in the order in which they stand.
+/// Returns the keys of the object in `text`, with duplicates, in the order of the text.
 pub(super) fn raw_entries<'t>(text: &'t str, file: &str) -> Result<Vec<RawEntry<'t>>, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let object: Object<'t> = serde_json::from_str(text).map_err(|error| syntax(file, 1, &error))?;
@@ -39,7 +39,7 @@ pub(super) fn raw_entries<'t>(text: &'t str, file: &str) -> Result<Vec<RawEntry<
     object.0.into_iter().map(entry).collect()
 }
 
-/// The keys of the object that `text` is, with their values.
+/// Returns the keys of the object in `text`, with their values.
 pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
     let raw = raw_entries(text, file)?.into_iter();
     let entry = |raw: RawEntry<'_>| {
@@ -52,7 +52,7 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> 
     raw.map(entry).collect()
 }
 
-/// An error of a piece of text that begins on line `first`.
+/// Converts an error in a slice of text that begins on line `first`.
 pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
@@ -64,7 +64,7 @@ pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> Inp
     }
 }
 
-/// The value that `raw` is, which begins on line `first`.
+/// Parses the value in `raw`, which begins on line `first`.
 fn value(raw: &str, file: &str, first: usize) -> Result<Value, InputError> {
     let error = |piece: &str, error| {
         let before = &raw[..place(raw, piece)];
@@ -95,7 +95,7 @@ fn scalar(raw: &str) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// An object whose keys and values are pieces of the text.
+/// An object whose keys and values are slices of the text.
 struct Object<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Object<'t> {
@@ -122,12 +122,12 @@ impl<'t> Visitor<'t> for ObjectVisitor {
     }
 }
 
-/// Where in `text` its part `piece` begins.
+/// Returns the offset in `text` of its part `piece`.
 fn place(text: &str, piece: &str) -> usize {
     piece.as_ptr().addr() - text.as_ptr().addr()
 }
 
-/// Where the lines of a text end.
+/// Index of the ends of lines of a text.
 struct Lines<'t> {
     text: &'t str,
     ends: Vec<usize>,
@@ -139,7 +139,7 @@ impl<'t> Lines<'t> {
         Self { text, ends }
     }
 
-    /// The line, from 1, on which `piece` of the text begins.
+    /// Returns the line, from 1, on which `piece` of the text begins.
     fn of(&self, piece: &str) -> usize {
         let at = place(self.text, piece);
         1 + self.ends.partition_point(|&end| end < at)

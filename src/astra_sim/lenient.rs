@@ -1,5 +1,5 @@
-//! What the original leaves out of a broken trace without a word: records that are cut off, all but the
-//! last of records with one id, and nodes that can never run.
+//! Records of a broken trace that the original silently skips: truncated records, all but the last of records with
+//! one id, and nodes that can never run.
 
 use super::Note;
 use crate::trace::TraceError;
@@ -7,7 +7,7 @@ use crate::trace::scan::{self, Dependencies};
 use crate::trace::wire::Frames;
 use std::collections::BTreeMap;
 
-/// The dependencies of one record: those on data, and those of control.
+/// Dependencies of one record: data, then control.
 #[derive(Debug, Default)]
 struct Ids(Vec<u64>, Vec<u64>);
 
@@ -23,7 +23,7 @@ impl Dependencies for Ids {
     }
 }
 
-/// The records of `contents`, which `file` names, that the original runs.
+/// Returns the records of `contents`, which `file` names, that the original runs.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub(super) fn runnable(
     let mut note = |key: String, why: String| notes.push(Note::node(file, key, why));
     let mut frames = Frames::new(contents);
     let mut first = &contents[..0];
-    // By id: the frame, and what the node waits for.
+    // By id: the frame, and the dependencies of the node.
     let mut nodes: BTreeMap<u64, (&[u8], Ids)> = BTreeMap::new();
     let mut start = 0;
     loop {
@@ -66,12 +66,12 @@ pub(super) fn runnable(
             note(format!("node {id}"), why);
         }
     }
-    // Whoever waits for nothing that is left can run.
+    // A node without dependencies on records that are left can run.
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
     for (&id, (_, Ids(data, control))) in &nodes {
-        // Whoever reads the nodes leaves out control dependencies on what does not exist, and says so.
+        // Control dependencies on missing nodes are dropped, with a note, by the reader of the nodes.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
         for &dep in data.iter().chain(control) {

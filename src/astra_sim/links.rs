@@ -1,9 +1,9 @@
-//! The aware network, cut through: links that carry one message at a time, over all dimensions. That is
-//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) corrected.
+//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. That
+//! is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) corrected.
 //!
-//! Dimensions are crossed in their order, the innermost first. Along a ring messages go the shorter way,
-//! and upwards where both are equal, over each NPU between; two that are fully connected have a link each
-//! way; to and from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
+//! Dimensions are crossed in their order, the innermost first. Along a ring messages take the shorter way, and
+//! upwards where both are equal, over each NPU between; two that are fully connected have a link each way; to and
+//! from a switch each NPU has one link. Latencies add up, and the slowest link sets the rate.
 
 use super::network_file;
 use super::quirks::Quirks;
@@ -11,19 +11,19 @@ use super::trains::{Leg, Place, Trains, Way};
 use super::unaware::path_rate;
 use crate::topology::Shape;
 
-/// The network of links.
+/// The cut-through network of links.
 pub type Links = Trains<Wires>;
 
-/// One dimension as the model needs it.
+/// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     shape: Shape,
     size: u32,
-    /// The product of the sizes of those inside.
+    /// Product of the sizes of the dimensions inside.
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,
-    /// The first of an NPU's links along it.
+    /// Index of the first of an NPU's links along it.
     first: u32,
 }
 
@@ -32,7 +32,7 @@ impl Level {
         npu / self.stride % self.size
     }
 
-    /// An NPU's own links: up and down a ring, to each other one, to a switch and from it.
+    /// Returns the number of an NPU's own links: up and down a ring, to each other one, to a switch and from it.
     fn links(&self) -> u32 {
         match self.shape {
             Shape::Ring | Shape::Mesh | Shape::Switch => 2,
@@ -40,7 +40,7 @@ impl Level {
         }
     }
 
-    /// The next NPU round the ring from coordinate `x` to `y`, and whether it lies upwards.
+    /// Returns the next NPU round the ring from coordinate `x` to `y`, and whether it lies upwards.
     fn around(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
@@ -51,8 +51,8 @@ impl Level {
     }
 }
 
-/// See the module. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, whose coordinate
-/// of the receiver it has taken.
+/// Routing over links. State 0 of a message is at an NPU, d + 1 at the switch of dimension d, where it has taken the
+/// receiver's coordinate.
 #[derive(Debug)]
 pub struct Wires {
     levels: Vec<Level>,
@@ -60,7 +60,7 @@ pub struct Wires {
 }
 
 impl Links {
-    /// The network of `file`.
+    /// Creates the network of `file`.
     pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let (mut stride, mut first) = (1, 0);
         let levels = file.dimensions.iter().map(|dimension| {

@@ -1,10 +1,10 @@
-//! The file that configures logging: it must be what it should be, and has no effect.
+//! The logging configuration: checked for its format, without effect.
 //!
-//! Where a log is written, it is the one that the original writes without such a file.
+//! A log, where one is written, is the one that the original writes without such a file.
 
 use super::error::{InputError, Note, one_line};
 
-/// Reads a logging file, which is TOML; `file` is what errors call it. All that comes of it is a note.
+/// Checks a logging file, which is TOML; `file` is its name in errors. The only result is a note.
 ///
 /// # Errors
 ///

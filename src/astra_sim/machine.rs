@@ -7,10 +7,10 @@ use crate::memory::{Attachment, LocalMemory, RemoteMemory};
 use crate::topology::{Dimension, Topology};
 use crate::units::{Bandwidth, Bytes, Span};
 
-/// A machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
+/// Builds a machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
 ///
-/// It says where NPUs sit and which memory they reach; what transfers and collectives cost is not its
-/// own but that of the networks and collectives of this module.
+/// The machine defines where NPUs are and which memory they reach; transfers and collectives are priced by the
+/// networks and collectives of this module instead.
 pub fn machine(inputs: &Inputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);

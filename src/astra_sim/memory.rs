@@ -1,9 +1,9 @@
-//! The memory of tensors over time, from what nodes read and wrote and when.
+//! Memory of tensors over time, from the reads and writes of nodes.
 //!
-//! A tensor takes its bytes from the issue of the node that writes it to the completion of the last node
-//! that reads it; one that nobody reads is never freed. One that is read and not yet written, such as a
-//! weight, was there from the start. At an instant, what is freed is freed at once, so what follows in
-//! its place adds nothing to the peak.
+//! A tensor takes its bytes from the issue of the node that writes it to the completion of the last node that reads
+//! it; a tensor that is never read is never freed. One that is read and not yet written, such as a weight, was there
+//! from the start. At one instant frees come before allocations, so a tensor that takes the place of another adds
+//! nothing to the peak.
 
 use super::tensors::{Tensors, Use};
 use crate::units::Time;
@@ -11,37 +11,37 @@ use std::collections::BTreeMap;
 
 mod picture;
 
-/// A node that ran.
+/// A completed node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran<'a> {
     /// Its id.
     pub id: u64,
     /// Its name.
     pub name: &'a str,
-    /// When it was issued.
+    /// Issue time.
     pub start: Time,
-    /// When it completed.
+    /// Completion time.
     pub end: Time,
 }
 
-/// A node that used a tensor.
+/// An access of a node to a tensor.
 #[derive(Clone, Copy, Debug)]
 struct Access<'a> {
     tensor: u32,
     by: Ran<'a>,
 }
 
-/// A tensor's time in memory.
+/// Lifetime of a tensor in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
     tensor: u32,
     bytes: u64,
     from: Time,
-    /// None if it is never freed.
+    /// `None` if it is never freed.
     to: Option<Time>,
 }
 
-/// What became of the tensors of a rank.
+/// Lifetimes and accesses of the tensors of a rank.
 #[derive(Clone, Debug)]
 pub struct Memory<'a> {
     names: &'a [String],
@@ -49,7 +49,7 @@ pub struct Memory<'a> {
     lives: Vec<Life>,
     reads: Vec<Access<'a>>,
     writes: Vec<Access<'a>>,
-    /// The bytes in memory from each instant at which they change.
+    /// Bytes in memory from each instant at which they change.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another had written them.
     early: Vec<u32>,
@@ -76,7 +76,7 @@ impl<'a> Memory<'a> {
         memory
     }
 
-    /// `by` did what `one` says; `known` is where the tensor's life is, if it has one.
+    /// Records the access `one` of the node `by`; `known` is the index of the tensor's lifetime, if it has one.
     fn used(&mut self, one: &Use, by: Ran<'a>, known: &mut Option<usize>) {
         let access = Access {
             tensor: one.tensor,
@@ -123,13 +123,13 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The most bytes at any instant.
+    /// Returns the peak memory, in bytes.
     pub fn peak(&self) -> u64 {
         self.usage.values().copied().max().unwrap_or(0)
     }
 
-    /// The tensors that a node read before another had written them, where the original aborts: they
-    /// count as there from the start.
+    /// Returns the tensors that a node read before another had written them, where the original aborts: they count as
+    /// there from the start.
     pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
         self.early.iter().map(|tensor| self.name(*tensor))
     }

@@ -1,32 +1,32 @@
-//! The file of the remote memory.
+//! The remote memory file.
 
 use super::document::{Document, Keys};
 use super::error::{InputError, Note};
 
-/// Who shares a server of remote memory.
+/// Sharing of the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nobody: each NPU has as many as it needs.
+    /// Each NPU has servers of its own.
     PerNpu,
-    /// The NPUs of a node, which are neighbours by number.
+    /// The NPUs of a node share, which are neighbours by number.
     PerNode {
         /// Nodes, at least 1.
         nodes: u32,
         /// NPUs of each, at least 1.
         npus_per_node: u32,
     },
-    /// All NPUs.
+    /// All NPUs share.
     Pool,
 }
 
 /// Memory beyond the NPUs' own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Who shares a server.
+    /// Sharing of a server.
     pub sharing: Sharing,
-    /// Before a transfer, in ns.
+    /// Latency before a transfer, in ns.
     pub latency: u64,
-    /// Of a server, in GB/s of 10^9 bytes; at least 1.
+    /// Bandwidth of a server, in GB/s of 10^9 bytes; at least 1.
     pub bandwidth: u64,
 }
 
@@ -48,16 +48,16 @@ const KEYS: Keys = Keys {
     ignored: &[],
 };
 
-/// Whole numbers that `f64` keeps.
+/// Bound of the whole numbers that `f64` represents.
 const MOST: u64 = 1 << 53;
 
 impl Remote {
-    /// Reads a file of the remote memory, which may say that there is none; `file` is what errors
-    /// call it. With `lenient`, unknown keys are notes.
+    /// Reads a remote memory file, which may declare none; `file` is its name in errors. With `lenient`, unknown keys
+    /// are notes.
     ///
     /// # Errors
     ///
-    /// When `text` is not a JSON object, says no type, or lacks what its type needs.
+    /// When `text` is not a JSON object, has no type, or lacks a key that its type needs.
     pub fn parse(
         text: &str,
         file: &str,

@@ -5,20 +5,20 @@ use super::error::{InputError, Note, did_you_mean};
 use crate::ids::MAX_NPUS;
 use crate::topology::Shape;
 
-/// One level of the network.
+/// One dimension of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dimension {
-    /// How it is wired.
+    /// Topology.
     pub shape: Shape,
     /// NPUs along it, at least 2.
     pub npus: u32,
-    /// Of one message's path, in GB/s of 2^30 bytes; above 0.
+    /// Bandwidth of one message's path, in GB/s of 2^30 bytes; above 0.
     pub bandwidth: f64,
-    /// Of one hop, in ns; at least 0.
+    /// Latency of one hop, in ns; at least 0.
     pub latency: f64,
 }
 
-/// What a network file says.
+/// Contents of a network file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     /// At least one, innermost first.
@@ -37,7 +37,7 @@ const KEYS: Keys = Keys {
 };
 
 impl Network {
-    /// All NPUs, at most [`MAX_NPUS`].
+    /// Returns the number of all NPUs, at most [`MAX_NPUS`].
     pub fn npus(&self) -> u32 {
         self.dimensions
             .iter()
@@ -45,13 +45,12 @@ impl Network {
             .product()
     }
 
-    /// Reads a network file; `file` is what errors call it. With `lenient`, unknown keys are notes. A
-    /// single value counts as a list of one.
+    /// Reads a network file; `file` is its name in errors. With `lenient`, unknown keys are notes. A single value
+    /// counts as a list of one.
     ///
     /// # Errors
     ///
-    /// When `text` is not a YAML mapping of the four lists, all equally long, or describes what no
-    /// network can be.
+    /// When `text` is not a YAML mapping of the four lists, all of one length, or describes an impossible network.
     pub fn parse(text: &str, file: &str, lenient: bool) -> Result<(Self, Vec<Note>), InputError> {
         let document = Document::yaml(text, file, &KEYS, lenient)?;
         let shapes = column(&document, "topology", None, shape)?;
@@ -89,7 +88,7 @@ impl Network {
     }
 }
 
-/// The values of `key`, as many as there are dimensions. `read` says what it expects of one.
+/// Returns the values of `key`, as many as there are dimensions, each parsed by `read`.
 fn column<T>(
     document: &Document<'_>,
     key: &str,
@@ -122,7 +121,7 @@ fn shape(value: &Value) -> Result<Shape, String> {
     found.map(|(shape, _)| *shape).ok_or_else(expected)
 }
 
-/// Quotes around a number do not matter to the original.
+/// Parses a number; quotes around it do not matter to the original.
 fn number(value: &Value) -> Option<f64> {
     let quoted = || value.text()?.trim().parse().ok();
     value.number().or_else(quoted)

@@ -1,16 +1,16 @@
-//! The types of nodes as a trace has them, by id, for lines that repeat them.
+//! Node types as a trace has them, by id, for log lines that repeat them.
 
 use crate::trace::TraceError;
 use crate::trace::wire::{Cursor, Frames, Raw};
 use std::collections::BTreeMap;
 
-/// The types of a rank's nodes.
+/// Node types of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTypes(BTreeMap<u64, u32>);
 
 impl NodeTypes {
-    /// Reads them from the contents of a rank's file. Of records with one id the last counts; what breaks off
-    /// ends them.
+    /// Reads them from the contents of a rank's file. Of records with one id the last counts; a truncated record ends
+    /// them.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl NodeTypes {
         Ok(Self(types))
     }
 
-    /// The type of a node; 0 of one that is not there.
+    /// Returns the type of a node; 0 for an unknown id.
     pub fn of(&self, id: u64) -> u32 {
         self.0.get(&id).copied().unwrap_or(0)
     }

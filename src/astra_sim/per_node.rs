@@ -1,4 +1,4 @@
-//! The file of prefixes of traces that say how the collectives of single nodes are carried out.
+//! The file of trace prefixes that give the custom algorithms of single collective nodes.
 
 use super::document::Value;
 use super::error::{InputError, Note, shown};
@@ -6,15 +6,15 @@ use super::yaml;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a file of `per-node-custom-implementation` says.
+/// Contents of a `per-node-custom-implementation` file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerNode(BTreeMap<u64, PathBuf>);
 
 impl PerNode {
-    /// Reads such a file, a YAML mapping from the id of a node to the prefix of files
-    /// `PREFIX.POSITION.et`; `file` is what errors call it.
+    /// Reads such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`; `file` is
+    /// its name in errors.
     ///
-    /// There are no unknown keys here, so `lenient` changes nothing.
+    /// The keys are node ids, so none is unknown and `lenient` changes nothing.
     ///
     /// # Errors
     ///
@@ -49,17 +49,17 @@ impl PerNode {
         Ok((Self(prefixes), Vec::new()))
     }
 
-    /// The prefix for node `id`.
+    /// Returns the prefix for node `id`.
     pub fn get(&self, id: u64) -> Option<&Path> {
         self.0.get(&id).map(PathBuf::as_path)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All nodes by id with their prefixes.
+    /// Returns all nodes by id with their prefixes.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Path)> {
         self.0.iter().map(|(id, prefix)| (*id, prefix.as_path()))
     }

@@ -1,11 +1,11 @@
-//! The unaware network with ports: what an NPU sends into a dimension, and what it receives from it, goes
-//! through one port each, message by message. That is [`Quirk::FreePorts`] corrected.
+//! The congestion-unaware network with ports: an NPU sends into a dimension through one port, and receives from it
+//! through another, message by message. That is [`Quirk::FreePorts`] corrected.
 //!
-//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a
-//! message goes from its sender's port in the lowest dimension in which its ends differ to its receiver's
-//! port there; without, it crosses each dimension in which they differ, and turns at the NPUs between. With
-//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1
-//! messages' bytes in the time of one, but a message is no faster for it.
+//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a message goes
+//! from its sender's port in the lowest dimension in which its ends differ to its receiver's port there; without, it
+//! crosses each dimension in which they differ, through the ports of the NPUs between. With
+//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1 messages'
+//! bytes in the time of one, but a message is no faster for it.
 
 use super::network_file;
 use super::quirks::{Quirk, Quirks};
@@ -15,12 +15,12 @@ use crate::topology::Shape;
 /// The network of ports.
 pub type Ported = Trains<Ports>;
 
-/// One dimension as the model needs it.
+/// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     shape: Shape,
     size: u32,
-    /// The product of the sizes of those inside.
+    /// Product of the sizes of the dimensions inside.
     stride: u32,
     latency: f64,
     /// Bytes per ns, of a port and of a message.
@@ -34,8 +34,8 @@ impl Level {
     }
 }
 
-/// See the module. State 2d of a message is before it leaves into dimension d or one behind, 2d + 1 before
-/// it enters an NPU from d.
+/// Routing over ports. State 2d of a message is before it leaves into dimension d or a later one, 2d + 1 before it
+/// enters an NPU from d.
 #[derive(Debug)]
 pub struct Ports {
     levels: Vec<Level>,
@@ -43,7 +43,7 @@ pub struct Ports {
 }
 
 impl Ported {
-    /// The network of `file`.
+    /// Creates the network of `file`.
     pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let mut stride = 1;
         let levels = file.dimensions.iter().map(|dimension| {

@@ -1,18 +1,18 @@
-//! The programs by which ASTRA-sim's members carry out their part of one phase, quirks included.
+//! Programs of ASTRA-sim's members for one phase, quirks included.
 //!
-//! Ring, direct and halving-doubling are one machine: a member has a window of *packets*, a packet is
-//! one message with its size and its two partners, and one more comes with each message received. It
-//! is dealt with by the endpoint, perhaps reduced, and then it is a credit to send. So packet p, counted
-//! from 0, is the message of step p; of n steps only the first n packets are ever sent. With a window of
-//! W, packet W + r comes with reception r, counted from 0.
+//! Ring, direct and halving-doubling are one state machine: a member has a window of *packets*, a packet is one
+//! message with its size and its two partners, and one more comes with each message received. The endpoint processes
+//! it, possibly reduces it, and then it is a credit to send. So packet p, counted from 0, is the message of step p;
+//! of n steps only the first n packets are ever sent. With a window of W, packet W + r comes with reception r,
+//! counted from 0.
 //!
-//! Packets come in rounds of W that are never reduced and Z that are: all of them in a reduce-scatter,
-//! those of every other round in an all-reduce ([`Rounds`]). That gives the expected reductions for
-//! Z = n - 1 and W = 1, and surprising ones for windows and for groups.
+//! Packets come in rounds of W that are never reduced and Z that are: all of them in a reduce-scatter, those of every
+//! other round in an all-reduce ([`Rounds`]). That gives the expected reductions for Z = n - 1 and W = 1, and
+//! surprising ones for windows and for groups.
 //!
-//! Where quirks are corrected, `direct` gathers when all is reduced and reduces in groups as elsewhere,
-//! halving-doubling reduces all L messages of its way in at their own sizes (Z = L), a tree reduces on its
-//! way up alone, and shares are exact fractions.
+//! Where quirks are corrected, `direct` starts to gather when everything is reduced and reduces in groups as
+//! elsewhere, halving-doubling reduces all L messages of its first half at their own sizes (Z = L), a tree reduces
+//! only on its way up, and shares are exact fractions.
 
 use super::Algorithm;
 use super::quirks::{Quirk, Quirks};
@@ -24,7 +24,7 @@ pub(super) mod halving_doubling;
 mod ring;
 mod tree;
 
-/// What is done along a phase.
+/// Operation of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     AllReduce,
@@ -40,27 +40,27 @@ pub struct Phase {
     pub(super) phase: u32,
     pub(super) algorithm: Algorithm,
     pub(super) part: Part,
-    /// What a member brings.
+    /// Data that a member contributes.
     pub(super) amount: Amount,
     /// Members of a line.
     pub(super) size: u32,
-    /// The level whose queues it passes: the dimension, or the innermost for groups.
+    /// Level whose queues it passes: the dimension, or the innermost for groups.
     pub(super) level: u32,
-    /// Which of the level's queues.
+    /// Queues of the level that it takes.
     pub(super) rotation: Rotation,
     /// Whether it is the phase of a named group.
     pub(super) named: bool,
-    /// Which of the collective's phases it is.
+    /// Index among the collective's phases.
     pub(super) order: u32,
     /// The number of its collective.
     pub(super) collective: u32,
-    /// What it does as ASTRA-sim does.
+    /// Quirks that apply.
     pub(super) quirks: Quirks,
-    /// The custom algorithm that stands for it all, if one does.
+    /// Custom algorithm that replaces it, if any.
     pub(super) script: Option<u16>,
 }
 
-/// Which queues of a level a phase takes in turn.
+/// Queues of a level that a phase takes in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rotation {
     /// All; those of the second half go the other way round.
@@ -73,21 +73,21 @@ pub(super) enum Rotation {
     None,
 }
 
-/// What tells a passage from others, in 16 bits: the queue, the direction and the tree.
+/// Identity of a passage, in 16 bits: the queue, the direction and the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// The queue of its level.
+    /// Queue of its level.
     pub queue: u16,
-    /// Towards lower indices.
+    /// Whether it runs towards lower indices.
     pub backward: bool,
-    /// The tree whose root is the lowest, not the highest.
+    /// Whether it takes the mirrored tree, whose root is the lowest member and not the highest.
     pub mirrored: bool,
 }
 
 impl Turn {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
-    /// The most queues that a level can have.
+    /// Maximum number of queues of a level.
     pub const QUEUES: u32 = 1 << 14;
 
     #[inline]
@@ -97,7 +97,7 @@ impl Turn {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// The part of a turn in which members that exchange messages in step are equal.
+    /// Returns the part of a queue slot that is equal for members which exchange messages in step.
     #[inline]
     pub fn way(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
@@ -120,14 +120,15 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Whether packet `p` may be reduced, and how many more after it may.
+    /// Returns the number of packets of the round after packet `p` that may be reduced, if `p` may be.
     fn left(&self, p: u32) -> Option<u32> {
+        // In 64 bits, because the sum may exceed 32.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
         (place >= u64::from(self.idle)).then(|| (round - place - 1) as u32)
     }
 
-    /// Whether packet `p` is reduced.
+    /// Returns whether packet `p` is reduced.
     #[inline]
     fn reduces(&self, part: Part, p: u32) -> bool {
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -141,15 +142,16 @@ impl Rounds {
     }
 }
 
-/// The place `by` further along a line of `size`, or back.
+/// Returns the index `by` further along a line of `size`, or back.
 #[inline]
 fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
+    // `by` is below `size`, so one conditional subtraction replaces the remainder.
     let by = if backward { size - by } else { by };
     let to = index + by;
     if to >= size { to - size } else { to }
 }
 
-/// How far it is from `other` to the member in `seat`, or back from there.
+/// Returns the distance from `other` to the member in `seat`, or back from there.
 fn apart(other: u32, seat: Seat, backward: bool) -> u32 {
     let (from, to) = match backward {
         false => (other, seat.index),
@@ -163,8 +165,7 @@ fn apart(other: u32, seat: Seat, backward: bool) -> u32 {
 }
 
 impl Phase {
-    /// One of `n` equal parts: in whole bytes, what is left over cut off, with [`Quirk::Padding`], and exact
-    /// without.
+    /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
     pub(super) fn part(&self, amount: Amount, n: u64) -> Amount {
         match self.quirks.has(Quirk::Padding) {
             true => Amount::whole(amount.bytes() / n),
@@ -175,11 +176,12 @@ impl Phase {
         }
     }
 
-    /// As much `n` times over.
+    /// Returns `amount` multiplied by `n`.
     fn times(amount: Amount, n: u64) -> Amount {
         match amount.parts.is_multiple_of(n) {
             true => Amount {
                 bytes: amount.bytes,
+                // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
                 parts: amount.parts / n,
             },
             false => Amount {
@@ -189,7 +191,7 @@ impl Phase {
         }
     }
 
-    /// What a member has after the phase.
+    /// Returns the data of a member after the phase.
     pub(super) fn result(&self) -> Amount {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
@@ -260,7 +262,7 @@ impl Phase {
                 });
             }
         };
-        // Step i of one is what its partner listens to with its own step i.
+        // Step i of a member is matched by its partner's own step i.
         Some(Step {
             to,
             amount,
@@ -270,11 +272,12 @@ impl Phase {
         })
     }
 
-    /// The `k`-th source to which a member listens from when it has taken `taken` steps.
+    /// Returns the `k`-th source from which a member receives after `taken` steps.
     pub(super) fn source(&self, turn: Turn, seat: Seat, taken: u32, k: u32) -> Option<Source> {
         if self.algorithm == Algorithm::DoubleBinaryTree {
             return tree::Role::of(turn, seat).source(turn, seat, taken, k);
         }
+        // Receives are posted one by one, each with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             Algorithm::Direct { .. } => {
@@ -290,7 +293,7 @@ impl Phase {
         Some(Source { from, step })
     }
 
-    /// Whether members of `other`, along the same lines, send and listen to the same messages: as many to the same
+    /// Returns whether members of `other`, along the same lines, exchange the same messages: as many with the same
     /// partners, of the same sizes.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let seat = Seat {
@@ -319,9 +322,9 @@ impl Phase {
         (0..count).all(|i| message(self, i) == message(other, i))
     }
 
-    /// As [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
-    /// three or more never listen to each other. All members of `direct` hear of each other in every round,
-    /// each at a distance of its own way. Whoever sits in another tree hears its own relatives.
+    /// Implements [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
+    /// three or more never receive from each other. All members of `direct` exchange in every round, each at a
+    /// distance along its own direction. Members in different trees receive from their own relatives only.
     pub(super) fn hears(&self, turn: Turn, seat: Seat, from: u32, heard: u32) -> Option<u32> {
         match self.algorithm {
             Algorithm::Ring => {
@@ -334,6 +337,7 @@ impl Phase {
             }
             Algorithm::HalvingDoubling => Some(heard),
             Algorithm::DoubleBinaryTree => {
+                // Steps taken and index of each source: two children at the start, the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.source(turn, seat, taken, k)?;
@@ -344,7 +348,7 @@ impl Phase {
         }
     }
 
-    /// As [`Manner::answers`](crate::collective::Manner::answers).
+    /// Implements [`Manner::answers`](crate::collective::Manner::answers).
     pub(super) fn answers(&self, turn: Turn, seat: Seat, to: u32, step: u32) -> Option<u32> {
         match self.algorithm {
             Algorithm::Ring => {
@@ -363,7 +367,7 @@ impl Phase {
         }
     }
 
-    /// The rounds of its packets.
+    /// Returns the rounds of its packets.
     #[inline]
     fn rounds(&self, seat: Seat) -> Rounds {
         let (idle, busy) = match self.algorithm {
@@ -386,8 +390,8 @@ impl Phase {
         Rounds { idle, busy }
     }
 
-    /// What passes the bus: packets that are not reduced leave the NPU, the others come to it, and all but
-    /// the last window of those of a round go back.
+    /// Returns the bus transfer of a packet: those that are not reduced leave the NPU, the others come to it, and all
+    /// but the last window of those of a round go back.
     pub(super) fn load(&self, turn: Turn, seat: Seat, of: Passing, ticket: Ticket) -> Load {
         let load = |amount: Amount, outward, reduces, returns| Load {
             // Larger ones are refused before.
@@ -402,6 +406,7 @@ impl Phase {
             return match of {
                 Passing::Beginning => load(self.amount, true, false, false),
                 Passing::Reception(r) => {
+                    // The result of two children returns once, after the second.
                     let first_child = r == 0 && role.receives() > 1;
                     let returns = role.reduces() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
@@ -428,21 +433,21 @@ impl Phase {
         }
     }
 
-    /// The size at which reception `r` of halving-doubling is dealt with: that of the next message, half of
-    /// what came in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
+    /// Returns the size at which reception `r` of halving-doubling is processed: that of the next message, half of
+    /// the received size in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
     #[inline]
     fn halved_reception(&self, seat: Seat, r: u32) -> Amount {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
         halving_doubling::packet(self, seat, r + ahead).amount
     }
 
-    /// Whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
+    /// Returns whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
     #[inline]
     fn tree_reduces(&self, role: tree::Role, r: u32) -> bool {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
     }
 
-    /// What reception `r` has a member reduce.
+    /// Returns the data that a member reduces at reception `r`, if any.
     #[inline]
     pub(super) fn reduced(&self, turn: Turn, seat: Seat, r: u32) -> Option<Amount> {
         let rounds = self.rounds(seat);

@@ -1,7 +1,7 @@
-//! What ASTRA-sim does and a sound model would not, each by a name of its own.
+//! Quirks: behaviour of ASTRA-sim that a sound model would not have, each under a name of its own.
 //!
-//! With a quirk, the models do as ASTRA-sim does, to the ns. Without it, it is *corrected*. Models ask when
-//! they are made; each of them says in its first lines what is corrected.
+//! With a quirk, the models do as ASTRA-sim does, to the ns. Without it, it is *corrected*. Models read the set when
+//! they are created; each states in its module docs what is corrected.
 
 use super::NetworkModel;
 use super::error::did_you_mean;
@@ -9,15 +9,15 @@ use crate::units::{Amount, Span};
 use std::fmt;
 use std::str::FromStr;
 
-/// Something that ASTRA-sim does and a sound model would not.
+/// Behaviour of ASTRA-sim that a sound model would not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Quirk {
-    /// Chunks that do not end with the buffer.
+    /// Chunk sizes that do not sum to the buffer.
     Padding,
     /// Lists of implementations that leave out dimensions.
     ShortList,
-    /// Bandwidth that nobody shares.
+    /// Bandwidth without contention.
     FreePorts,
     /// Bandwidth of each link between any two that are fully connected.
     FullyConnectedLinks,
@@ -47,7 +47,7 @@ pub enum Quirk {
     TreeReductions,
 }
 
-/// A quirk in words.
+/// Name and description of a quirk.
 struct About {
     quirk: Quirk,
     name: &'static str,
@@ -69,7 +69,7 @@ const fn about(
     }
 }
 
-/// In the order of the enumeration.
+/// Table in the order of the enumeration.
 const ABOUT: [About; 16] = [
     about(
         Quirk::Padding,
@@ -170,7 +170,7 @@ const ABOUT: [About; 16] = [
 ];
 
 impl Quirk {
-    /// All of them, in the order in which they are listed.
+    /// Returns all quirks, in the order in which they are listed.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         ABOUT.iter().map(|about| about.quirk)
     }
@@ -179,22 +179,22 @@ impl Quirk {
         &ABOUT[self as usize]
     }
 
-    /// The name by which it is switched.
+    /// Returns the name by which it is switched.
     pub fn name(self) -> &'static str {
         self.about().name
     }
 
-    /// What ASTRA-sim does.
+    /// Returns a description of ASTRA-sim's behaviour.
     pub fn original(self) -> &'static str {
         self.about().original
     }
 
-    /// What is done instead where it is corrected.
+    /// Returns a description of the corrected behaviour.
     pub fn corrected(self) -> &'static str {
         self.about().corrected
     }
 
-    /// Whether it is one of what goes by `model`. The aware network shares its links as it is, and has one
+    /// Returns whether it has an effect under `model`. The aware network shares its links as it is, and has one
     /// dimension; the unaware one stores nothing.
     pub fn applies(self, model: NetworkModel) -> bool {
         match self {
@@ -211,38 +211,38 @@ impl fmt::Display for Quirk {
     }
 }
 
-/// The quirks that a run has; the others are corrected.
+/// Set of the quirks of a run; the others are corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quirks(u32);
 
 impl Quirks {
-    /// All: as ASTRA-sim does.
+    /// All quirks: as ASTRA-sim does.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
-    /// None: everything is corrected.
+    /// No quirks: everything is corrected.
     pub const NONE: Self = Self(0);
 
-    /// Whether a run has `quirk`.
+    /// Returns whether the set contains `quirk`.
     #[inline]
     pub const fn has(self, quirk: Quirk) -> bool {
         self.0 >> quirk as u8 & 1 == 1
     }
 
-    /// These and `quirk`.
+    /// Returns the set with `quirk`.
     pub const fn with(self, quirk: Quirk) -> Self {
         Self(self.0 | 1 << quirk as u8)
     }
 
-    /// These but `quirk`.
+    /// Returns the set without `quirk`.
     pub const fn without(self, quirk: Quirk) -> Self {
         Self(self.0 & !(1 << quirk as u8))
     }
 
-    /// Those that are corrected.
+    /// Returns the quirks that are corrected.
     pub fn corrected(self) -> impl Iterator<Item = Quirk> {
         Quirk::all().filter(move |quirk| !self.has(*quirk))
     }
 
-    /// A time of so many ns.
+    /// Converts ns to a time, truncated to whole ns under [`Quirk::WholeNs`].
     #[inline]
     pub(super) fn span(self, ns: f64) -> Span {
         match self.has(Quirk::WholeNs) {
@@ -251,7 +251,7 @@ impl Quirks {
         }
     }
 
-    /// Bytes per ns of a bandwidth in GB/s of the network file.
+    /// Converts a bandwidth in GB/s of the network file to bytes per ns.
     pub(super) fn bytes_per_ns(self, gbps: f64) -> f64 {
         match self.has(Quirk::Gib) {
             true => gbps * f64::from(1 << 30) / 1e9,
@@ -260,13 +260,13 @@ impl Quirks {
     }
 }
 
-/// The bytes of a share, which need not be whole.
+/// Returns the bytes of a share, which need not be whole.
 #[inline]
 pub(super) fn bytes(amount: Amount) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// As [`FromStr`] takes them: the shorter of what is there and what is not.
+/// Formats the set as [`FromStr`] parses it: by its members or by what is missing, whichever is shorter.
 impl fmt::Display for Quirks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -278,7 +278,7 @@ impl fmt::Display for Quirks {
     }
 }
 
-/// `all` or `none`, and then what is left out (`-NAME`) or added (`+NAME`), between commas.
+/// Parses `all` or `none`, followed by exclusions (`-NAME`) or inclusions (`+NAME`), between commas.
 impl FromStr for Quirks {
     type Err = String;
 

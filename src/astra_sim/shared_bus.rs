@@ -1,23 +1,22 @@
-//! The bus between an NPU and its memory agent, in LogGP's terms, where the system file models it.
+//! The bus between an NPU and its memory agent, a LogGP model, where the system file enables it.
 //!
-//! An NPU has two buses of two sides each: the outer one between the NPU and the agent, and an inner one
-//! behind its NPU side, which has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a
-//! time: with latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and
-//! are there after L + o more, cut off to whole ns. The offset is o, or what is left of g since the last
-//! transfer if the side was sending and that is more. A side that has sent more than eight in a row lets
-//! its partner go first.
+//! An NPU has two buses of two sides each: the outer one between the NPU and the agent, and an inner one behind its
+//! NPU side, which has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time: with latency L,
+//! overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and arrive L + o later, truncated to
+//! whole ns. The offset is o, or the rest of g since the last transfer if the side was sending and that is more. A
+//! side that has sent more than eight in a row lets its partner go first.
 //!
-//! What is to be reduced is, once it is there, one at a time: ⌊b/100⌋ · delay + 50 ns. What is to go back
-//! does. Everything that begins or ends at the outer bus's NPU side crosses the inner bus too.
+//! A transfer that is to be reduced is reduced on arrival, one at a time: ⌊b/100⌋ · delay + 50 ns; one that is to
+//! return then goes back. Every transfer that begins or ends at the outer bus's NPU side crosses the inner bus too.
 
 use super::LogGp;
 use crate::collective::{Clock, Load, Ticket};
 use crate::units::{Span, Time};
 use std::collections::VecDeque;
 
-/// ns per byte of the inner bus.
+/// Gap of the inner bus, ns per byte.
 const INNER_GAP: f64 = 0.0038;
-/// How many transfers in a row are fair.
+/// Number of transfers in a row before a side yields.
 const FAIR: u32 = 8;
 
 /// The sides: those of the outer bus, and those of the inner one.
@@ -26,7 +25,7 @@ const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// What happens at a side. An event is numbered side · 3 + this.
+/// Events at a side. An event is numbered side · 3 + this.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -39,10 +38,10 @@ enum State {
     Receiving,
 }
 
-/// What follows when a transfer is through.
+/// Continuation of a transfer that is through the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// The caller is told.
+    /// The caller is notified.
     Tell,
     /// The NPU side of the outer bus sends it.
     Send,
@@ -50,15 +49,15 @@ enum Then {
     Reduce,
 }
 
-/// A transfer. What is to be done once it has crossed the outer bus stays with it over the inner one.
+/// A transfer. Its continuation at the outer bus stays with it over the inner one.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     bytes: u32,
-    /// Whether it is still to be reduced, and to go back, at the outer bus.
+    /// Whether it is still to be reduced, and to return, at the outer bus.
     reduces: bool,
     returns: bool,
     ticket: Ticket,
-    /// On the inner bus: whether it goes to and fro, and what follows.
+    /// On the inner bus: whether it makes a round trip, and its continuation.
     round_trip: bool,
     then: Then,
 }
@@ -79,12 +78,12 @@ struct Side {
 #[derive(Clone, Debug)]
 pub(super) struct SharedBus {
     terms: LogGp,
-    /// ns for each hundred bytes reduced.
+    /// Duration of a reduction, ns per hundred bytes.
     reduction: u64,
     sides: [Side; 4],
 }
 
-/// The other side of a bus.
+/// Returns the other side of a bus.
 fn partner(side: usize) -> usize {
     side ^ 1
 }
@@ -98,7 +97,7 @@ impl SharedBus {
         }
     }
 
-    /// Takes a load, whose ticket [`Self::handle`] returns in the end.
+    /// Accepts a transfer, whose ticket [`Self::handle`] returns in the end.
     pub fn carry(&mut self, now: Time, load: Load, clock: &mut impl Clock) {
         let transfer = Transfer {
             bytes: load.bytes,
@@ -116,8 +115,8 @@ impl SharedBus {
         }
     }
 
-    /// Something happened that this bus had scheduled. If a load is through, its ticket is returned, and
-    /// what follows from that comes before [`Self::resume`].
+    /// Handles an event that this bus had scheduled. Returns the ticket of a transfer that is complete; its
+    /// consequences come before [`Self::resume`].
     pub fn handle(&mut self, now: Time, event: u32, clock: &mut impl Clock) -> Option<Ticket> {
         let side = (event / 3) as usize;
         let ended = match event % 3 {
@@ -137,8 +136,9 @@ impl SharedBus {
         ended
     }
 
-    /// Goes on after the event with which a load was through.
+    /// Continues after the event that completed a transfer.
     pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl Clock) {
+        // What crossed the inner bus may have made the outer side ready to send.
         if event / 3 >= INNER_NPU as u32 {
             self.go_on(now, NPU, clock);
         }
@@ -176,13 +176,14 @@ impl SharedBus {
         self.go_on(now, side, clock);
     }
 
-    /// A side that is free sends what it has, unless its partner should.
+    /// Starts the next transfer of a free side, unless its partner goes first.
     fn go_on(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
         let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
         if state.state != State::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
+            // A busy partner takes its turn when it becomes free.
             if other.state == State::Free {
                 self.go_on(now, partner(side), clock);
             }
@@ -206,6 +207,7 @@ impl SharedBus {
         let state = &mut self.sides[side];
         let idle = now.since(state.last).0 / 1000;
         let offset = match state.before {
+            // The gap counts only between sends of one side; after a reception the overhead alone applies.
             State::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
         };
@@ -216,12 +218,14 @@ impl SharedBus {
         other.before = other.state;
         other.state = State::Receiving;
         other.in_a_row = 0;
+        // LogGP: the first byte leaves after the overhead alone.
         let bytes = f64::from(transfer.bytes) - 1.0;
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
+        // Scheduled before the departure, which decides the order where both are at one instant.
         after(arrives, partner(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -229,6 +233,7 @@ impl SharedBus {
     fn received(&mut self, now: Time, side: usize, clock: &mut impl Clock) -> Option<Ticket> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
+        // Another transfer is on its way to this side otherwise, which keeps it busy.
         if state.receives.len() < 2 {
             state.state = State::Free;
         }
@@ -262,7 +267,7 @@ impl SharedBus {
         None
     }
 
-    /// A transfer is through the inner bus.
+    /// Continues a transfer that is through the inner bus.
     fn through(&mut self, now: Time, transfer: Transfer, clock: &mut impl Clock) -> Option<Ticket> {
         match transfer.then {
             Then::Tell => return Some(transfer.ticket),
@@ -276,7 +281,7 @@ impl SharedBus {
         None
     }
 
-    /// Begins a reduction if none is being done.
+    /// Begins a reduction if none is in progress.
     fn reduce(&mut self, now: Time, side: usize, clock: &mut impl Clock) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()

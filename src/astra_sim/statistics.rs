@@ -1,17 +1,17 @@
-//! What the original's statistics say of a rank, as far as its trace and the system file decide it.
+//! Statistics of a rank in ASTRA-sim's definition, as far as its trace and the system file determine them.
 
 use super::trace::counts_as;
 use super::{Inputs, System};
 use crate::graph::{Graph, Kind};
 use crate::units::Span;
 
-/// What is known of a rank's work before it runs.
+/// Work of a rank, known before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
-    /// What is not *exposed communication*: the sum of the durations of its kernels, or of all that is
-    /// not the host's in a pure replay.
+    /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of
+    /// everything but host work.
     pub busy: Span,
-    /// Whether any node is work of the host.
+    /// Whether any node is host work.
     pub host: bool,
     /// Whether any is a kernel.
     pub kernels: bool,
@@ -21,28 +21,28 @@ pub struct Work {
     pub memory: bool,
     /// Whether any does nothing.
     pub nothing: bool,
-    /// Whether [`counts_as`] says of any node of [`Kind::Compute`] that it is no kernel.
+    /// Whether [`counts_as`] reports any node of [`Kind::Compute`] as something else than a kernel.
     pub stand_ins: bool,
-    /// How kernels use the NPU, where the roofline is on.
+    /// Utilization by kernels, where the roofline is on.
     pub roofline: Option<Roofline>,
 }
 
-/// Means over the time of kernels and of the host, on whose nodes everything counts as 0. As in the
-/// original, that time is taken to be a nanosecond longer than it is.
+/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, that time is taken to
+/// be a nanosecond longer than it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Roofline {
-    /// The share of the time of kernels that the peak limits.
+    /// Share of the time of kernels that the peak limits.
     pub compute_bound: f64,
-    /// FLOP/s in parts of the peak.
+    /// FLOP/s as a share of the peak.
     pub compute: f64,
-    /// Bytes/s in parts of the bandwidth.
+    /// Bytes/s as a share of the bandwidth.
     pub memory: f64,
     /// FLOPs per byte.
     pub intensity: f64,
 }
 
 impl Work {
-    /// The work of a graph that a [`Reader`](super::Reader) of `inputs` made.
+    /// Returns the work of a graph that a [`Reader`](super::Reader) of `inputs` made.
     pub fn of(graph: &Graph, inputs: &Inputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
@@ -83,7 +83,7 @@ impl Work {
     }
 }
 
-/// Sums over time, in ns.
+/// Time-weighted sums, over ns.
 #[derive(Default)]
 struct Uses {
     time: Span,
@@ -107,7 +107,7 @@ impl Uses {
             self.bound += ns;
         }
         self.compute += ns * reached / peak;
-        // A kernel of no operations is limited by its bytes alone.
+        // A kernel without FLOPs is limited by its bytes alone.
         let memory = match flops {
             0 => 1.0,
             _ => reached / intensity / bandwidth,

@@ -1,10 +1,10 @@
-//! The inputs as they were understood, one line per section.
+//! Summary of the inputs as they were understood, one line per section.
 
 use super::{Implementation, Inputs, Quirk, Sharing};
 use std::path::PathBuf;
 
 impl Inputs {
-    /// Sections with what was understood of each, in reading order; notes come separately.
+    /// Returns the sections with their lines, in reading order; notes come separately.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {

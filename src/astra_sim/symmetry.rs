@@ -1,9 +1,9 @@
-//! What a phase takes when all members of its lines begin together and nothing is in their way.
+//! Closed form of a phase whose members all begin together on idle links.
 //!
-//! Then all do the same at the same time, if what a message costs depends on its step alone and not on
-//! who sends it: what a member sends, it receives when its partner's arrives, which is as long after. So
-//! one member, told of its own messages, stands for all. In a ring every step follows the one before:
-//! with K messages of cost c, endpoint e, and reductions of r after ρ of them, K(c + e) + e + ρr.
+//! All members then do the same at the same time, if the cost of a message depends on its step alone and not on its
+//! sender: when a member sends, it receives its partner's message just as much later. So one member, with its own
+//! messages, stands for all. In a ring every step follows the one before: with K messages of cost c, endpoint delay
+//! e, and reductions of r after ρ of them, K(c + e) + e + ρr.
 
 use super::Algorithm;
 use super::program::{Part, Phase, Turn};
@@ -14,20 +14,20 @@ use crate::units::{Amount, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The most members whose costs are compared with one another.
+/// Maximum number of members whose costs are compared with one another.
 const COMPARED: u32 = 256;
 
-/// A line of members, as one of them sees it.
+/// A line of members, from the view of one of them.
 pub(super) struct Line<'a> {
     pub stage: &'a Phase,
     pub turn: Turn,
     pub extent: &'a Extent,
-    /// NPUs along the machine's dimensions.
+    /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
     pub cost: &'a dyn Fn((Npu, Npu), Amount) -> Option<Span>,
 }
 
-/// What comes to a member, in the order of an instant.
+/// Event at a member, in the order of an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Credits(u32),
@@ -36,7 +36,7 @@ enum Due {
 }
 
 impl Line<'_> {
-    /// How long the phase takes, if it is the same for all members.
+    /// Returns the duration of the phase, if it is the same for all members.
     pub fn span(&self, endpoint: Span, reduction: impl Fn(Amount) -> Span) -> Option<Span> {
         match self.stage.algorithm {
             // Members of a tree do different things.
@@ -62,14 +62,14 @@ impl Line<'_> {
         (self.cost)((npu(index), npu(step.to)), step.amount)
     }
 
-    /// Whether the line is a whole dimension of the machine.
+    /// Returns whether the line is a whole dimension of the machine.
     fn is_dimension(&self) -> bool {
         let phase = &self.extent.phases[self.stage.phase as usize];
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Whether a message costs the same whoever sends it. Along a dimension of the machine it does. Lines of
-    /// a sub-grid are alike, so the first speaks for all.
+    /// Returns whether a message costs the same whoever sends it. Along a dimension of the machine it does. Lines of
+    /// a sub-grid are alike, so the first stands for all.
     fn alike(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -108,9 +108,11 @@ impl Line<'_> {
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: Due| {
+            // Equal times are handled in the order in which they were scheduled, as in the original.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
+        // The member stands for all: what it sends, its partner sends it at the same time.
         push(&mut due, endpoint, Due::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             match what {
@@ -136,6 +138,7 @@ impl Line<'_> {
                 push(&mut due, now + cost, Due::Arrival);
                 taken += 1;
             }
+            // Every reception has been processed; sends that are still in flight do not matter.
             if credits == all {
                 return Some(now);
             }

@@ -1,31 +1,31 @@
-//! The system file: how an NPU computes, and how collectives are cut up and carried out.
+//! The system file: compute of an NPU, and chunking and algorithms of collectives.
 
 use super::algorithm::{Algorithm, Implementation, NAMES};
 use super::document::{Document, Keys, Value};
 use super::error::{InputError, Note, did_you_mean};
 use std::path::PathBuf;
 
-/// Which collective's chunks go first.
+/// Order among the chunks of several collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
-    /// Those of the latest.
+    /// Latest collective first.
     Lifo,
-    /// Those of the earliest.
+    /// Earliest collective first.
     Fifo,
-    /// Those of the one whose node says the highest `comm_priority`.
+    /// Highest `comm_priority` of the node first.
     Explicit,
 }
 
-/// How an all-reduce goes through several dimensions.
+/// Decomposition of an all-reduce over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimization {
-    /// All of it in each dimension in turn.
+    /// An all-reduce of the whole chunk in each dimension in turn.
     Baseline,
-    /// Scattered on the way out and gathered on the way back, so that outer dimensions carry less.
+    /// Reduce-scatter on the way out and all-gather on the way back, so that outer dimensions carry less.
     LocalBwAware,
 }
 
-/// One thing for each kind of collective that has implementations.
+/// One value for each kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerKind<T> {
     /// For all-reduce.
@@ -38,8 +38,8 @@ pub struct PerKind<T> {
     pub all_to_all: T,
 }
 
-/// For each kind of collective one implementation per dimension, innermost first. Empty if the file
-/// does not say; such a collective cannot be carried out.
+/// For each kind of collective one implementation per dimension, innermost first. Empty if the file has none; such a
+/// collective cannot be carried out.
 pub type Implementations = PerKind<Vec<Implementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
@@ -55,53 +55,52 @@ pub struct LogGp {
     pub gap_per_byte: f64,
 }
 
-/// What a system file says.
+/// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct System {
-    /// Which collective's chunks go first; last in first out if the file does not say.
+    /// Order among collectives' chunks; last in first out if absent.
     pub scheduling: Scheduling,
-    /// How an all-reduce goes through dimensions; the baseline if the file does not say.
+    /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: Optimization,
-    /// `endpoint-delay`, ns before each message and after each reception; none if the file does not
-    /// say, see [`System::endpoint_delay`].
+    /// `endpoint-delay`, ns before each message and after each reception; `None` if absent, see
+    /// [`System::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
-    /// `active-chunks-per-dimension`: chunks under way at once in a dimension, at least 1.
+    /// `active-chunks-per-dimension`: chunks in flight at once in a dimension, at least 1.
     pub active_chunks: u32,
     /// `preferred-dataset-splits`: chunks of a collective, at least 1.
     pub splits: u32,
-    /// How collectives are carried out.
+    /// Algorithms of collectives.
     pub implementations: Implementations,
-    /// The prefix of traces that say how all collectives of a kind are carried out.
+    /// Prefix of the traces of a custom algorithm for all collectives of a kind.
     pub custom: PerKind<Option<PathBuf>>,
-    /// The file of prefixes for single nodes; see [`super::PerNode`].
+    /// File of prefixes for single nodes; see [`super::PerNode`].
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes; above 0.
     pub local_memory_bandwidth: Option<f64>,
-    /// `peak-perf`, in TFLOPS; 0 if the file does not say.
+    /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// Compute nodes last as the roofline has it, not as recorded.
+    /// Compute nodes are priced by the roofline, not as recorded.
     pub roofline: bool,
-    /// A line in the log for each node.
+    /// The log has a line for each node.
     pub trace: bool,
     /// Every node lasts as recorded.
     pub replay_only: bool,
     /// The memory of tensors is tracked.
     pub track_memory: bool,
-    /// What files of tracked memory are called: this, a point, the rank, and `.json`.
+    /// Prefix of files of tracked memory: this, a point, the rank, and `.json`.
     pub memory_trace: String,
-    /// `local-reduction-delay`, in ns; of the shared bus alone.
+    /// `local-reduction-delay`, in ns; used by the shared bus alone.
     pub reduction_delay: u64,
-    /// The bus in place of the endpoint delay, if it is modelled.
+    /// Bus in place of the endpoint delay, if it is modelled.
     pub shared_bus: Option<LogGp>,
 }
 
 impl System {
-    /// ns before each message and after each reception if the file does not say.
+    /// Endpoint delay before each message and after each reception if the file has none, ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
-    /// ns before each message and after each reception. `scale` multiplies what the file says, not
-    /// what it leaves out; what follows the point is cut off. 0 is no delay at all (the original
-    /// aborts).
+    /// Returns the endpoint delay before each message and after each reception, ns. `scale` multiplies the file's
+    /// value, not the default; fractions are truncated. 0 is no delay at all (the original aborts).
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,
@@ -109,7 +108,7 @@ impl System {
         }
     }
 
-    /// Reads a system file; `file` is what errors call it. With `lenient`, unknown keys are notes.
+    /// Reads a system file; `file` is its name in errors. With `lenient`, unknown keys are notes.
     ///
     /// # Errors
     ///
@@ -121,7 +120,7 @@ impl System {
     }
 }
 
-/// The original keeps these numbers as `int`.
+/// The original stores these numbers as `int`.
 const MOST: u64 = i32::MAX as u64;
 
 const KINDS: [(&str, &str); 4] = [

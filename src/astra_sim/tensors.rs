@@ -1,10 +1,9 @@
-//! Which tensors the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists
-//! of texts in pairs, a tensor's name and its size in bytes.
+//! Tensors that the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists of texts in
+//! pairs, a tensor's name and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its text, as `std::stoul` reads it: white space, a sign, and
-//! decimal digits, of which there is at least one and which 64 bits hold. What follows the digits does not
-//! count, so `1048576.0`, as STAGE writes it, is 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the
-//! original takes modulo 2^64, are refused.
+//! A size is the whole number at the beginning of its text, as `std::stoul` reads it: white space, a sign, and at
+//! least one decimal digit, within 64 bits. Text behind the digits is ignored, so `1048576.0`, as STAGE writes it, is
+//! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are refused.
 
 use super::{Note, lenient};
 use crate::trace::TraceError;
@@ -12,7 +11,7 @@ use crate::trace::attr::Attr;
 use crate::trace::wire::{Cursor, Frames, Raw, Record};
 use std::collections::BTreeMap;
 
-/// What one node does with one tensor.
+/// Use of one tensor by one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Use {
     /// The node's id.
@@ -23,7 +22,7 @@ pub(super) struct Use {
     pub write: bool,
 }
 
-/// The tensors of a rank, and who uses them.
+/// Tensors of a rank, and the nodes that use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tensors {
     pub(super) names: Vec<String>,
@@ -31,22 +30,22 @@ pub struct Tensors {
     pub(super) uses: Vec<Use>,
 }
 
-/// What a tensor list has of tensors.
+/// Hint about the format of a tensor list.
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// The node types that do nothing, and so use no tensors whatever they have.
+/// Node types that do nothing, and so use no tensors whatever they have.
 const IDLE: [u64; 2] = [0, 1];
 
 impl Tensors {
-    /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Of a size of
-    /// 0 they are none. With `lenient`, a node without its lists has no tensors, with a note, and what
-    /// never runs is left out.
+    /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Tensors of size 0 are
+    /// skipped. With `lenient`, a node without its lists has no tensors, with a note, and nodes that never run are
+    /// left out.
     ///
     /// # Errors
     ///
-    /// Where a node that does something has no `inputs` or no `outputs`, where these are no pairs of
-    /// name and size, and where two nodes write one tensor: the original throws or aborts.
+    /// On a node that does something and has no `inputs` or no `outputs`, on lists that are no pairs of name and
+    /// size, and on two nodes that write one tensor: the original throws or aborts.
     pub fn read(
         contents: &[u8],
         lenient: bool,
@@ -56,7 +55,7 @@ impl Tensors {
         let kept;
         let contents = match lenient {
             true => {
-                // Whoever reads the nodes says what is left out.
+                // Skipped records are noted by the reader of the nodes.
                 kept = lenient::runnable(contents, file, &mut Vec::new())?;
                 &kept[..]
             }
@@ -82,7 +81,7 @@ impl Tensors {
         Ok(tensors)
     }
 
-    /// What node `id` uses.
+    /// Returns the uses of node `id`.
     pub(super) fn of(&self, id: u64) -> &[Use] {
         let from = self.uses.partition_point(|one| one.node < id);
         let own = self.uses[from..].iter().take_while(|one| one.node == id);
@@ -94,9 +93,9 @@ impl Tensors {
 struct Reading {
     tensors: Tensors,
     numbers: BTreeMap<String, u32>,
-    /// The node that writes each tensor.
+    /// Node that writes each tensor.
     writers: BTreeMap<u32, u64>,
-    /// The first node without its lists, and how many there are.
+    /// First node without its lists, and number of such nodes.
     without: Option<(u64, usize)>,
 }
 
@@ -122,7 +121,7 @@ impl Reading {
         }
         for ((list, name), write) in lists.iter().zip(["inputs", "outputs"]).zip([false, true]) {
             match list {
-                // A value of another type is no tensors, as in the original.
+                // A value of another type counts as no tensors, as in the original.
                 Some(list) => self.list(id, name, &list.as_texts()?.unwrap_or_default(), write)?,
                 None if IDLE.contains(&kind) => {}
                 None if lenient => {
@@ -191,7 +190,7 @@ impl Reading {
     }
 }
 
-/// The whole number at the beginning of `text`, see the module.
+/// Parses the whole number at the beginning of `text`, as the module describes.
 fn leading_number(text: &str) -> Option<u64> {
     const BLANKS: [char; 6] = [' ', '\t', '\n', '\x0b', '\x0c', '\r'];
     let text = text.trim_start_matches(BLANKS);

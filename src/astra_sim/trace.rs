@@ -1,14 +1,13 @@
-//! A rank's trace as ASTRA-sim takes it: what each node occupies, and how long it lasts.
+//! A rank's trace as ASTRA-sim takes it: lane and duration of each node.
 //!
-//! An NPU runs one operation of the host at a time, one kernel, and one of collectives, sends, loads and
-//! stores; receives are not counted. Streams are ignored. A node of the host lasts as recorded, in whole
-//! microseconds; so does a kernel if the roofline is off, and everything in a pure replay; nothing
-//! recorded is 1 ns. Otherwise a kernel of f operations on b bytes lasts ⌊f / min(peak, bandwidth · f/b)⌋
-//! ns; one of 0 bytes is skipped, and one of 0 operations, which the original never finishes, lasts
-//! ⌊b / bandwidth⌋ ns. A broadcast lasts as recorded and is no communication.
+//! An NPU runs one host operation at a time, one kernel, and one of collectives, sends, loads and stores; receives
+//! are not counted. Streams are ignored. A host node lasts as recorded, in whole microseconds; so does a kernel if
+//! the roofline is off, and everything in a pure replay; without a recorded duration 1 ns. Otherwise a kernel of f
+//! FLOPs on b bytes lasts ⌊f / min(peak, bandwidth · f/b)⌋ ns; one of 0 bytes is skipped, and one of 0 FLOPs, which
+//! the original never finishes, lasts ⌊b / bandwidth⌋ ns. A broadcast lasts as recorded and is no communication.
 //!
-//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has a lane
-//! of its own. Without [`Quirk::WholeNs`] kernels are priced to the ps.
+//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has a lane of its
+//! own. Without [`Quirk::WholeNs`] kernels are priced to the ps.
 
 use super::collectives::Collectives;
 use super::lenient;
@@ -19,16 +18,16 @@ use crate::trace::scan::NodeView;
 use crate::trace::{CollectiveKind, GroupName, MemoryPlace, Op, TraceError};
 use crate::units::Span;
 
-/// The lane of kernels, and that of everything else that leaves the NPU, perhaps without loads and stores.
+/// Lanes: of kernels, of everything else that leaves the NPU, and of loads and stores where those are separate.
 /// Receives of a pure replay, and communication that waits for no other, have lanes of their own behind them.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// What a node that only lasts stands for.
+/// Meaning of a node that only has a duration, stored in place of its FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Lanes of an NPU without those of single nodes.
+/// Returns the number of lanes of an NPU without those of single nodes.
 fn lanes(quirks: Quirks) -> u32 {
     match quirks.has(Quirk::OneAtATime) {
         true => 2,
@@ -36,20 +35,20 @@ fn lanes(quirks: Quirks) -> u32 {
     }
 }
 
-/// A rank's trace, read.
+/// A rank's trace, converted to a graph.
 #[derive(Debug)]
 pub struct Read {
     /// The graph.
     pub graph: Graph,
-    /// What its slots stand for.
+    /// Binding of its slots.
     pub binding: Binding,
     /// Lanes that it needs.
     pub lanes: u32,
-    /// What it does not say as it should.
+    /// Notes about the trace.
     pub notes: Vec<Note>,
 }
 
-/// What a node of [`Kind::Compute`] in a graph that a [`Reader`] made is for the original: a kernel, or
+/// Returns the kind that ASTRA-sim gives a node of [`Kind::Compute`] in a graph that a [`Reader`] made: a kernel, or
 /// communication or memory that only lasts as recorded, or nothing.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> Kind {
@@ -63,7 +62,7 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> Kind {
     }
 }
 
-/// How nodes are taken.
+/// Conversion of nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     inputs: &'a Inputs,
@@ -72,8 +71,8 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Takes nodes as `inputs` say. With `lenient`, records that are cut off, repeated or never run are
-    /// left out, with a note.
+    /// Creates a reader for `inputs`. With `lenient`, records that are truncated, duplicate or never run are left
+    /// out, with a note.
     pub fn new(inputs: &'a Inputs, collectives: &'a Collectives, lenient: bool) -> Self {
         Self {
             inputs,
@@ -142,19 +141,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is remembered from node to node.
+/// State kept from node to node.
 struct State<'a> {
     reader: &'a Reader<'a>,
-    /// Nodes that have a lane of their own.
+    /// Number of nodes with a lane of their own.
     own: u32,
-    /// The collective that was checked last.
+    /// Collective that was checked last.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
-    /// The first collective that goes nowhere in the original, and how many there are.
+    /// First collective that the original does not carry out, and number of those.
     nowhere: Option<(u64, u64)>,
 }
 
 impl State<'_> {
-    /// Makes of a node what the original makes of it.
+    /// Converts a node as the original does.
     fn edit(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
@@ -223,7 +222,7 @@ impl State<'_> {
                     GroupName::Number(id) => id,
                     GroupName::Text(name) => return Err(not_a_number(node.id, name)),
                 };
-                // A group that is named takes all dimensions.
+                // A named group takes all dimensions.
                 if let Some(mask) = dimensions.take().filter(|_| id == 0) {
                     let (parts, goes) = self.reader.collectives.parting(*kind, mask, node.id);
                     *dimensions = parts;
@@ -247,13 +246,13 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The next lane of a single node.
+    /// Returns the next lane of a single node.
     fn own_lane(&mut self) -> i64 {
         self.own += 1;
         i64::from(lanes(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// Parts what goes one at a time in the original, where that is corrected.
+    /// Separates operations that go one at a time in the original, where that is corrected.
     fn part(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
             return;
@@ -291,7 +290,7 @@ impl State<'_> {
     }
 }
 
-/// An operation that lasts as recorded on its lane; in place of FLOPs it has what it stands for.
+/// Returns an operation that lasts as recorded on its lane; its FLOPs encode what it stands for.
 fn timed(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

@@ -1,75 +1,75 @@
-//! Messages that cut through a chain of servers, first come, first served.
+//! Cut-through switching of messages over a chain of servers, first come, first served.
 //!
-//! A message of m bytes whose first byte comes to a server at t begins at b = max(t, free). The server is
-//! then held for m / held; the first byte is at the next one after the latency between, where it queues
-//! when it is there and not before. The last byte leaves at max(b + m / rate, the last byte's leaving the
-//! server before plus the latency between): a server cannot pass on what has not come. `held` and `rate`
-//! differ where a server is several links that a single message cannot use at once.
+//! A message of m bytes whose first byte arrives at a server at t begins at b = max(t, free). The server is then
+//! occupied for m / held; the first byte is at the next one after the latency between, where it queues on arrival and
+//! not before. The last byte leaves at max(b + m / rate, the last byte's departure from the previous server plus the
+//! latency between): a server cannot pass on bytes that have not arrived. `held` and `rate` differ where a server is
+//! several links that a single message cannot use at once.
 
 use super::quirks::{self, Quirks};
 use crate::ids::Npu;
 use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::units::Time;
 
-/// Where a message is.
+/// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The NPU.
     pub npu: u32,
-    /// What of its way there it has behind it, in the way's own count; 0 at its sender.
+    /// Progress on the route at this NPU, encoded by the routing; 0 at its sender.
     pub state: u32,
 }
 
-/// A server on a message's way, and where that leads.
+/// A server on a message's route, and the position after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Leg {
-    /// The NPU that has the server, and which of its servers it is.
+    /// NPU of the server, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Bytes per ns by which it is held.
+    /// Bytes per ns by which it is occupied.
     pub held: f64,
     /// Bytes per ns of a single message.
     pub rate: f64,
-    /// ns from there to the next.
+    /// Latency to the next, ns.
     pub latency: f64,
-    /// Where the message is then.
+    /// Position after it.
     pub to: Place,
 }
 
-/// Which servers messages pass.
+/// Routing: the servers that messages pass.
 pub trait Way {
-    /// What people call the network.
+    /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// The next server of a message at `at` for NPU `to`; `None` when it is there.
+    /// Returns the next server of a message at `at` for NPU `to`; `None` on arrival.
     fn leg(&self, at: Place, to: u32) -> Option<Leg>;
 
-    /// Servers of an NPU.
+    /// Returns the number of servers of an NPU.
     fn servers(&self) -> u32;
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     bytes: f64,
     at: Place,
     to: u32,
-    /// When its last byte leaves the server before and comes to this one.
+    /// Time at which its last byte has left the server before and arrives at this one.
     last: Time,
 }
 
-/// See the module.
+/// A cut-through network, as the module describes it.
 #[derive(Debug)]
 pub struct Trains<W> {
     way: W,
     quirks: Quirks,
-    /// When servers are free, by NPU; those of one are made when the first message passes there.
+    /// Times at which servers are free, by NPU; those of an NPU are allocated when the first message passes there.
     free: Vec<Box<[Time]>>,
     /// By op.
     carried: Vec<Carried>,
 }
 
 impl<W: Way> Trains<W> {
-    /// Messages of `npus` NPUs along `way`, with nothing under way.
+    /// Creates a network of `npus` NPUs with the routing `way`.
     pub(super) fn along(way: W, npus: u32, quirks: Quirks) -> Self {
         Self {
             way,
@@ -79,11 +79,11 @@ impl<W: Way> Trains<W> {
         }
     }
 
-    /// The first byte of an op's message is at its next server.
+    /// Handles the arrival of a message's first byte at its next server.
     fn enter(&mut self, now: Time, op: u32, agenda: &mut impl Schedule) {
         let state = &mut self.carried[op as usize];
         let Some(leg) = self.way.leg(state.at, state.to) else {
-            // To oneself, and nowhere else: other messages are delivered by the last byte.
+            // A message to oneself passes no server; all others are delivered by the last byte.
             agenda.schedule(now, NetworkEvent::Delivered(op));
             return;
         };
@@ -93,6 +93,7 @@ impl<W: Way> Trains<W> {
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
+        // Occupied at the rate of all its links, although one message uses the rate of a single one.
         *free = begin + self.quirks.span(state.bytes / leg.held);
         let latency = self.quirks.span(leg.latency);
         let passes = self.quirks.span(state.bytes / leg.rate);
@@ -109,7 +110,7 @@ impl<W: Way> Network for Trains<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
-    // Nobody has asked for more than these safe answers.
+    // Safe answers: no closed form is taken on this network.
     fn keeps_apart(&self, _: usize, _: u32, _: bool) -> bool {
         false
     }

@@ -1,12 +1,11 @@
-//! The congestion-unaware network: no link is ever busy.
+//! The congestion-unaware network: links are never busy.
 //!
-//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the numbers
-//! of the *lowest* dimension in which its ends differ; the others do not count. Hops: the shorter way
-//! round a ring, one between any two that are fully connected, two through a switch.
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the numbers of the
+//! *lowest* dimension in which its ends differ; the others do not count. Hops: the shorter way round a ring, one
+//! between any two that are fully connected, two through a switch.
 //!
-//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest sets
-//! the rate. Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its part of the
-//! NPU's bandwidth.
+//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest sets the rate.
+//! Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
 
 use super::network_file;
 use super::quirks::{self, Quirk, Quirks};
@@ -15,7 +14,7 @@ use crate::network::{Message, Network, NetworkEvent, Notice, Ports, Schedule};
 use crate::topology::Shape;
 use crate::units::{Amount, Span, Time};
 
-/// One dimension as the model needs it.
+/// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     shape: Shape,
@@ -24,7 +23,7 @@ struct Level {
     bytes_per_ns: f64,
 }
 
-/// Bytes per ns of the path of one message along a dimension that nobody shares.
+/// Returns the bytes per ns of the path of one message along a dimension without contention.
 pub(super) fn path_rate(dimension: &network_file::Dimension, quirks: Quirks) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
@@ -35,7 +34,7 @@ pub(super) fn path_rate(dimension: &network_file::Dimension, quirks: Quirks) -> 
     }
 }
 
-/// See the module.
+/// The congestion-unaware network, as the module describes it.
 #[derive(Debug)]
 pub struct Unaware {
     levels: Vec<Level>,
@@ -43,7 +42,7 @@ pub struct Unaware {
 }
 
 impl Unaware {
-    /// The network of `file`.
+    /// Creates the network of `file`.
     pub fn new(file: &network_file::Network, quirks: Quirks) -> Self {
         let levels = file.dimensions.iter().map(|dimension| Level {
             shape: dimension.shape,
@@ -57,7 +56,7 @@ impl Unaware {
         }
     }
 
-    /// How long a message of `amount` takes from one NPU to another.
+    /// Returns the duration of a message of `amount` from one NPU to another.
     #[inline]
     fn delay(&self, (a, b): (Npu, Npu), amount: Amount) -> Span {
         let (mut a, mut b) = (a.0, b.0);
@@ -73,7 +72,7 @@ impl Unaware {
             }
             (a, b) = (a / level.size, b / level.size);
         }
-        // To oneself nothing is crossed, and it takes no time.
+        // A message to oneself crosses nothing and takes no time.
         self.quirks.span(latency + quirks::bytes(amount) / slowest)
     }
 }

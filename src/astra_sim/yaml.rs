@@ -1,6 +1,6 @@
-//! YAML as keys with their lines: the door of `serde_saphyr`.
+//! YAML as keys with their lines: the only use of `serde_saphyr`.
 //!
-//! Aliases and merged keys are refused, so what is read is never longer than its text.
+//! Aliases and merged keys are refused, so the result is never longer than its text.
 
 use super::document::{Entry, Value};
 use super::error::{InputError, one_line};
@@ -10,7 +10,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Budget, Options, Spanned};
 use std::fmt;
 
-/// The keys of the mapping that `text` is, in the order in which they stand, each once.
+/// Returns the keys of the mapping in `text`, in the order of the text, each once.
 pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> {
     let mapping: Mapping =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
@@ -26,7 +26,7 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<Entry>, InputError> 
     Ok(mapping.0)
 }
 
-/// What is enough for any file of ASTRA-sim, and for nothing that grows beyond its text.
+/// Returns limits that suffice for any file of ASTRA-sim, and refuse documents that expand beyond their text.
 fn options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;

@@ -1,4 +1,4 @@
-//! `chakram anonymise`: traces that can be shown to others.
+//! `chakram anonymise`: traces without names that identify who made them.
 
 use super::convert::FormatArg;
 use super::load;
@@ -59,6 +59,7 @@ pub struct AnonymiseArgs {
 fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
+        // Editors end files with a line break, which is no part of the key.
         (None, Some(path)) => load::read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
@@ -72,7 +73,7 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     }
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -97,7 +98,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     }
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // What groups are for, and the machine, are what anonymous traces do not tell.
+    // Roles of groups, and the machine, would tell what anonymous traces hide.
     let about = JobFile {
         groups,
         ..JobFile::default()

@@ -1,4 +1,4 @@
-//! `chakram astra-sim`: the files and flags of ASTRA-sim in, its answer out.
+//! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
 use super::output::{Destination, Format};
 use crate::astra_sim::{Flags, NetworkModel, Note, Quirk, Quirks};
@@ -40,7 +40,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node wh
 
 Exit codes: 0 done, 1 the replay is stuck, 2 bad input";
 
-/// The quirks with what they are, and the examples.
+/// Returns the end of the help text: the quirks with their descriptions, and the examples.
 fn help() -> String {
     let mut help = "Quirks (--quirks all,-NAME corrects one, none,+NAME all but one):\n".to_owned();
     for quirk in Quirk::all() {
@@ -126,10 +126,10 @@ pub struct AstraSimArgs {
     /// Write the report to a file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// What was left out of the command line.
+    /// Arguments that were left out of the command line.
     #[arg(skip)]
     pub ignored: Vec<Note>,
-    /// Whether the program was called by a name of the original's, and so prints what that prints.
+    /// Whether the program was called by a name of the original's, and so prints the same lines.
     #[arg(skip)]
     pub original: bool,
 }
@@ -149,7 +149,7 @@ fn parse_scale(text: &str) -> Result<f64, String> {
     scale.ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
-/// The spellings that the original takes.
+/// Parses the spellings of a boolean that the original takes.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "true" | "True" | "t" | "T" | "1" => Ok(true),
@@ -158,7 +158,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Does what `args` ask for and prints the report to `out`.
+/// Runs the command and prints the report to `out`.
 ///
 /// # Errors
 ///
@@ -187,13 +187,13 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
-    /// Whether the original's own lines are printed and logged: under one of its names, unless another format
-    /// is asked for.
+    /// Returns whether the original's own lines are printed and logged: under one of its names, unless another format
+    /// is requested.
     fn transcribes(&self) -> bool {
         self.original && self.format == Format::Text && !self.explain_quirks
     }
 
-    /// What of them a report repeats.
+    /// Returns the options that a report repeats.
     fn options(&self) -> Map<String, Value> {
         let options = json!({
             "network_model": self.flags(self.quirks).model.to_string(),
@@ -213,7 +213,7 @@ impl AstraSimArgs {
         options
     }
 
-    /// What the library is told of them.
+    /// Returns the flags in the library's form.
     fn flags(&self, quirks: Quirks) -> Flags {
         Flags {
             model: match self.network_model {

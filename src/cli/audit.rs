@@ -1,4 +1,4 @@
-//! `chakram audit`: what traces tell of those who made them.
+//! `chakram audit`: identifying information in traces.
 
 use super::convert::FormatArg;
 use super::terminal;
@@ -39,10 +39,10 @@ pub struct AuditArgs {
     format: FormatArg,
 }
 
-/// The exit code where something was found.
+/// Exit code where something was found.
 const FOUND: u8 = 3;
 
-/// Does what `args` ask for and prints the findings to `out`.
+/// Runs the command and prints the findings to `out`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! How kernels are priced, as arguments and as words in reports.
+//! Pricing of kernels, as arguments and as text in reports.
 
 use crate::compute::{ComputeModel, Efficiency};
 use clap::Args;
@@ -44,7 +44,7 @@ fn parse_efficiency(text: &str) -> Result<Efficiency, String> {
 }
 
 impl ComputeArgs {
-    /// The model that is asked for.
+    /// Returns the requested model.
     pub fn model(&self) -> ComputeModel {
         match (self.compute, self.efficiency) {
             (ComputeModel::Roofline(_), Some(efficiency)) => ComputeModel::Roofline(efficiency),
@@ -52,7 +52,7 @@ impl ComputeArgs {
         }
     }
 
-    /// The same where nothing was recorded: by roofline, if nothing else is asked for.
+    /// Returns the arguments for traces without recorded durations: the roofline, if nothing else is requested.
     pub fn unrecorded(mut self) -> Self {
         if self.compute == ComputeModel::Recorded {
             self.compute = ComputeModel::Roofline(Efficiency::default());
@@ -60,7 +60,7 @@ impl ComputeArgs {
         self
     }
 
-    /// Refuses options that would do nothing.
+    /// Refuses options without effect.
     pub fn check(&self) -> Result<(), String> {
         if self.efficiency.is_some() && !self.compute.computes() {
             return Err(format!(
@@ -72,7 +72,7 @@ impl ComputeArgs {
         Ok(())
     }
 
-    /// The first option that was given.
+    /// Returns the first option that was given.
     pub fn first_given(&self) -> Option<&'static str> {
         match self.compute {
             ComputeModel::Recorded => self.efficiency.map(|_| "--efficiency"),
@@ -80,7 +80,7 @@ impl ComputeArgs {
         }
     }
 
-    /// What durations of kernels rest on, for people.
+    /// Returns the basis of the durations of kernels, as text.
     pub fn text(&self) -> String {
         match self.model() {
             ComputeModel::Recorded => "kernels as recorded".to_owned(),
@@ -97,7 +97,7 @@ impl ComputeArgs {
         }
     }
 
-    /// The same, for programs.
+    /// Adds the basis of the durations to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         options.insert("compute".to_owned(), self.name().into());
         if let ComputeModel::Roofline(efficiency) = self.model() {
@@ -115,7 +115,7 @@ impl ComputeArgs {
     }
 }
 
-/// A factor as people write it: not as forty digits.
+/// Formats a factor as people write it, without the digits of its binary form.
 fn number(factor: f64) -> String {
     match (1e-4..1e6).contains(&factor) {
         true => factor.to_string(),

@@ -1,4 +1,4 @@
-//! `chakram convert`: captured traces in, traces out; and traces of any form in, of another out.
+//! `chakram convert`: captures to traces, and traces from one form to another.
 
 use super::terminal;
 use super::traces::JobOutputs;
@@ -59,7 +59,7 @@ pub struct PytorchArgs {
     format: FormatArg,
 }
 
-/// How the traces are compressed.
+/// Compression of the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompressArg {
     /// zstd
@@ -68,7 +68,7 @@ pub enum CompressArg {
     Gz,
 }
 
-/// How the summary is printed.
+/// Format of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormatArg {
     /// For reading
@@ -77,7 +77,7 @@ pub enum FormatArg {
     Json,
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -128,7 +128,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// A summary for programs, with what says how to read it.
+/// A summary as JSON, with its schema.
 #[derive(serde::Serialize)]
 struct Versioned<'a> {
     schema: &'static str,

@@ -19,14 +19,14 @@ pub struct CustomArg {
 }
 
 impl CustomArg {
-    /// Tells `outputs` which files this reads.
+    /// Declares the files that this reads to `outputs`.
     pub fn reads(&self, outputs: &mut Outputs) {
         for file in discover(&self.prefix).unwrap_or_default() {
             outputs.reads(&file.path);
         }
     }
 
-    /// As a report names it.
+    /// Returns its description for reports.
     pub fn json(&self) -> Value {
         let prefix = self.prefix.display().to_string();
         json!({"kind": self.kind.to_string(), "prefix": prefix})
@@ -67,7 +67,7 @@ pub fn check(args: &[CustomArg]) -> Result<(), String> {
     Ok(())
 }
 
-/// The algorithms that `args` name; their files join `inputs`.
+/// Loads the algorithms that `args` name; their files are appended to `inputs`.
 pub fn load(
     args: &[CustomArg],
     mut inputs: Option<&mut Vec<Input>>,
@@ -93,11 +93,12 @@ pub fn load(
     args.iter().map(&mut load).collect()
 }
 
-/// The files of an algorithm: one for each position from 0 on, and two at least.
+/// Returns the files of an algorithm: one for each position from 0 on, and two at least.
 fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
+    // An algorithm of one member sends nothing, so a single file is taken for a mistake.
     let missing = missing.or((files.len() == 1).then_some(1));
     let Some(position) = missing else {
         return Ok(files);
@@ -116,7 +117,7 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     ))
 }
 
-/// `fault`, where it is in the files.
+/// Converts `fault` to an error with its file.
 fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
     let (position, part, found, hint) = match fault {
         Fault::Stranger {
@@ -158,7 +159,7 @@ fn refusal(fault: Fault, scripts: &Scripts, files: &[RankFile]) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// What to say of algorithms that no collective of `workload` takes.
+/// Returns notes about algorithms that no collective of `workload` uses.
 pub fn notes(all: &[Custom], workload: &Workload) -> Vec<String> {
     let fits = |custom: &Custom| {
         workload.instances().iter().any(|instance| {
@@ -166,7 +167,7 @@ pub fn notes(all: &[Custom], workload: &Workload) -> Vec<String> {
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
-                // Where only some dimensions take part, the machine says how many members do.
+                // Where only some dimensions take part, the number of members depends on the machine.
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();

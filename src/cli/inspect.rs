@@ -1,4 +1,4 @@
-//! `chakram inspect`: what is in a trace or a job.
+//! `chakram inspect`: contents of a trace or a job.
 
 use super::load::{self, VerifyArg};
 use super::output::Destination;
@@ -108,7 +108,7 @@ pub struct InspectArgs {
     output: PathBuf,
 }
 
-/// How to print.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FormatArg {
     /// For people
@@ -140,9 +140,9 @@ enum TableArg {
     Attributes,
 }
 
-/// Nodes that are listed as text if nothing else is said.
+/// Number of nodes that are listed as text by default.
 const LISTED: usize = 100;
-/// The version of what this prints for programs.
+/// Version of the JSON documents.
 const SCHEMA: &str = "chakram.inspection.1";
 
 fn parse_time(text: &str) -> Result<Time, String> {
@@ -152,7 +152,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
     Ok(Time::ZERO + span)
 }
 
-/// Does what `args` ask for and prints it to `out`.
+/// Runs the command and prints to `out`.
 ///
 /// # Errors
 ///
@@ -172,6 +172,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = super::replay::name_of(&args.traces, &files);
+    // Listings are streamed, and bypass the destination that holds a whole text.
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }
@@ -193,7 +194,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says on standard error that files are broken.
+/// Warns on standard error that files are broken.
 fn warn(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -243,7 +244,7 @@ impl InspectArgs {
         }
     }
 
-    /// The filter as it was asked for.
+    /// Returns the filter's options as they were given.
     fn options(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
@@ -265,7 +266,7 @@ impl InspectArgs {
         words
     }
 
-    /// The filter for people, without the ranks; empty if there is none.
+    /// Formats the filter as text, without the ranks; empty if there is none.
     fn filter_words(&self) -> String {
         let options = self
             .options()
@@ -282,7 +283,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// The limit as it was set, or that of what is read by people.
+    /// Returns the limit that was given, or the default of the format.
     fn limit(&self) -> usize {
         let default = match self.format {
             FormatArg::Text => LISTED,
@@ -308,6 +309,7 @@ impl InspectArgs {
         let contents = Contents::of(file)?;
         let trace = Trace::read(file.rank, contents.as_slice(), |e| contents.blame(e))?;
         let limit = match self.format {
+            // A drawing of everything is unreadable, whatever the format's default.
             FormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.limit(),
         };
@@ -341,7 +343,7 @@ impl InspectArgs {
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
-        // A rank that is missing may hold a part of the path, so here every file must be read.
+        // A missing rank may hold a part of the path, so here every file has to be readable.
         in_order(
             files,
             self.threads(),

@@ -1,4 +1,4 @@
-//! `chakram machine`: lists the machines that come with the program, shows one, checks files.
+//! `chakram machine`: lists the built-in machines, shows one, checks files.
 
 use crate::machine::{self, Machine, MachineError, PRESETS};
 use crate::network::Model;
@@ -53,7 +53,7 @@ Examples:
     },
 }
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people
@@ -62,8 +62,7 @@ enum Format {
     Json,
 }
 
-/// Does what `args` ask for and prints it to `out`. The exit code is 2 when a checked file is
-/// refused.
+/// Runs the command and prints to `out`. The exit code is 2 when a checked file is refused.
 ///
 /// # Errors
 ///
@@ -77,7 +76,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The width of each column of the list but the last, and of all together.
+/// Width of each column of the list but the last, and of all together.
 const NAME: usize = 13;
 const NPUS: usize = 6;
 const DIMENSIONS: usize = 30;
@@ -150,7 +149,7 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// `512`, or `8 x N` where the outermost dimension may have any size.
+/// Formats the number of NPUs: `512`, or `8 x N` where the outermost dimension may have any size.
 fn npus(machine: &Machine) -> String {
     let npus = machine.topology().npus();
     match (machine.scalable(), machine.topology().dimensions()) {
@@ -159,7 +158,7 @@ fn npus(machine: &Machine) -> String {
     }
 }
 
-/// Each dimension in words: `switch 8 @ 450 GB/s`.
+/// Formats each dimension: `switch 8 @ 450 GB/s`.
 fn dimensions(machine: &Machine) -> Vec<String> {
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &Dimension)| {
@@ -174,7 +173,7 @@ fn dimensions(machine: &Machine) -> Vec<String> {
     dimensions.iter().enumerate().map(words).collect()
 }
 
-/// `, network ports, cut-through by 4096 B`, or nothing where it is what it is by default.
+/// Formats non-default properties of the network: `, network ports, cut-through by 4096 B`.
 fn network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != Model::default() {
@@ -186,7 +185,7 @@ fn network(machine: &Machine) -> String {
     text
 }
 
-/// `text` in lines of at most `room` characters, cut between words.
+/// Wraps `text` into lines of at most `room` characters, broken between words.
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

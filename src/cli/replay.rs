@@ -1,4 +1,4 @@
-//! `chakram replay`: traces and a machine in, a report out; or several machines, and a comparison.
+//! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
 use super::compare::{Failed, compare};
 use super::load::{self, JobArgs};
@@ -55,10 +55,10 @@ pub struct ReplayArgs {
     output: PathBuf,
 }
 
-/// The machine of a case, beside its traces.
+/// Name of the machine file of a case, beside its traces.
 const CASE_MACHINE: &str = "machine.toml";
 
-/// Does what `args` ask for and prints the report to `out`.
+/// Runs the command and prints the report to `out`.
 ///
 /// # Errors
 ///
@@ -86,6 +86,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
+    // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = Destination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| load_machine(name, hash));
@@ -121,16 +122,18 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
+            // After the report, so that machines that completed are compared although others failed.
             Failed::check(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// What people call the job: the folder, file or prefix that was given, or of several the first
-/// rank's file, so that their order does not matter.
+/// Returns the title of the job: the folder, file or prefix that was given, or of several the first rank's file, so
+/// that their order does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
+        // So that `.` has a name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),
@@ -139,7 +142,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// The machine of a case, beside its traces, or that for which the job was made.
+/// Returns the machine of a case, beside its traces, or that for which the job was generated.
 fn case_machine(paths: &[PathBuf], found: &Found) -> Result<String, String> {
     let folder = paths.first().map(|path| match path.is_dir() {
         true => path.as_path(),

@@ -53,7 +53,7 @@ pub struct ScaleArgs {
     output: OutputArgs,
 }
 
-/// What stays of buffers that members share.
+/// Size of sharded buffers that stays constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShardedArg {
     /// The whole: weights and optimizer states do not grow with the number of replicas
@@ -62,7 +62,7 @@ pub enum ShardedArg {
     KeepShard,
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -105,13 +105,15 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.learn(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
+    // All traces are read once before the first is written: what is refused is refused before.
     scaling.check()?;
-    // Which written file has the contents, and which stands for an old rank in every block.
+    // Written files by the hash of their contents, and by the old rank that they stand for in every block.
     let mut written: BTreeMap<[u8; 32], Option<Written>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<Written>> = BTreeMap::new();
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.along().copies(rank);
+        // Shared without being written: the contents are the same in every block.
         if let Some(&known) = of_old.get(&old)
             && outputs.share(rank, known, link)?
         {
@@ -121,6 +123,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open(file)?;
         let trace = scaling.write(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.blame(e))?;
+        // Equal contents are found by hash, so that one trace at a time is in memory.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share(rank, known, link)? => known,
@@ -137,7 +140,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.groups();
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // A machine for the old ranks is none for the new ones.
+    // The machine of the old ranks does not fit the new ones.
     let about = JobFile {
         machine: None,
         ..traces.about(groups)

@@ -1,22 +1,22 @@
-//! Signals that end the program: temporary files go first, and a trace that was cut short while it is read is an error
-//! like any other.
+//! Signal handlers: signals that end the program remove temporary files first, and a trace that is truncated while it
+//! is mapped is an error like any other.
 
-/// Has signals handled from now on. Those that whoever started the program wants ignored stay ignored.
+/// Installs the handlers. Signals that the parent process set to be ignored stay ignored.
 #[cfg(unix)]
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         unix::handle(signal, unix::end as *const () as usize);
     }
-    // Where memory is too small the allocator ends the program, and nothing is dropped.
+    // Where memory runs out the allocator ends the program, and destructors do not run.
     // SAFETY: the function does what one may do in a handler of signals, and so at the end.
     unsafe { libc::atexit(unix::clean) };
     unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
-    // A file that may not grow further is an error of writing then.
+    // A file that may not grow further becomes an error of writing.
     // SAFETY: nothing runs on this signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Has signals handled from now on.
+/// Does nothing on other systems.
 #[cfg(not(unix))]
 pub fn watch() {}
 
@@ -27,7 +27,7 @@ mod unix {
     use std::mem::MaybeUninit;
     use std::ptr;
 
-    /// Has `handler` run on `signal`, unless that is ignored.
+    /// Installs `handler` for `signal`, unless that is ignored.
     pub fn handle(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: both structures are valid, and the handlers below do only what one may: they read lists without
@@ -73,9 +73,9 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if memory that cannot be read is that of a trace: the file has become shorter.
+    /// Ends the program with an error if the unreadable memory is that of a trace: the file has become shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
-        // SAFETY: the system hands over what it knows of the fault.
+        // SAFETY: the system passes a valid description of the fault.
         let address = unsafe { (*info).si_addr() } as usize;
         remove_temporaries();
         let Some(name) = mapped_file(address) else {

@@ -50,7 +50,7 @@ pub struct SliceArgs {
     output: OutputArgs,
 }
 
-/// What to do about communication whose partner is cut.
+/// Treatment of communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
     /// Refuse the cut
@@ -59,7 +59,7 @@ pub enum UnmatchedArg {
     Cut,
 }
 
-/// Does what `args` ask for and prints a summary to `out`.
+/// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
 ///
@@ -81,6 +81,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let part = Part::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
+    // Known only when all ranks were read, so traces are opened twice.
     let unmatched = meetings.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
@@ -90,6 +91,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
+    // One start for all ranks keeps their times relative to each other.
     let start = parts.iter().map(Part::first).min().unwrap_or_default();
     let mut slices = Vec::new();
     for (file, mut part) in traces.files().iter().zip(parts) {

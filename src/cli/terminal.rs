@@ -1,4 +1,4 @@
-//! What reaches a terminal: text without characters that it would obey, and errors of writing that say where.
+//! Output to terminals: text without characters that a terminal would interpret, and write errors with their target.
 
 use crate::trace::{TraceError, escaped, is_harmful};
 use std::fmt::{Arguments, Write as _};
@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 /// Standard output, as bytes; its errors name it.
 pub struct Standard(io::Stdout);
 
-/// Standard output for whatever is no text.
+/// Returns standard output for binary data.
 pub fn standard_output() -> Standard {
     Standard(io::stdout())
 }
@@ -30,28 +30,28 @@ impl Write for Standard {
     }
 }
 
-/// How characters that a terminal would obey are written.
+/// Escaping of characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escapes {
     /// All as `\u{1b}`.
     All,
-    /// The same, but for changes of colour.
+    /// The same, except for changes of colour.
     AllButColours,
-    /// As JSON has it, within which they stand in texts alone.
+    /// As JSON escapes, since such characters occur in JSON strings alone.
     Json,
 }
 
-/// Text on its way out: every character that a terminal would obey is written as `\u{1b}`, but for ends of lines, tabs
-/// and, where there is colour, changes of colour.
+/// Writer of text that escapes harmful characters as `\u{1b}`, except for ends of lines, tabs and, where there is
+/// colour, changes of colour.
 pub struct Text<W: Write> {
     out: W,
     escapes: Escapes,
-    /// The beginning of a character.
+    /// Bytes of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Text<io::BufWriter<Standard>> {
-    /// Standard output.
+    /// Creates a writer to standard output.
     pub fn standard_output() -> Self {
         let escapes = match io::stdout().is_terminal() {
             true => Escapes::AllButColours,
@@ -62,14 +62,14 @@ impl Text<io::BufWriter<Standard>> {
 }
 
 impl<'w> Text<&'w mut dyn Write> {
-    /// For a JSON document.
+    /// Creates a writer of a JSON document.
     pub fn json(out: &'w mut dyn Write) -> Self {
         Self::new(out, Escapes::Json)
     }
 }
 
 impl<W: Write> Text<W> {
-    /// Writes into `out`.
+    /// Creates a writer into `out`.
     pub fn new(out: W, escapes: Escapes) -> Self {
         Self {
             out,
@@ -78,7 +78,7 @@ impl<W: Write> Text<W> {
         }
     }
 
-    /// What is behind it.
+    /// Returns the writer behind it.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -106,7 +106,7 @@ impl<W: Write> Write for Text<W> {
             let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
             match chunk.invalid() {
                 [] => {}
-                // Three bytes at most may be the beginning of a character.
+                // Up to three bytes may be the beginning of a character.
                 begun
                     if end
                         && begun.len() < 4
@@ -125,7 +125,7 @@ impl<W: Write> Write for Text<W> {
     }
 }
 
-/// `text` as it may be written, `None` if it may be as it is.
+/// Returns `text` with harmful characters escaped, `None` if it has none.
 fn safe(text: &str, escapes: Escapes) -> Option<String> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
     if !text.contains(foreign) {
@@ -159,14 +159,14 @@ fn safe(text: &str, escapes: Escapes) -> Option<String> {
     Some(out)
 }
 
-/// The length of the change of colour that `text` begins with.
+/// Returns the length of the change of colour that `text` begins with.
 fn colour(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     numbers[end..].starts_with('m').then_some(end + 3)
 }
 
-/// Text for a file.
+/// Escapes text for a file.
 pub fn plain(text: &str) -> std::borrow::Cow<'_, str> {
     match safe(text, Escapes::All) {
         None => text.into(),
@@ -174,19 +174,19 @@ pub fn plain(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Says something on standard error.
+/// Prints a line on standard error.
 pub fn say(words: Arguments<'_>) -> io::Result<()> {
     let mut text = words.to_string();
     text = plain(&text).into_owned();
     writeln!(anstream::stderr(), "{text}")
 }
 
-/// Says on standard error what is worth knowing.
+/// Prints a note on standard error.
 pub fn note(words: Arguments<'_>) -> io::Result<()> {
     say(format_args!("note: {words}"))
 }
 
-/// A JSON document for programs, and for terminals: what these would obey is escaped as JSON has it.
+/// Renders a JSON document in which harmful characters are escaped, so that it can be shown on a terminal.
 pub fn json(document: &impl serde::Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
     let mut text = json_escaped(text);
@@ -194,7 +194,7 @@ pub fn json(document: &impl serde::Serialize) -> String {
     text
 }
 
-/// JSON with what terminals would obey escaped.
+/// Escapes harmful characters in JSON.
 pub fn json_escaped(text: String) -> String {
     safe(&text, Escapes::Json).unwrap_or(text)
 }

@@ -1,4 +1,4 @@
-//! Traces in, traces out: where commands that make traces of traces read and write.
+//! Input and output of commands that transform traces.
 
 use super::convert::{CompressArg, FormatArg};
 use super::load::{self, VerifyArg};
@@ -45,15 +45,15 @@ pub struct OutputArgs {
     pub format: FormatArg,
 }
 
-/// The traces of a job.
+/// Input traces of a job.
 #[derive(Debug)]
 pub struct Traces {
-    /// The files, by rank, and what is said of them beside.
+    /// Files by rank, with the declarations beside them.
     pub found: Found,
     piped: Option<Contents>,
 }
 
-/// The contents of a trace.
+/// Contents of an input trace.
 #[derive(Debug)]
 pub enum Opened<'t> {
     /// Of a file.
@@ -70,12 +70,12 @@ impl Opened<'_> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.contents().as_slice()
     }
 
-    /// An error about the bytes as one about what they came from.
+    /// Converts an error about the bytes to one about their source.
     pub fn blame(&self, error: TraceError) -> TraceError {
         self.contents().blame(error)
     }
@@ -101,12 +101,12 @@ impl Traces {
         })
     }
 
-    /// The files, by rank.
+    /// Returns the files, by rank.
     pub fn files(&self) -> &[RankFile] {
         &self.found.files
     }
 
-    /// What the job says of itself beside its ranks, with these groups.
+    /// Returns the declarations of the job beside its ranks, with these groups.
     pub fn about(&self, groups: Declared) -> JobFile {
         let mut about = JobFile {
             groups,
@@ -114,6 +114,7 @@ impl Traces {
         };
         for job in self.found.jobs.values() {
             about.roles.extend(&job.roles);
+            // Of several jobs the first machine counts.
             about.machine = about.machine.or_else(|| job.machine.clone());
         }
         about
@@ -137,7 +138,7 @@ pub fn declared(path: Option<&PathBuf>, traces: &Traces) -> Result<Declared, Box
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// The traces that a command makes: a job of files, or one trace for a pipe.
+/// Output of a command: a job of files, or one trace for a pipe.
 pub enum Target<'o> {
     /// To standard output.
     Pipe(&'o OutputArgs),
@@ -146,7 +147,7 @@ pub enum Target<'o> {
 }
 
 impl<'o> Target<'o> {
-    /// Starts. `ranks` is how many there will be; `traces` and `beside` are what is read.
+    /// Creates the output for `ranks` traces; `traces` and `beside` are the inputs.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -163,6 +164,7 @@ impl<'o> Target<'o> {
             };
         }
         let mut files = Outputs::default();
+        // Traces are read again while others are written, so no output may replace one.
         load::reads(&mut files, &traces.found);
         beside
             .iter()
@@ -173,12 +175,12 @@ impl<'o> Target<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Whether the trace goes to standard output, so that nothing else may.
+    /// Returns whether the trace goes to standard output, so that nothing else may.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank, and says what was written into a file.
+    /// Writes the trace of a rank, and returns a description if it went into a file.
     pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<Option<Written>, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => outputs.write(rank, trace).map(Some),
@@ -192,7 +194,7 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Has `rank` share what was `written`, as a link if `link` says so; whether it could.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`; returns whether that was possible.
     pub fn share(
         &mut self,
         rank: u32,
@@ -207,8 +209,8 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Writes groups beside the traces if there are any, and says where. A pipe has no place for those that were
-    /// `asked` for.
+    /// Writes groups beside the traces if there are any, and returns the file. A pipe has no place for groups that
+    /// were `asked` for.
     pub fn groups(
         &mut self,
         declared: &Declared,
@@ -225,7 +227,7 @@ impl<'o> Target<'o> {
         }
     }
 
-    /// Gives all files their names, the last being the job's with what `about` says, and says what they are.
+    /// Commits all files, the job file with `about` last, and returns their names.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => outputs.commit(about),

@@ -1,4 +1,4 @@
-//! `chakram validate`: what is wrong with traces, before anything is replayed.
+//! `chakram validate`: defects of traces, before anything is replayed.
 
 use super::compare::on_threads;
 use super::load::{self, AbsentArg, DepsArg, VerifyArg};
@@ -74,7 +74,7 @@ pub struct ValidateArgs {
     output: PathBuf,
 }
 
-/// How reports are printed.
+/// Format of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people
@@ -83,7 +83,7 @@ enum Format {
     Json,
 }
 
-/// Traces that are unsound; what is wrong with them has been printed.
+/// Unsound traces; their defects have been printed.
 #[derive(Debug)]
 struct Unsound(Tally);
 
@@ -99,7 +99,7 @@ impl fmt::Display for Unsound {
 
 impl Error for Unsound {}
 
-/// Does what `args` ask for and prints the report to `out`.
+/// Runs the command and prints the report to `out`.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ impl Error for Unsound {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == Format::Json;
     let mut inputs = Vec::new();
-    // Hashes are read here at leisure; a replay checks those of small jobs only.
+    // All hashes are checked here; a replay checks those of small jobs only.
     let found = load::find(&args.traces, args.verify.thorough())?;
     let options = options(args, &found, hash, &mut inputs)?;
     let mut outputs = Outputs::default();
@@ -156,7 +156,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
 }
 
-/// What the traces are held against.
+/// Returns the options of the checks.
 fn options(
     args: &ValidateArgs,
     found: &Found,
@@ -188,11 +188,10 @@ fn options(
     Ok(options)
 }
 
-/// A trace and, if it is wanted, the hash of its contents.
+/// A trace, and the hash of its contents if requested.
 type Read = (Trace, Option<String>);
 
-/// Reads and checks `files`, and says which of the traces is that of each. A file under several names is read
-/// once.
+/// Reads and checks `files`, and returns the index of each file's trace. A file under several names is read once.
 fn read(
     files: &[RankFile],
     options: &Options,
@@ -207,10 +206,12 @@ fn read(
             distinct.len() - 1
         };
         match load::link_key(&file.path) {
+            // Names of one file may state different contents, of which only one can be right.
             Some(key) => *known.entry((key, file.seal)).or_insert_with(new),
             None => new(),
         }
     });
+    // Collected before the checks start, because it fills `distinct`.
     let of_file = of_file.collect();
     let traces = on_threads(distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)
@@ -230,7 +231,7 @@ fn check(file: &RankFile, policy: Dependencies, show: usize, hash: bool) -> Read
     }
 }
 
-/// The options that led to a report.
+/// Returns the options for the report.
 fn said(args: &ValidateArgs) -> Value {
     let word = |value: Option<clap::builder::PossibleValue>| {
         value.map(|value| value.get_name().to_owned())

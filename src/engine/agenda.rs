@@ -1,17 +1,17 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event lies in the bucket of the highest bit in which its instant
-//! differs from the last one taken; each event moves down at most 64 buckets, in practice two or
-//! three, whatever is pending. Events of one instant keep the order in which they were scheduled.
+//! Time never runs backward, so an event lies in the bucket of the highest bit in which its instant differs from the
+//! last one taken; each event moves down at most 64 buckets, in practice two or three, however many are pending.
+//! Events of one instant keep the order in which they were scheduled.
 //!
-//! An NPU's own delays may be gathered: those that end at one instant then come together, in their
-//! order, where the first of them was scheduled ([`Agenda::delay`]). That is how ASTRA-sim orders them.
+//! Delays of one NPU can be batched: those that end at one instant are then delivered together, in their order, where
+//! the first of them was scheduled ([`Agenda::delay`]). ASTRA-sim orders them so.
 
 use super::event::{Class, Event};
 use crate::units::Time;
 use std::collections::VecDeque;
 
-/// In place of a number of a gathered delay: there is none.
+/// Sentinel number of a batched delay: none.
 const NONE: u32 = u32::MAX;
 
 /// Pending events.
@@ -25,7 +25,7 @@ pub(super) struct Agenda {
     last: Time,
     /// Kept for its allocation.
     spill: Vec<(Time, Event)>,
-    /// The gatherings of each NPU that are pending, by instant.
+    /// Pending batches of each NPU, by instant.
     pending: Vec<VecDeque<(Time, u32)>>,
     gatherings: Vec<Gathering>,
     free_gatherings: Vec<u32>,
@@ -33,18 +33,18 @@ pub(super) struct Agenda {
     free_delays: Vec<u32>,
 }
 
-/// Delays of one NPU that end at one instant.
+/// Batch of an NPU's delays that end at one instant: a linked list in `delays`.
 #[derive(Clone, Copy, Debug)]
 struct Gathering {
     first: u32,
     last: u32,
 }
 
-/// A delay that ends with others.
+/// A delay in a batch.
 #[derive(Clone, Copy, Debug)]
 struct Delay {
     event: Event,
-    /// What the event needs to know besides.
+    /// Additional payload of the event.
     detail: u32,
     next: u32,
 }
@@ -70,6 +70,7 @@ impl Agenda {
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
+        // Bucket of the highest differing bit; 0 when the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {
@@ -77,8 +78,8 @@ impl Agenda {
         }
     }
 
-    /// Adds an event that ends a delay of `npu` at `at`: together with the others that do, if any is
-    /// pending or being taken, and otherwise as a [`Class::Alarm`].
+    /// Adds an event that ends a delay of `npu` at `at`: to the batch of that NPU and instant, if one is pending or
+    /// being delivered, and otherwise as a new [`Class::Alarm`].
     #[inline]
     pub fn delay(&mut self, npu: u32, at: Time, event: Event, detail: u32) {
         let delay = Delay {
@@ -99,7 +100,7 @@ impl Agenda {
         if npu as usize >= self.pending.len() {
             self.pending.resize_with(npu as usize + 1, VecDeque::new);
         }
-        // New delays mostly end last, or with the last.
+        // New delays mostly end last, or with the last, so the back is looked at before the search.
         let pending = &mut self.pending[npu as usize];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
@@ -136,8 +137,8 @@ impl Agenda {
         self.push(at, Event::new(Class::Alarm, npu, gathering));
     }
 
-    /// The next delay of a gathering that is due, with its detail. After the last the gathering is
-    /// closed: a delay that ends at this instant after all begins another.
+    /// Returns the next delay of a batch that is due, with its payload. After the last the batch is closed: a delay
+    /// that is added for this instant afterwards begins another.
     #[inline]
     pub fn next_delay(&mut self, npu: u32, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
@@ -161,7 +162,7 @@ impl Agenda {
         Some((event, detail))
     }
 
-    /// The instant of the next events, `None` when nothing is pending.
+    /// Returns the instant of the next events, `None` when nothing is pending.
     #[inline]
     pub fn next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {
@@ -173,7 +174,7 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Whether anything is due at `now`, the instant last taken.
+    /// Returns whether an event is pending at `now`, the instant last taken.
     #[inline]
     pub fn has(&self, now: Time) -> bool {
         debug_assert_eq!(now, self.last, "only the present can be asked for");
@@ -184,6 +185,7 @@ impl Agenda {
     fn refill(&mut self) {
         let lowest = self.filled.trailing_zeros() as usize + 1;
         self.filled &= self.filled - 1;
+        // One event, the common case in sparse traces, needs no redistribution.
         if let [single] = self.buckets[lowest][..] {
             self.last = single.0;
             self.buckets[0].push(single);
@@ -193,6 +195,7 @@ impl Agenda {
         std::mem::swap(&mut self.buckets[lowest], &mut self.spill);
         let earliest = self.spill.iter().map(|(at, _)| *at).min();
         self.last = earliest.expect("a filled bucket holds events");
+        // Relative to the new `last` all of these differ in a lower bit, so each moves down at least one bucket.
         for i in 0..self.spill.len() {
             let (at, event) = self.spill[i];
             self.push(at, event);

@@ -1,7 +1,7 @@
-//! Collectives and messages that last as recorded or captured: who waits for whom, and until when.
+//! Collectives and messages that last as recorded or captured: dependencies among members, and completion times.
 //!
-//! No network takes part. The part of a member *begins* when all that it waits for have started, and
-//! ends its own duration later. See [`Comm`](super::Comm) for whom that is.
+//! No network takes part. A member's part *begins* when all that it waits for have started, and ends its own duration
+//! later. [`Comm`](super::Comm) states which members those are.
 
 use super::collective_run::Run;
 use super::event::{Class, Event};
@@ -13,12 +13,12 @@ use crate::network::Network;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
-/// How a collective's waiting is told: the sum over members, and who caused most of it and how much.
+/// Waiting of a collective: the sum over members, and the rank that caused most of it with its share.
 pub(super) type Waiting = (Span, Option<(Rank, Span)>);
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// Whether a collective node waits for no other member, nor for its turn among them: it never
-    /// holds its lane for anybody, so no circle of waits can go through it.
+    /// Returns whether a collective node waits for no other member, nor for its place in the launch order: it never
+    /// holds its lane for anybody, so no dependency cycle can go through it.
     #[inline(never)]
     pub(super) fn is_alone(&self, instance: u32, node: NodeIndex) -> bool {
         match self.comm {
@@ -28,7 +28,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Whether the part of `member` in a group's collective can begin only when `other` has started.
+    /// Returns whether `member`'s part in a collective can begin only when `other` has started.
     pub(super) fn awaits(&self, group: &GroupPlan, sequence: u32, member: u32, other: u32) -> bool {
         match root_of(group, sequence).filter(|_| self.comm == Comm::Recorded) {
             None => true,
@@ -39,7 +39,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// `node` waits for nobody any more: it completes after its own duration. Returns when.
+    /// Schedules the completion of `node` after its own duration, and returns that time.
     fn last(&mut self, now: Time, instance: u32, node: NodeIndex) -> Time {
         let prices = &self.instances[instance as usize].shared.prices;
         let end = now + prices[node.index()];
@@ -48,7 +48,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         end
     }
 
-    /// A send holds its lane.
+    /// Starts a send that holds its lane.
     pub(super) fn start_send(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
@@ -71,7 +71,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A receive is ready.
+    /// Starts a ready receive.
     pub(super) fn start_receive(&mut self, now: Time, instance: u32, node: NodeIndex, pair: u32) {
         let mut waits = false;
         if pair != NONE && self.comm == Comm::Recorded {
@@ -90,8 +90,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// No event is left at `now`, and members of a collective have started: the parts that wait for
-    /// nobody any more begin.
+    /// Begins the parts whose members no longer wait for anybody; called when no event is left at `now` and members
+    /// of the collective have started.
     pub(super) fn begin_parts(&mut self, now: Time, id: u32) {
         let run = &mut self.runs[id as usize];
         let mut fresh = std::mem::take(&mut run.fresh);
@@ -101,7 +101,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let all = run.arrived == group.present;
         let root = root_of(group, sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // Everybody is looked at when the root starts and when all have, and else who just started.
+        // A start of the root, or of the last member, can release every member; any other start only itself.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep { i } else { fresh[i as usize] };
@@ -112,6 +112,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             let node = NodeIndex(node);
             let instance = self.plan.instance_of[group.members[member as usize].index()];
+            // Of a rooted collective, members other than the root need the root alone.
             let follows = root.is_some_and(|root| root != member);
             if !(all || follows || self.is_alone(instance, node)) {
                 continue;
@@ -134,7 +135,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// How long the members of a run that lasted as recorded waited, and for whom most.
+    /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.
     pub(super) fn waiting_as_recorded(&self, run: &Run, group: &GroupPlan) -> Waiting {
         let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
@@ -166,7 +167,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 }
 
-/// The root's place among the members, if the collective has a root.
+/// Returns the root's index among the members, if the collective has a root.
 fn root_of(group: &GroupPlan, sequence: u32) -> Option<u32> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();

@@ -1,8 +1,8 @@
-//! Messages that must be asked for: a rendezvous.
+//! Rendezvous: messages that their receiver has to request.
 //!
-//! A receiver that listens sends the sender a small message; the data leaves when that has arrived and
-//! the sender is there. So data comes before it is listened to only where two ranks exchange several
-//! sizes under one tag, because askings do not say which they ask for.
+//! A receiver that posts a receive sends the sender a small request; the data leaves when the request has arrived and
+//! the sender is ready. So data arrives before its receive is posted only where two ranks exchange several sizes
+//! under one tag, because requests do not carry a size.
 
 use super::collective_run::Op;
 use super::event::{Class, Event};
@@ -15,7 +15,7 @@ use crate::report::Observer;
 use crate::units::{Amount, Time};
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// A member asks all sources to which it listens from now on.
+    /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn ask(&mut self, now: Time, id: u32, cell: u32) {
         for k in 0.. {
             let run = &self.runs[id as usize];
@@ -46,7 +46,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A rank asks for a message that it is ready to receive.
+    /// Sends a rendezvous request for the message of a posted receive.
     pub(super) fn ask_rank(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
         let of = &self.workload.instances()[instance as usize];
@@ -72,7 +72,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.network.submit(now, &message, &mut self.agenda);
     }
 
-    /// A member's asking has arrived at the sender: the message leaves if it is there.
+    /// Handles the arrival of a member's request: releases the message if it is ready, and remembers the request
+    /// otherwise.
     pub(super) fn asked(&mut self, now: Time, id: u32, to: u32, stage: u16, step: u32) {
         if let Some(op) = self.expected.remove(&(id, to, stage, step)) {
             self.release(now, op);
@@ -83,8 +84,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         progress.keep(to, stage, step + 1, true);
     }
 
-    /// A rank's asking has arrived: the receiver listens, and the message that was sent first leaves if
-    /// one is there. Askings do not say which size they ask for.
+    /// Handles the arrival of a rank's request: posts its receive, and releases the oldest withheld message if there
+    /// is one. Requests do not carry a size, so the oldest of all sizes goes.
     pub(super) fn asked_rank(&mut self, now: Time, pair: u32, receiver: u32, node: u32) {
         self.take_or_listen(now, pair, receiver, node);
         let channel = &mut self.channels[self.plan.askings[pair as usize] as usize];
@@ -94,7 +95,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A send is issued that must be asked for.
+    /// Withholds an issued send until its request has arrived.
     pub(super) fn hold(&mut self, now: Time, pair: u32, message: Message) {
         let op = message.op;
         self.held.insert(op, message);
@@ -110,7 +111,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A message that was held back leaves.
+    /// Submits a message that was withheld.
     pub(super) fn release(&mut self, now: Time, op: u32) {
         debug_assert_ne!(op, NONE, "ops are slots");
         if let Some(message) = self.held.remove(&op) {

@@ -1,4 +1,4 @@
-//! Chunks of a collective in flight: from queue to stage, step by step, to the next stage.
+//! Chunks of a collective in flight: admission to a stage, its steps, and the transition to the next stage.
 
 use super::Engine;
 use super::collective_run::{Cell, Op};
@@ -11,28 +11,29 @@ use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::Time;
 
-/// Stages from this on are alike in a message's order, which has 27 bits.
+/// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
 pub(super) const LAST_ORDER: u16 = 31;
-/// Bits of a message's order for its sender.
+/// Bits of a message's content key for its sender.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-/// What a chunk has to pass before a stage.
+/// Admission control that a chunk passes before a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Nothing,
-    /// A queue of its NPU.
+    /// A queue of the chunk's NPU.
     Queue(Queue),
     /// The gate of a phase.
     Gate(usize),
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The chunks of the member at `position` wait for their first stage, or begin it.
+    /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         if run.length == 0 {
-            // Nobody to talk to: over at once, but not in the middle of what is happening.
+            // A group of one is done at once. In insertion order that takes an event of its own, because ending here
+            // would overtake what the current event has still to do.
             match M::IN_ORDER {
                 true => self
                     .agenda
@@ -61,7 +62,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Moves a chunk to a stage, and says what it has to pass first.
+    /// Moves a chunk to a stage, and returns the admission that it has to pass first.
     #[inline]
     fn put(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> Wait {
         let run = &mut self.runs[id as usize];
@@ -78,7 +79,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         wait
     }
 
-    /// What a chunk has to pass before a stage, and gives back after it.
+    /// Returns the admission that a chunk passes before a stage, and releases after it.
     #[inline]
     fn wait(&self, id: u32, (chunk, position): (u32, u32), stage: u16, turn: u16) -> Wait {
         let run = &self.runs[id as usize];
@@ -91,7 +92,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Has those begin their stage that can: `chunk` or others that wait where it does.
+    /// Begins the stage of every chunk that can be admitted where `cell` waits.
     #[inline]
     fn let_in(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: Wait) {
         match wait {
@@ -104,7 +105,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Has the chunks of the member at `position` pass the gate of `phase` that are there in their turn.
+    /// Admits chunks of the member at `position` through the gate of `phase`, in the order of the schedule, up to the
+    /// gate's capacity.
     fn pass(&mut self, now: Time, id: u32, position: u32, phase: usize) {
         loop {
             let run = &mut self.runs[id as usize];
@@ -118,6 +120,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             if gate.inside >= gates.capacity[phase] {
                 return;
             }
+            // The next passage of the schedule has to go first: a chunk that is here early waits for it.
             let Some(passage) = gates.order[phase].get(gate.next as usize) else {
                 return;
             };
@@ -139,7 +142,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A chunk begins its stage at a member.
+    /// Begins a chunk's stage at a member.
     #[inline]
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
@@ -155,6 +158,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             self.play(now, id, cell, Cue::Begin);
             return;
         }
+        // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
+        // ready.
         if !M::IN_ORDER {
             self.moved.push((id, cell));
         }
@@ -180,7 +185,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.open_strand(now, id, other, (stage, turn, seat.reversed()));
     }
 
-    /// A strand of a chunk begins its stage at a member.
+    /// Begins one strand of a chunk's stage at a member.
     #[inline]
     fn open_strand(
         &mut self,
@@ -193,12 +198,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[cell as usize].stage;
+        // Messages that overtook their receiver were counted here; they are delivered now.
         let waiting = &mut progress.waiting[cell as usize * run.length + number as usize];
         let waiting = std::mem::take(waiting);
         self.listen(now, id, cell, waiting);
     }
 
-    /// A member listens for what is sent to it from now on; `there` messages already are.
+    /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
     #[inline]
     pub(super) fn listen(&mut self, now: Time, id: u32, cell: u32, there: u32) {
         if self.asking.is_some() {
@@ -212,7 +218,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A message of `stage` has reached `cell`, which listens to it when it has taken `heard` steps.
+    /// Delivers a message of `stage` to `cell`, which receives it once it has taken `heard` steps.
     #[inline]
     pub(super) fn reach(&mut self, now: Time, id: u32, cell: u32, stage: u16, heard: u32) {
         let run = &mut self.runs[id as usize];
@@ -225,13 +231,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 self.advance(now, id, cell);
             }
         } else if heard == 0 {
+            // Without a step to wait for, a count per stage suffices.
             progress.waiting[cell as usize * stages + stage as usize] += 1;
         } else {
             progress.keep(cell, stage, heard, false);
         }
     }
 
-    /// Has the chunks that began a stage do all that they can do `now`, and those that follow from it.
+    /// Advances the chunks that began a stage, and those that begin one because of that.
     #[inline]
     pub(super) fn go_on(&mut self, now: Time) {
         let mut next = 0;
@@ -242,8 +249,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.moved.clear();
     }
 
-    /// Has a chunk do all that it can do `now` at a member in its stage. What begins another one is in
-    /// `moved`.
+    /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
+    /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -261,8 +268,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let mut next = self.manner.step(&stage, turn, seat, at.taken);
             while let Some(step) = next {
                 let held = step.after > at.credits || step.arrived > at.arrived;
-                // Where a member may send to all others at once, the next message waits until the
-                // port is free, so that a group of n holds n messages and not n².
+                // Where a member may send to all others at once, the next message waits until the port is free, so
+                // that a group of n has n messages in flight and not n².
                 if held || (paced && at.leaving) {
                     break;
                 }
@@ -283,7 +290,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.leave(now, id, cell);
     }
 
-    /// A strand of a chunk is done with its stage; with the second one the chunk is.
+    /// Ends a strand of a chunk's stage; the second to end ends the stage.
     fn end_strand(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let other = run.other_strand(cell);
@@ -294,8 +301,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Takes a step: sends its message, and listens to what belongs to it. `matters` says that the
-    /// member must know when the message has left.
+    /// Takes a step: submits its message, and posts the receives that follow it. `matters` says that the member has
+    /// to know when the message has left.
     #[inline]
     fn take_step(&mut self, now: Time, id: u32, cell: u32, step: Step, matters: bool) {
         let topology = self.topology;
@@ -315,6 +322,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let carried = course.stage(chunk, number).expect("it is in one");
         let index = self.manner.phase(carried);
         let phase = &group.extent.phases[index];
+        // The second strand runs the mirrored program, so its partner is counted from the other end of the line.
         let to = match strand {
             0 => step.to,
             _ => phase.size - 1 - step.to,
@@ -333,7 +341,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         );
         let (from, to) = match M::IN_ORDER {
             true => (progress.ports.any(), progress.ports.any()),
-            // Where messages meet they find their own way.
+            // Where messages contend, the network routes them and ports of the run are of no use.
             false if N::SHARED => (progress.ports.any(), progress.ports.any()),
             false => {
                 let [out, into] = group.sides_between(topology, position, to);
@@ -366,6 +374,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
             let key = (a.0, run.group + 1, run.sequence, of_all, step);
+            // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
             self.send_off(now, key, message);
         } else {
             self.network.submit(now, &message, &mut self.agenda);
@@ -376,7 +385,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.listen(now, id, cell, there);
     }
 
-    /// A chunk has done its stage at a member, and goes on to the next, or the member is done with it.
+    /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
     pub(super) fn leave(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -388,6 +397,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let length = run.length;
         let passed = self.wait(id, (chunk, position), number, turn);
         if number as usize + 1 < length {
+            // The chunk queues for the next stage before its place is released, because both may be one queue.
             let next = self.put(npu, id, cell, number + 1);
             self.give_back(now, npu, (id, cell), passed);
             self.let_in(now, npu, (id, cell), next);
@@ -399,7 +409,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         progress.done[position as usize] += 1;
         if progress.done[position as usize] == run.chunks {
             self.end_member(now, id, position);
-            // All that waits at the gates has passed them; queues are of all collectives.
+            // All that waits at the gates has passed them and their state is gone; queues are shared by all
+            // collectives.
             if let Wait::Queue(_) = passed {
                 self.give_back(now, npu, (id, cell), passed);
             }
@@ -408,7 +419,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Another chunk may begin where one has left.
+    /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
     #[inline]
     fn give_back(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), passed: Wait) {
         match passed {
@@ -429,7 +440,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// All chunks are done at a member; its node is complete.
+    /// Completes the node of a member whose chunks are all done.
     pub(super) fn end_member(&mut self, now: Time, id: u32, position: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -439,7 +450,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
-            // What reaches nobody may still be under way.
+            // Messages that no receiver takes may still be in flight, and refer to this state.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

@@ -1,4 +1,4 @@
-//! A collective in flight, message by message: its chunks, and how far each is at each member.
+//! A collective in flight, message by message: its chunks, and the progress of each at each member.
 
 use super::as_recorded::Waiting;
 use super::plan::{GroupPlan, NONE};
@@ -9,7 +9,7 @@ use crate::network::Ports;
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// A chunk has not begun any stage at a member.
+/// Stage of a chunk that has not begun any at a member.
 pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
@@ -17,107 +17,106 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 pub(super) struct Run {
     /// Index among the plan's groups.
     pub group: u32,
-    /// The how-manieth collective of the group.
+    /// Number of the group's collectives before this one.
     pub sequence: u32,
-    /// What is carried out.
+    /// Collective that is carried out.
     pub request: Option<Request>,
     /// The root's position.
     pub root: u32,
-    /// The node of each member, [`NONE`] before it arrives and for absent members.
+    /// Node of each member, [`NONE`] before it arrives and for absent members.
     pub nodes: Vec<u32>,
-    /// When each member arrived.
+    /// Arrival time of each member.
     pub starts: Vec<Time>,
     /// Present members that have arrived.
     pub arrived: u32,
-    /// When the first member arrived.
+    /// Arrival time of the first member.
     pub first: Time,
-    /// When the last member arrived.
+    /// Arrival time of the last member.
     pub last: Time,
     /// Members that arrived at this instant.
     pub fresh: Vec<u32>,
-    /// The number of its course.
+    /// Number of its schedule in [`Courses`](super::courses::Courses).
     pub course: u32,
-    /// The number of each position's course, where members carry out different collectives whose messages are
-    /// the same; empty where they do not.
+    /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
+    /// empty otherwise.
     pub own: Vec<u32>,
-    /// As its course says.
+    /// Chunks, as the schedule has them.
     pub chunks: u32,
-    /// Likewise: in how many strands a chunk is at most.
+    /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
     pub strands: u32,
-    /// How many stages each chunk passes.
+    /// Stages that each chunk passes.
     pub length: usize,
-    /// Where it lasts as recorded: when each member's part began, [`Time::END`] before.
+    /// Start of each member's part, [`Time::END`] before, where communication lasts as recorded.
     pub begins: Vec<Time>,
-    /// When the last of them ends.
+    /// End of the last of those parts.
     pub over: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,
-    /// Which folding answers it, where its links may be asked back; 0 if none does.
+    /// Number of the closed-form answer that can still be taken back; 0 if there is none.
     pub folding: u32,
-    /// In which settlement of its instant that was.
+    /// Settlement of its instant in which that answer was given.
     pub folded_in: u32,
-    /// Set when the run goes message by message.
+    /// State of the stepwise run, once it goes message by message.
     pub progress: Option<Progress>,
 }
 
-/// How far a chunk is at a member.
+/// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
-    /// The stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
+    /// Stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
     pub stage: u16,
-    /// Whether it has been admitted to its stage, and, where that has two strands, is not done with it.
+    /// Whether it has been admitted to its stage, and, where that has two strands, has not ended it.
     pub begun: bool,
-    /// Whether a message whose leaving matters, the last of the stage or any paced one, has yet to
-    /// leave.
+    /// Whether a message whose departure matters, the last of the stage or any paced one, has yet to leave.
     pub leaving: bool,
     /// Steps taken in its stage.
     pub taken: u32,
-    /// Messages that have arrived and been listened to.
+    /// Messages that have arrived and whose receive was posted.
     pub arrived: u32,
-    /// Credits, those that steps have used included.
+    /// Credits earned, those that steps have used included.
     pub credits: u32,
 }
 
-/// How far the chunks of a member are in passing a gate.
+/// Progress of a member's chunks through a gate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gate {
-    /// The next passage.
+    /// Index of the next passage.
     pub next: u32,
-    /// Chunks that are inside.
+    /// Chunks inside.
     pub inside: u32,
 }
 
-/// How far each chunk is at each position.
+/// Progress of each chunk at each position.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub ports: Ports,
-    /// By chunk, strand and position. A second strand is there in stages that have one.
+    /// By chunk, strand and position. The second strand is in use in stages that have one.
     pub cells: Vec<Cell>,
-    /// What tells a passage through a stage from others ([`Manner::turn`]), by cell and stage.
+    /// Queue, direction and tree of each passage through a stage ([`Manner::turn`]), by cell and stage.
     pub turns: Vec<u16>,
     /// By position and phase, where chunks pass gates.
     pub gates: Vec<Gate>,
-    /// Messages that were there before their receiver was in their stage, by cell and stage.
+    /// Messages that arrived before their receiver was in their stage, by cell and stage.
     pub waiting: Vec<u32>,
-    /// Messages, and askings for one, that their cell was in the stage for but not yet ready: by cell,
-    /// stage, the number of steps it must have taken, and whether it is an asking.
+    /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
+    /// steps that the cell has to have taken, and whether it is a request.
     pub early: BTreeMap<(u32, u16, u32, bool), u32>,
     /// Chunks that are done, by position.
     pub done: Vec<u32>,
     /// Positions of which all chunks are done.
     pub ended: u32,
-    /// Messages and askings that came before their receiver was enrolled, by cell, where members may come to
-    /// one stage different ways.
+    /// Messages and requests that came before their receiver was enrolled, by cell, where members may run one stage
+    /// in different directions.
     pub unsorted: BTreeMap<u32, Vec<Unsorted>>,
-    /// Likewise, the position that was enrolled first.
+    /// In that case, the position that was enrolled first.
     pub first: Option<u32>,
-    /// Likewise, whether members do come different ways: what one sends may then reach nobody.
+    /// In that case, whether members do run different directions: a message may then have no receiver.
     pub mixed: bool,
-    /// Positions of a sender and a receiver that does not listen to it, the first of them.
+    /// Positions of a sender and a receiver that never receives from it, the first such pair.
     pub crossing: Option<(u32, u32)>,
 }
 
-/// What the op of a message in flight needs to know.
+/// Context of a message in flight, by which its delivery is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     /// A step of a collective, between two cells.
@@ -126,10 +125,10 @@ pub(super) enum Op {
         from: u32,
         to: u32,
         stage: u16,
-        /// Steps that the receiver must have taken to listen.
+        /// Steps that the receiver has to have taken before it receives the message.
         heard: u32,
     },
-    /// A member asks another for the message that is step `step` of its stage.
+    /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
     Asking {
         run: u32,
         from: u32,
@@ -137,31 +136,31 @@ pub(super) enum Op {
         stage: u16,
         step: u32,
     },
-    /// A message that is a part of the script of its sender's cell.
+    /// Message of a scripted collective.
     Scripted {
         run: u32,
         from: u32,
         to: u32,
         part: u32,
-        /// By which the receiver knows it.
+        /// Label by which the receiver's script matches it.
         label: u32,
     },
-    /// A message between two ranks. `sender` is [`NONE`] when it has no trace.
+    /// Message between two ranks. `sender` is [`NONE`] when it has no trace.
     Send {
         pair: u32,
         sender: u32,
         node: u32,
         ports: Ports,
     },
-    /// The receiver of a message between two ranks asks for it: its instance and node.
+    /// Rendezvous request of a receive between two ranks: its instance and node.
     AskingRank { pair: u32, receiver: u32, node: u32 },
 }
 
-/// Ops of messages in flight, in slots that are used again.
+/// Slab of the ops of messages in flight; slots are reused.
 #[derive(Debug, Default)]
 pub(super) struct Ops {
     slots: Vec<Op>,
-    /// By slot, the how-manieth to be handed over its message was, where messages meet.
+    /// Submission number of each slot's message, where messages contend.
     handed: Vec<u64>,
     count: u64,
     free: Vec<u32>,
@@ -175,7 +174,7 @@ impl Ops {
         self.reserve(op)
     }
 
-    /// As [`Self::insert`], for what is no message.
+    /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
     #[inline]
     pub fn reserve(&mut self, op: Op) -> u32 {
         match self.free.pop() {
@@ -190,7 +189,7 @@ impl Ops {
         }
     }
 
-    /// The message of `op` is handed over.
+    /// Numbers the message of `op` as the next one submitted.
     #[inline]
     pub fn hand_over(&mut self, op: u32) {
         if self.handed.len() < self.slots.len() {
@@ -200,13 +199,13 @@ impl Ops {
         self.handed[op as usize] = self.count;
     }
 
-    /// The how-manieth to be handed over the message of `op` was.
+    /// Returns the submission number of the message of `op`.
     #[inline]
     pub fn handed(&self, op: u32) -> u64 {
         self.handed[op as usize]
     }
 
-    /// How many ops there have been.
+    /// Returns the number of messages so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
     }
@@ -252,7 +251,7 @@ impl Default for Run {
 }
 
 impl Run {
-    /// Makes a used run ready for another collective.
+    /// Resets a used run for another collective.
     pub fn reset<S: Copy>(
         &mut self,
         (group, sequence): (u32, u32),
@@ -262,6 +261,7 @@ impl Run {
     ) {
         (self.group, self.sequence) = (group, sequence);
         (self.request, self.root) = (Some(request), root);
+        // Lists keep their allocations: the loop allocates nothing once it is warm.
         self.nodes.clear();
         self.nodes.resize(members, NONE);
         self.starts.clear();
@@ -278,7 +278,7 @@ impl Run {
         self.strands = course.strands();
     }
 
-    /// Member `member` arrives with its node.
+    /// Records the arrival of `member` with its node.
     pub fn arrive(&mut self, now: Time, member: u32, node: NodeIndex) {
         if self.arrived == 0 {
             self.first = now;
@@ -289,15 +289,16 @@ impl Run {
         self.starts[member as usize] = now;
     }
 
-    /// The rank with a trace that started last; of several the lowest.
+    /// Returns the rank with a trace that started last; of several the lowest.
     pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self.starts.iter().zip(&self.nodes).zip(&plan.members);
         let late = late.filter(|((start, node), _)| **start == self.last && **node != NONE);
+        // The lowest rank, so that the order of arrivals within the instant does not matter.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
     }
 
-    /// How long its members waited for the last to start, and for whom.
+    /// Returns the total time that members waited for the last to start, and that rank with its share.
     pub fn waiting(&self, plan: &GroupPlan) -> Waiting {
         let present = self.nodes.iter().zip(&self.starts);
         let present = present.filter(|(n, _)| **n != NONE);
@@ -306,9 +307,10 @@ impl Run {
         (waited, late)
     }
 
-    /// Begins to go message by message through `ports`, and through `gates` at each member.
+    /// Begins to run message by message through `ports`, and through `gates` gates at each member.
     pub fn begin(&mut self, ports: Ports, gates: usize) {
         let members = self.nodes.len();
+        // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = Cell {
             stage: OUTSIDE,
@@ -334,7 +336,7 @@ impl Run {
         });
     }
 
-    /// The number of the course of the member at a position.
+    /// Returns the number of the schedule of the member at a position.
     #[inline]
     pub fn course_at(&self, position: u32) -> u32 {
         match self.own.is_empty() {
@@ -343,13 +345,13 @@ impl Run {
         }
     }
 
-    /// The cell of a chunk at a position; where a chunk is in strands, that of the first.
+    /// Returns the cell of a chunk at a position; where chunks have strands, that of the first strand.
     #[inline]
     pub fn cell(&self, chunk: u32, position: u32) -> u32 {
         chunk * self.strands * self.nodes.len() as u32 + position
     }
 
-    /// The cell of the other strand.
+    /// Returns the cell of the other strand.
     #[inline]
     pub fn other_strand(&self, cell: u32) -> u32 {
         let members = self.nodes.len() as u32;
@@ -359,16 +361,17 @@ impl Run {
         }
     }
 
-    /// The strand of a cell.
+    /// Returns the strand of a cell.
     #[inline]
     pub fn strand(&self, cell: u32) -> u32 {
         match self.strands {
+            // One strand is the common case, and spares the division.
             1 => 0,
             strands => cell / self.nodes.len() as u32 % strands,
         }
     }
 
-    /// The chunk of a cell.
+    /// Returns the chunk of a cell.
     #[inline]
     pub fn chunk(&self, cell: u32) -> u32 {
         match self.chunks {
@@ -377,7 +380,7 @@ impl Run {
         }
     }
 
-    /// The chunk of a cell, or any other if all go alike.
+    /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
     pub fn chunk_in<S: Copy>(&self, course: &Course<S>, cell: u32) -> u32 {
         if course.is_alike() {
@@ -387,7 +390,7 @@ impl Run {
         }
     }
 
-    /// The position of a cell.
+    /// Returns the position of a cell.
     #[inline]
     pub fn position(&self, cell: u32) -> u32 {
         match self.chunks * self.strands {
@@ -396,8 +399,8 @@ impl Run {
         }
     }
 
-    /// The stage in which a cell is, its turn in it and the seat there; no seat where its member has no
-    /// part, nothing when it is done or outside.
+    /// Returns the stage of a cell, its queue slot and its position on the line; no position where its member has no
+    /// part in the stage, `None` when the cell is done or outside.
     #[inline]
     pub fn place<M: Manner>(
         &self,
@@ -420,12 +423,12 @@ impl Run {
 }
 
 impl Progress {
-    /// Remembers a message or an asking that `cell` is not ready for.
+    /// Defers a message or request until `cell` has taken `taken` steps.
     pub fn keep(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
         *self.early.entry((cell, stage, taken, asking)).or_insert(0) += 1;
     }
 
-    /// How many messages or askings were kept for `cell` until it had taken `taken` steps.
+    /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
     #[inline]
     pub fn kept(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
         match self.early.is_empty() {

@@ -12,11 +12,10 @@ use crate::report::CollectiveRecord;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
-/// What is kept of collectives in flight, of each chunk at each member for each stage and once more, is at
-/// most so much in one of them: some gigabytes.
+/// Bound on the state of one stepwise collective, in entries: chunks · members · (stages + 1). Some gigabytes.
 const MOST: u64 = 1 << 28;
 
-/// Why a run cannot go message by message.
+/// Returns a refusal if a stepwise run would exceed [`MOST`].
 fn too_large(run: &Run, members: usize) -> Option<Refusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
@@ -36,7 +35,7 @@ fn too_large(run: &Run, members: usize) -> Option<Refusal> {
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The group slot behind a collective node, and its sequence in the group.
+    /// Returns the group slot of a collective node, and its sequence in the group.
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (Slot, u32) {
         let graph = self.instances[instance as usize].graph;
@@ -49,7 +48,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (planned.slots[call.group as usize], sequence)
     }
 
-    /// A member has its lane and joins its collective.
+    /// Has a member that holds its lane join its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let (slot, mut sequence) = self.call_of(instance, node);
         let turns = &mut self.turns[slot.group as usize];
@@ -103,7 +102,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         state.fresh.push(slot.member);
     }
 
-    /// Tells the manner that a member has come to its collective.
+    /// Notifies the backend that a member has joined its collective.
     fn tell_joined(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
         let of = &self.workload.instances()[instance as usize];
         let call = self.instances[instance as usize].graph.call(node);
@@ -115,7 +114,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// What a collective node asks for, and its root's position.
+    /// Returns the request of a collective node, and the position of its root.
     fn request(
         &mut self,
         instance: u32,
@@ -137,7 +136,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         };
         match group.calls.get(sequence as usize) {
             Some(call) => (request(call.buffer), call.root),
-            // Matched in the order of issue, a call is what its first member says it is.
+            // Where calls are matched in issue order there is no plan of them: the first member to come defines the
+            // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX)), 0)
@@ -145,8 +145,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// The course of a member where not all carry out the same collective, or else a member that disagrees:
-    /// one of a line of this one's whose messages are others.
+    /// Returns the schedule of a member whose collective differs from the others'. Fails with a member on a common
+    /// line whose messages differ.
     fn own_course(
         &mut self,
         instance: u32,
@@ -181,6 +181,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
+        // Members exchange messages only along common lines of a phase, so only those have to agree.
         let positions = &group.extent.position_of;
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
@@ -198,8 +199,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Has a member whose collective is another than that of the first go its own course, and remembers the
-    /// first one whose messages are others than a partner's.
+    /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
+    /// first member whose messages differ from a partner's is recorded as a disagreement.
     fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: Slot, run: u32) {
         let graph = self.instances[instance as usize].graph;
         let of = &self.runs[run as usize];
@@ -221,6 +222,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 of.own[position as usize] = own;
             }
             Err(other) => {
+                // The loop stops after this round and refuses the job.
                 self.disagreement = Some(Disagreement {
                     group: slot.group,
                     sequence: of.sequence,
@@ -231,16 +233,16 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Where everything happens in order: whether a run may yet be answered by closed form. One that may not
-    /// goes on at once, because who comes first at an instant may matter.
+    /// Returns whether a run may still be answered by closed form. In insertion order, one that may not proceeds at
+    /// once, because the order of arrivals at an instant may matter.
     fn may_be_closed(&mut self, id: u32) -> bool {
         !self.stepwise
             && self.runs[id as usize].progress.is_none()
             && self.closed_form(id).is_some()
     }
 
-    /// Where everything happens in order: members arrived at this instant. If all did, they may be answered
-    /// together; otherwise each goes on by itself, in the order in which they arrived.
+    /// Settles the arrivals of an instant in insertion order: by closed form if all members arrived, and otherwise
+    /// one by one, in the order in which they arrived.
     pub(super) fn settle_in_order(&mut self, now: Time, id: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -258,7 +260,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Tells the observer that all members of a collective are there.
+    /// Notifies the observer that all members of a collective have arrived.
     fn begin_all(&mut self, now: Time, id: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -270,8 +272,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// How long a run takes whose members all start together, where it is proved. Found once for all that
-    /// are alike.
+    /// Returns the duration of a run whose members all start together, where one is proved; cached per schedule.
     fn closed_form(&mut self, id: u32) -> Option<Span> {
         let run = &self.runs[id as usize];
         if !run.own.is_empty() {
@@ -286,6 +287,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let quiet = Quiet {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
+            // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
             apart: &|dimension, members, next| match extent.regular {
                 true => network.keeps_apart(dimension, members, next),
                 false => !N::SHARED,
@@ -294,11 +296,12 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let span = self
             .manner
             .closed_form(&filed.course, extent, paths, &quiet);
+        // A missing closed form is cached too.
         filed.closed = Some(span);
         span
     }
 
-    /// A member's chunks wait for their first stage, or begin it.
+    /// Enrolls a member: its chunks begin their first stage or wait for it.
     fn enroll(&mut self, now: Time, id: u32, member: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -313,9 +316,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.enroll_at(now, id, position);
     }
 
-    /// No event is left at `now`: collectives with new arrivals go on.
+    /// Settles collectives with new arrivals, when no event is left at `now`.
     pub(super) fn settle(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.arrivals);
+        // By content: the order in which members happened to arrive within the instant must not matter.
         arrivals.sort_unstable_by_key(|&run| {
             let run = &self.runs[run as usize];
             (run.group, run.sequence)
@@ -349,7 +353,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.step(now, id, all);
     }
 
-    /// Members that arrived at this instant go on message by message; `all` have arrived.
+    /// Continues message by message with the members that arrived at this instant; `all` says that every member has.
     pub(super) fn step(&mut self, now: Time, id: u32, all: bool) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -366,7 +370,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
         let mut fresh = std::mem::take(&mut run.fresh);
         if all {
-            // Absent members come with the last of the present ones.
+            // Absent members arrive with the last of the present ones.
             let absent = group.members.iter().enumerate();
             let absent = absent.filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
             fresh.extend(absent.map(|(member, _)| member as u32));
@@ -383,12 +387,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.runs[id as usize].fresh = fresh;
     }
 
-    /// A collective answered by closed form is over, for all members alike; or one that lasted as
-    /// recorded, of which each member's part has ended by itself.
+    /// Ends a collective answered by closed form for all members alike, or one that lasted as recorded, of which each
+    /// member's part has completed by itself.
     pub(super) fn end_run(&mut self, now: Time, id: u32, folding: u32) {
         if !self.unclaim(id, folding) {
             return;
         }
+        // Its parts have completed their nodes already.
         if self.comm != Comm::Model {
             self.record(now, id, false);
             return;
@@ -404,7 +409,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.record(now, id, false);
     }
 
-    /// Tells the observer of a collective that is over, and frees its run.
+    /// Reports a collective that has ended to the observer, and frees its run.
     pub(super) fn record(&mut self, now: Time, id: u32, stepwise: bool) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
@@ -428,6 +433,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             stepwise,
         });
         self.turns[run.group as usize].run_of[run.sequence as usize] = NONE;
+        // A run with messages still in flight keeps its slot, because their ops refer to it.
         if self.runs[id as usize].progress.is_none() {
             self.free_runs.push(id);
         }

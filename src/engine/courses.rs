@@ -1,23 +1,23 @@
-//! The courses of collectives, worked out once for all that are alike.
+//! Cache of the schedules of collectives, computed once for all that are alike.
 
 use crate::collective::{Course, Request};
 use crate::trace::CollectiveKind;
 use crate::units::Span;
 use std::collections::BTreeMap;
 
-/// What tells courses apart: the group, the kind, the bytes, the root, and the manner's own.
+/// Identity of a schedule: group, kind, bytes, root, and a variant of the backend's own.
 type Key = (u32, CollectiveKind, u64, u32, u64);
 
-/// A course, and what is known of it.
+/// A schedule, and its closed form once computed.
 #[derive(Debug)]
 pub(super) struct Filed<S> {
     pub course: Course<S>,
-    /// How long it takes if all members start together and nothing else is under way, once somebody asked:
-    /// nothing where that is not proved.
+    /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
+    /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
 }
 
-/// All of them.
+/// All schedules of a replay.
 #[derive(Debug)]
 pub(super) struct Courses<S> {
     filed: Vec<Filed<S>>,
@@ -34,7 +34,7 @@ impl<S> Default for Courses<S> {
 }
 
 impl<S> Courses<S> {
-    /// The number of a request's course, which `work_out` finds if it is the first of its kind.
+    /// Returns the number of a request's schedule, computed by `work_out` if it is the first of its kind.
     pub fn find(
         &mut self,
         (group, request, root, variant): (u32, &Request, u32, u64),

@@ -1,4 +1,4 @@
-//! What happens at a member's endpoint to what it sends and receives: delays, reductions, buses.
+//! Endpoints of members: delays, reductions and buses on what they send and receive.
 
 use super::Engine;
 use super::agenda::Agenda;
@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::report::Observer;
 use crate::units::Time;
 
-/// A bus schedules its events among its NPU's delays.
+/// Scheduler of a bus, which places its events among its NPU's delays.
 struct BusClock<'a>(&'a mut Agenda, Npu);
 
 impl Clock for BusClock<'_> {
@@ -19,14 +19,14 @@ impl Clock for BusClock<'_> {
     }
 }
 
-/// Names a load by the event that its end is.
+/// Names a bus transfer by the event that its completion is.
 fn ticket(event: Event, detail: u32) -> Ticket {
     let word = event.word();
     Ticket { word, detail }
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The endpoint of a member takes in what it begins a stage with: that gives it its first credits.
+    /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
@@ -64,7 +64,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.manner.carry(now, npu, load, clock);
     }
 
-    /// A message reaches a cell that listens.
+    /// Handles a message that reaches a cell whose receive is posted.
     #[inline]
     pub(super) fn hear(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
@@ -97,8 +97,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Something happened on an NPU's bus. What follows from a load that is through comes before the bus
-    /// goes on.
+    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: u32, event: u32) {
         let clock = &mut BusClock(&mut self.agenda, Npu(npu));
         let Some(ticket) = self.manner.bus(now, Npu(npu), event, clock) else {
@@ -110,7 +109,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.manner.bus_resumes(now, Npu(npu), event, clock);
     }
 
-    /// An endpoint has taken in the `r`-th message, counted from 1.
+    /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
     #[inline]
     pub(super) fn attended(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
@@ -130,7 +129,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A member has earned credits.
+    /// Adds credits that a member has earned.
     #[inline]
     pub(super) fn credit(&mut self, now: Time, id: u32, cell: u32, credits: u32) {
         let run = &mut self.runs[id as usize];

@@ -1,18 +1,18 @@
-//! Why a replay does not happen, or does not end.
+//! Errors of a replay: refusals before the run, and deadlocks.
 
 use crate::ids::{NodeIndex, Rank};
 use std::fmt;
 
-/// A node as people refer to it.
+/// A node as messages refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
-    /// Whose trace.
+    /// Rank of its trace.
     pub rank: Rank,
-    /// The id in the file.
+    /// Id in the file.
     pub id: u64,
     /// The name, shortened.
     pub name: String,
-    /// Where it stands in the graph.
+    /// Index in the graph.
     pub index: NodeIndex,
 }
 
@@ -26,13 +26,13 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// What can be known before the run, and makes it pointless.
+/// Reason, found before the run, for which a job cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct Refusal {
-    /// What was found, and what was expected.
+    /// Finding and expectation.
     pub found: String,
-    /// What to try.
+    /// Hint: what to try.
     pub hint: String,
 }
 
@@ -45,27 +45,27 @@ impl Refusal {
     }
 }
 
-/// A node that never completed although all it depends on did, and what it waits for.
+/// A node that never completed although its dependencies did, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The node.
     pub node: NodeRef,
-    /// What it waits for, in words.
+    /// Reason in words.
     pub why: String,
 }
 
-/// A replay that could not go on.
+/// A replay that deadlocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Nodes that completed, and all nodes.
+    /// Nodes that completed.
     pub completed: u64,
     /// Nodes of the workload.
     pub total: u64,
-    /// The nodes that wait, in order of rank and id, at most a few of each rank.
+    /// Waiting nodes in order of rank and id, at most a few of each rank.
     pub waiting: Vec<Waiting>,
-    /// How many more nodes wait than `waiting` names.
+    /// Number of waiting nodes that `waiting` does not name.
     pub unnamed: u64,
-    /// Nodes that wait for one another in a circle, each for the next; empty if there is no circle.
+    /// Dependency cycle: nodes that wait for one another, each for the next; empty if there is none.
     pub cycle: Vec<NodeRef>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Why a replay gave no result.
+/// Reason for which a replay has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// Known before the run.

@@ -1,11 +1,11 @@
-//! What the agenda holds: events of a word each.
+//! Events of the agenda, a word each.
 
-/// Bits of an event that say which of its class it is.
+/// Bits of an event for its payload.
 const PAYLOAD_BITS: u32 = 32;
-/// Bits of an event that say whose it is.
+/// Bits of an event for its rank.
 const RANK_BITS: u32 = 27;
-/// What is due: a class, a rank and a payload in one word, so that numerical order is the order in
-/// which events of one instant are handled.
+/// An event: class, rank and payload in one word, so that numerical order is the order in which events of one instant
+/// are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event(u64);
 
@@ -27,26 +27,26 @@ pub(super) enum Class {
     Ready,
     /// The rank's instance is released.
     Release,
-    /// Delays of the NPU end; the payload is their gathering.
+    /// Batched delays of the NPU end; the payload is their batch.
     Alarm,
     /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
     Opened,
     /// A member's endpoint has taken in a message; likewise.
     Attended,
-    /// What a message brought is reduced; likewise.
+    /// The reduction of a received message is complete; likewise.
     Reduced,
-    /// A member looks for a message that was there before it; likewise.
+    /// A member receives a message that arrived before it was ready; likewise.
     Found,
-    /// A message that was asked for before it was there leaves; the payload is its op.
+    /// A message leaves whose rendezvous request came before it was ready; the payload is its op.
     Asked,
-    /// Where everything happens in order, a wait of a script is over; the rank is the run, the payload the cell.
+    /// In insertion order, a wait of a script is over; the rank is the run, the payload the cell.
     Cue,
-    /// A script takes a message that was there, or, where not all happens in order, a wait of it is over; the
-    /// payload is an op.
+    /// A script receives a message that had arrived, or, in content order, a wait of it is over; the payload is an
+    /// op.
     Taken,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
-    /// A member has nothing to do in its collective; the rank is the run, the payload its position.
+    /// A member has no part in its collective; the rank is the run, the payload its position.
     Vacant,
     /// Something happens on the NPU's bus; the payload is the bus's own.
     Bus,
@@ -54,7 +54,7 @@ pub(super) enum Class {
     Hop,
     /// The network's: a link has sent what it was given.
     LinkFree,
-    /// Loads or stores beyond their NPUs have streamed; the payload is the remote memory's own.
+    /// Accesses to remote memory have streamed; the payload is the remote memory's own.
     Memory,
 }
 
@@ -95,12 +95,12 @@ impl Event {
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
     }
 
-    /// The whole word.
+    /// Returns the whole word.
     pub fn word(self) -> u64 {
         self.0
     }
 
-    /// The event of a word.
+    /// Returns the event of a word.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }

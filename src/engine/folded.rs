@@ -1,10 +1,10 @@
-//! Closed forms on networks where messages of different operations meet: a promise that can be taken back.
+//! Closed forms on networks with contention: answers that can be taken back.
 //!
-//! A collective that is answered by closed form there *claims* what its members send and receive with along
-//! the dimensions that it spans, if all of that is idle. As long as nobody else's message would touch it, the
-//! answer stands. As soon as one would, or as a load or store begins that will come to such a port, the run is *unfolded*: it is carried out message by message from its
-//! start until now, which is exact, because it was alone, and goes on so. Its own messages that leave
-//! at this instant are handed to the network together with the one that touched it.
+//! A collective that is answered by closed form there *reserves* the ports or links of its members along the
+//! dimensions that it spans, if all of them are idle. As long as no other message would touch one, the answer stands.
+//! As soon as one would, or a load or store begins that will use such a port, the run is *materialized*: it is
+//! replayed message by message from its start until now, which is exact, because it was alone, and goes on so. Its
+//! own messages of this instant are submitted together with the one that touched it.
 
 use super::Engine;
 use super::agenda::Agenda;
@@ -15,20 +15,20 @@ use crate::network::Network;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
-/// Numbers of foldings, which the end of a run carries, have as many bits as a rank in an event.
+/// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
 const FOLDINGS: u32 = 1 << 27;
 
-/// How far an instant has been carried out.
+/// Progress of the present instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reached {
-    /// How often no event was left, and it was settled.
+    /// Settlements of the instant so far.
     settled: u32,
-    /// How many rounds of events have been handled since.
+    /// Rounds of events handled since.
     pub rounds: u32,
 }
 
 impl Reached {
-    /// No event is left, and it is settled.
+    /// Counts a settlement.
     pub fn settle(&mut self) {
         self.settled += 1;
         self.rounds = 0;
@@ -36,8 +36,8 @@ impl Reached {
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// A run whose members all start `now` is over after `span`, if it can have its links for itself.
-    /// Returns whether it can.
+    /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
+    /// Returns whether it could.
     pub(super) fn fold(&mut self, now: Time, id: u32, span: Span) -> bool {
         let mut number = 0;
         if N::SHARED {
@@ -49,6 +49,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 true
             });
             self.folded += 1;
+            // Numbers wrap round from 1: 0 stands for no reservation.
             self.foldings = self.foldings % (FOLDINGS - 1) + 1;
             number = self.foldings;
         }
@@ -60,7 +61,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         true
     }
 
-    /// Whether the end of a run is that of its last folding; if so, it gives back what it claimed.
+    /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
     pub(super) fn unclaim(&mut self, id: u32, number: u32) -> bool {
         let run = &mut self.runs[id as usize];
         if run.folding != number {
@@ -77,7 +78,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         true
     }
 
-    /// Asks `what` of all that a run's members send and receive with, until it says no.
+    /// Calls `what` for each NPU and dimension that a run's members use, until it returns false.
     fn claims(&mut self, id: u32, mut what: impl FnMut(&mut N, Npu, usize) -> bool) -> bool {
         let extent = &self.plan.groups[self.runs[id as usize].group as usize].extent;
         let network = &mut self.network;
@@ -87,7 +88,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         })
     }
 
-    /// Unfolds all runs that a message which leaves `now` would touch.
+    /// Materializes all runs that a message submitted `now` would touch.
     pub(super) fn unfold_touched(&mut self, now: Time) {
         let mut next = 0;
         while self.folded > 0
@@ -100,12 +101,11 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Carries out a run from its start until `now`, by the rounds of the loop over an agenda that holds
-    /// nothing else.
+    /// Replays a run from its start until `now`, by the rounds of the loop over an agenda that holds nothing else.
     ///
-    /// What it does at this instant, it does from round to round until nothing is left; then the instant is
-    /// settled. So it has done all of that if there was a settlement since it began, or since the instant did;
-    /// if not, as many rounds as there were, and what leaves in the last of them leaves with the rest.
+    /// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
+    /// run began, or since the instant did, all its rounds are over and the replay continues until nothing is left;
+    /// if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
     pub(super) fn unfold(&mut self, now: Time, id: u32) {
         let run = &self.runs[id as usize];
         let (start, folding) = (run.first, run.folding);
@@ -113,12 +113,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let done = self.reached.settled > settled;
         let rounds = self.reached.rounds;
         self.unclaim(id, folding);
+        // The run counts as stepwise from here on, and `step` counts it as such.
         self.outcome.closed -= 1;
         self.outcome.unfolded += 1;
         let agenda = std::mem::take(&mut self.agenda);
         let leaving = std::mem::take(&mut self.leaving);
         self.step(start, id, true);
-        // Where it is, and how many rounds it has handled there.
+        // Instant of the replay, and rounds handled there.
         let (mut at, mut handled) = (start, 0);
         while at < now || done || handled < rounds {
             self.hand_over(at);
@@ -132,6 +133,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             };
             self.round(due);
         }
+        // What is pending afterwards moves to the shared agenda; order within an instant is by content, so it may be
+        // appended.
         let mut rest: Agenda = std::mem::replace(&mut self.agenda, agenda);
         let mut round = Vec::new();
         while let Some(due) = rest.next_time() {

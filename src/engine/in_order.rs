@@ -1,4 +1,4 @@
-//! Where everything happens in the order in which it was scheduled: event by event, and node by node.
+//! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
 
 use super::event::{Class, Event};
 use super::plan::NONE;
@@ -11,19 +11,19 @@ use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// Two members that issued different collectives under one number.
+/// Two members that issued different collectives under one sequence number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disagreement {
     pub group: u32,
     pub sequence: u32,
-    /// The instance and node of the later one.
+    /// Instance and node of the later member.
     pub own: (u32, NodeIndex),
-    /// The rank and node of the earlier one.
+    /// Rank and node of the earlier member.
     pub other: (Rank, NodeIndex),
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// Where everything happens in order: one event and what follows from it.
+    /// Handles one event in insertion order, and what follows from it.
     #[inline]
     pub(super) fn happen(&mut self, now: Time, event: Event) {
         if event.class() != Class::Alarm {
@@ -38,7 +38,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A node is complete: at once where everything happens in order, and as an event otherwise.
+    /// Completes a node: at once in insertion order, as an event in content order.
     #[inline]
     pub(super) fn end_node(&mut self, now: Time, instance: u32, node: NodeIndex) {
         if M::IN_ORDER {
@@ -50,9 +50,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Where everything happens in order: issues what became ready or can have a lane that became free,
-    /// by rank and id. What a node sets free that ends at once is not looked at before another ends, unless
-    /// none would.
+    /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
+    /// ready by one that completes at once is not looked at before another completes, unless none would.
     #[inline]
     pub(super) fn hand_out_by_id(&mut self, now: Time) {
         while !self.ready.is_empty() || !self.freed.is_empty() {
@@ -104,14 +103,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 _ => self.issue(now, instance, node),
             }
         }
-        // Nothing is issued by the completion of others meanwhile, so the list is still its own.
+        // Completions of other nodes issue nothing meanwhile, so the list is still its own.
         issuable.clear();
         if self.ready.is_empty() {
             self.ready = issuable;
         }
     }
 
-    /// The lowest node that waits for a lane takes it, if the lane is free.
+    /// Gives the lane, if it is free, to the lowest node that waits for it.
     #[inline]
     fn take_lane(&mut self, instance: u32, lane: u32) -> Option<u64> {
         let state = &mut self.lanes[lane as usize];
@@ -123,7 +122,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         Some(key(instance, NodeIndex(node)))
     }
 
-    /// A node without work takes its lane and ends at once. Returns the node that has the lane next.
+    /// Completes a node without work at once. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
         self.observer.issued(now, instance, node, Kind::Compute);
         let dormant = std::mem::take(&mut self.dormant);
@@ -134,8 +133,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.take_lane(instance, lane)
     }
 
-    /// Instances of which nothing is under way would sleep for ever, as they do in the original: what sleeps
-    /// there is ready.
+    /// Wakes instances with nothing in flight: their dormant nodes would otherwise sleep for ever, as they do in
+    /// ASTRA-sim.
     fn wake_the_idle(&mut self) {
         let sleeping = self.dormant.iter().map(|word| (word >> 32) as u32);
         let mut sleeping: Vec<u32> = sleeping.collect();
@@ -149,7 +148,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Whether a node of an instance holds a lane or is a receive that waits: its end will come.
+    /// Returns whether a node of an instance holds a lane or is a posted receive, and so will complete.
     fn is_under_way(&self, instance: u32) -> bool {
         let running = &self.instances[instance as usize];
         let lanes = running.first_lane as usize..;
@@ -163,7 +162,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
     }
 }
 
-/// A node of an instance has ended: what slept there is ready.
+/// Makes the dormant nodes of an instance ready, after one of its nodes completed.
 pub(super) fn wake(dormant: &mut Vec<u64>, instance: u32, ready: &mut Vec<u64>) {
     ready.extend(dormant.extract_if(.., |word| (*word >> 32) as u32 == instance));
 }

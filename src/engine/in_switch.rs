@@ -1,8 +1,9 @@
-//! Loads that switches gather, and stores that they reduce: all NPUs of the machine take part in each.
+//! In-switch collectives of the memory pool: loads that switches gather and stores that they reduce, by all NPUs of
+//! the machine.
 //!
-//! Nobody waits for the others: an access carries its part of what the links bear when all do the same,
-//! which is right when they do. So it is refused where they do not: the k-th of them, in the order of
-//! ids, must be the same on all ranks, and every NPU must have a rank.
+//! No member waits for the others: an access carries its part of what the links bear when all do the same, which is
+//! right when they do. So it is refused where they do not: the k-th of them, in the order of ids, has to be the same
+//! on all ranks, and every NPU has to have a rank.
 
 use super::error::Refusal;
 use super::matching::describe;
@@ -13,7 +14,7 @@ use crate::units::Bytes;
 use crate::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Refuses accesses that are not those of all NPUs, reach no switch, or move more than there is.
+/// Refuses in-switch accesses that are not made by all NPUs, reach no switch, or move more bytes than there are.
 pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph(instance);
@@ -70,6 +71,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
+        // Ranks that share a graph agree by construction.
         if !seen.insert(other.graph) {
             continue;
         }
@@ -92,6 +94,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
                     hint,
                 ));
             }
+            // Both are exhausted, because they were equal.
             if a.is_none() {
                 break;
             }
@@ -100,13 +103,13 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Refusa
     Ok(())
 }
 
-/// The in-switch accesses of `graph`.
+/// Returns the in-switch accesses of `graph`.
 fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     let nodes = graph.nodes();
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
-/// A node with its bytes, or that there is none.
+/// Formats a node with its bytes, or its absence.
 fn said(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {

@@ -1,5 +1,4 @@
-//! Messages in the loop: sends, receives, and what the network says of them and of the steps of
-//! collectives.
+//! Messages in the loop: sends, receives, and notices of the network about them and about steps of collectives.
 
 use super::collective_run::Op;
 use super::event::{Class, Event};
@@ -14,35 +13,33 @@ use crate::report::Observer;
 use crate::units::{Amount, Time};
 use std::collections::VecDeque;
 
-/// Messages between two ranks that nothing tells apart, matched in the order in which their halves are
-/// issued.
+/// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    /// Messages that have arrived and that nobody has taken.
+    /// Messages that have arrived and that no receive has taken.
     arrived: u32,
-    /// Receives that wait, as instance and node.
+    /// Posted receives, as instance and node.
     pub listening: VecDeque<(u32, u32)>,
-    /// Askings that have arrived before their send; for all sizes at the first of them.
+    /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
     pub asked: u32,
-    /// Ops of sends that have not been asked for; likewise.
+    /// Ops of sends that wait for their request; likewise.
     pub expected: VecDeque<u32>,
 }
 
-/// A message that leaves at this instant.
+/// A message submitted at this instant.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    /// What it is: its sender's NPU, then its node, or, for a step of a collective, group and sequence,
-    /// chunk, stage and step. They are handed to the network in this order, which no other message and no
-    /// number of an op changes.
+    /// Content key: NPU of the sender, then its node, or, for a step of a collective, group and sequence, chunk,
+    /// stage and step. Messages are submitted in this order, which no other message and no op number changes.
     key: Key,
-    /// What is sent.
+    /// The message.
     pub message: Message,
 }
 
 type Key = (u32, u32, u32, u32, u64);
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// A message leaves `now`. Where it can meet others, all that leave at this instant are gathered first.
+    /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
     pub(super) fn send_off(&mut self, now: Time, key: Key, message: Message) {
         match M::IN_ORDER {
             true => self.network.submit(now, &message, &mut self.agenda),
@@ -50,7 +47,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Hands the messages that leave at this instant to the network.
+    /// Submits the collected messages of this instant in content order.
     pub(super) fn hand_over(&mut self, now: Time) {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
@@ -63,13 +60,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.leaving = leaving;
     }
 
-    /// Puts the events of a round into the order in which they are handled: that of their content, and
-    /// messages of one NPU that come to ports or links in the order in which they left, not in that of their ops.
+    /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
+    /// they were submitted, not in that of their op slots, which are reused.
     #[inline]
     pub(super) fn arrange(&self, round: &mut [Event]) {
         if round.len() < 2 {
             return;
         }
+        // Equal words are equal events, so an unstable sort keeps the result deterministic.
         round.sort_unstable();
         if !N::SHARED {
             return;
@@ -82,7 +80,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Hands a message between two ranks to the network.
+    /// Submits a message between two ranks.
     pub(super) fn transfer(
         &mut self,
         now: Time,
@@ -108,6 +106,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             to: ports.port(1),
             path: None,
             amount: Amount::whole(bytes),
+            // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
             tell_injected: sender != NONE && !M::IN_ORDER,
             sole_sender: true,
             order: 0,
@@ -145,9 +144,10 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
             return;
         }
-        // The sender has no trace: it sends when its receiver is ready, as a mirror would.
+        // A sender without a trace is mirrored: it sends when its receiver is ready.
         let of = &self.workload.instances()[instance as usize];
         let peer = of.peers[graph.messages()[index].peer as usize];
+        // Pairs beyond the plan's are those of mirrored senders.
         let pair = self.pairs.len() as u32;
         self.pairs.push(Pair {
             delivered: false,
@@ -157,7 +157,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
     }
 
-    /// A receive asks for the next message of its channel, if messages must be asked for, and listens.
+    /// Posts a receive, after a rendezvous request where messages have to be requested.
     fn listen_to_rank(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
         match self.asking {
             Some(_) => self.ask_rank(now, pair, instance, node),
@@ -165,7 +165,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A receive takes the next message of its channel, or waits for it.
+    /// Completes a receive with the oldest message of its channel, or posts it.
     pub(super) fn take_or_listen(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
@@ -177,12 +177,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// A message between two ranks has arrived.
+    /// Handles the arrival of a message between two ranks.
     fn message_arrived(&mut self, now: Time, pair: u32, sender: u32, node: u32) {
         if pair == NONE {
             return;
         }
         if M::IN_ORDER {
+            // ASTRA-sim completes the send on arrival, before the receive.
             self.end_node(now, sender, NodeIndex(node));
             let channel = &mut self.channels[pair as usize];
             match channel.listening.pop_front() {

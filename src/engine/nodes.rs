@@ -1,4 +1,4 @@
-//! The life of a node in the loop: delayed, ready, posted, waiting for its lane, issued, complete.
+//! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::event::{Class, Event};
 use super::in_order::wake;
@@ -12,7 +12,7 @@ use crate::report::Observer;
 use crate::units::{Span, Time};
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// All that `node` waits for is complete, but it is ready only after `delay`.
+    /// Starts the delay of `node`, whose dependencies are complete.
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
         self.observer.delayed(now, instance, node);
@@ -37,6 +37,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let lane = running.first_lane + lane;
             let state = &mut self.lanes[lane as usize];
             state.holder = 0;
+            // In insertion order nodes wait by id elsewhere, so the queue says nothing.
             if M::IN_ORDER || !state.queue.is_empty() {
                 self.freed.push((instance, lane));
             }
@@ -53,7 +54,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Gives freed lanes to the nodes that queue for them, and posts the nodes that became ready.
+    /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
     #[inline]
     pub(super) fn hand_out(&mut self, now: Time) {
         if !self.freed.is_empty() {
@@ -102,7 +103,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.freed = freed;
     }
 
-    /// A ready node asks for what it needs first.
+    /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
     #[inline]
     pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &self.instances[instance as usize];
@@ -123,7 +124,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 }
                 let (slot, sequence) = self.call_of(instance, node);
                 let turns = &mut self.turns[slot.group as usize];
-                // Who is alone is counted like all others, but has gone when its turn comes.
+                // A node that waits for nobody counts as ready like all others, but has gone when its turn comes.
                 let parked = if alone { NONE } else { node.0 };
                 if turns.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
@@ -148,6 +149,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let lane = &mut self.lanes[(running.first_lane + lane) as usize];
+        // A free lane with a queue belongs to the queue, which is served when the round is over.
         if lane.holder == 0 && lane.queue.is_empty() {
             lane.holder = node.0 + 1;
             self.issue(now, instance, node);
@@ -156,7 +158,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// The node holds its lane and starts.
+    /// Starts a node that holds its lane.
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &self.instances[instance as usize];

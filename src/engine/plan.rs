@@ -1,4 +1,4 @@
-//! What can be settled before the run: places, prices, lanes, groups and matches.
+//! Everything that can be decided before the run: placement, prices, lanes, groups and matches.
 
 use super::error::Refusal;
 use super::unpriced::Unpriced;
@@ -17,52 +17,50 @@ use crate::workload::{Absent, Instance, Workload, shortened};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How a workload is replayed.
+/// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How durations of kernels are found.
+    /// Source of the durations of kernels.
     pub compute: ComputeModel,
-    /// How durations of collectives and messages are found.
+    /// Source of the durations of collectives and messages.
     pub comm: Comm,
-    /// What to do about ranks that have no trace.
+    /// Treatment of ranks without a trace.
     pub absent: Absent,
-    /// The NPU of each rank; rank r sits on NPU r if absent.
+    /// NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
-    /// The model of the network; the machine's if absent. Has no effect unless [`Comm::Model`] carries out
-    /// collectives and messages.
+    /// Model of the network; the machine's if absent. Has no effect unless [`Comm::Model`] carries out collectives
+    /// and messages.
     pub network: Option<Model>,
-    /// Carry out every collective message by message, even where a closed form is proved. Has no effect
-    /// unless [`Comm::Model`] carries out collectives at all.
+    /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
+    /// [`Comm::Model`] carries out collectives at all.
     pub stepwise: bool,
-    /// Algorithms that stand for the machine's in collectives of their kind among as many members as they
-    /// have scripts. Have an effect only where [`Comm::Model`] carries out collectives in our own manner.
+    /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
+    /// scripts. Have an effect only where [`Comm::Model`] carries out collectives natively.
     pub custom: Vec<Custom>,
-    /// Let sends and receives run that no other half matches: such a send completes when its message has
-    /// arrived, and such a receive never does. Only where everything happens in order
-    /// ([`Manner::IN_ORDER`]).
+    /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
+    /// a receive never does. In insertion order only ([`Manner::IN_ORDER`]).
     pub lonely_messages: bool,
 }
 
-/// How durations of collectives and messages are found.
+/// Source of the durations of collectives and messages.
 ///
 /// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
 /// ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Comm {
-    /// The machine's network carries them.
+    /// By the model of the machine's network.
     #[default]
     Model,
-    /// As captured, waiting included, every rank by itself: start + wait + recorded duration. Nobody
-    /// waits for another rank, so the replay says what the conversion of a capture kept.
+    /// As captured, waiting included, every rank by itself: start + wait + recorded duration. No rank waits for
+    /// another, so the replay shows what the conversion of a capture kept.
     Captured,
-    /// The transfer lasts as recorded, and waiting comes out of the replay: the part of a member ends
-    /// at the last start of those it waits for, plus its own recorded duration.
+    /// Transfers last as recorded, and waiting results from the replay: a member's part ends at the last start of
+    /// those that it waits for, plus its own recorded duration.
     ///
-    /// A member waits for all members and itself; in broadcast, scatter, reduce and gather the root
-    /// waits for all, and any other member for itself and the root. Both halves of a message wait for
-    /// each other. Who is *eager* waits for nobody; a receive always waits for its send. A member
-    /// without a trace starts with the last that has one, and the end of a message without a trace
-    /// with the other end.
+    /// A member waits for all members and itself; in broadcast, scatter, reduce and gather the root waits for all,
+    /// and any other member for itself and the root. Both halves of a message wait for each other. An *eager* member
+    /// waits for nobody; a receive always waits for its send. A member without a trace starts with the last that has
+    /// one, and the half of a message without a trace with the other half.
     Recorded,
 }
 
@@ -76,23 +74,23 @@ impl fmt::Display for Comm {
     }
 }
 
-/// Marks nothing in arrays of indices.
+/// Sentinel in arrays of indices: none.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What the replay rests on, counted in nodes.
+/// Basis of the durations of a replay, counted in nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Basis {
-    /// Kernels priced as asked for.
+    /// Kernels priced by the chosen compute model.
     pub priced: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
-    /// Kernels of which nothing is known; they take no time.
+    /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
-    /// Those that would, but for which the trace has no duration; they take no time.
+    /// Of those, nodes without a duration in the trace; they take no time.
     pub unrecorded: u64,
-    /// Lanes of the traces beyond those that the machine has: they share.
+    /// Lanes of the traces beyond those of the machine, which share one.
     pub sharing: u64,
 }
 
@@ -121,36 +119,38 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// What traces call it; `None` where they name none.
+    /// Name in the traces; `None` where they name none.
     pub name: Option<String>,
-    /// The dimensions that take part, if not all.
+    /// Mask of the dimensions that take part, if not all.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
     /// Members that have a trace.
     pub present: u32,
     pub extent: Extent,
-    /// For each phase: the paths that messages have in common.
+    /// Per phase: the paths that messages have in common.
     pub paths: Vec<Paths>,
-    /// Sides on which a member sends and receives along a phase: two if it may be wired to neighbours.
+    /// Ports of a member along a phase: two where it may be wired to neighbours on both sides.
     pub sides: u32,
     pub calls: Vec<CallPlan>,
-    /// Whether some member's lane for these collectives serves anything else too.
+    /// Whether some member's lane for these collectives serves anything else too, so that they launch only when every
+    /// member is ready.
     pub gathers: bool,
 }
 
 impl GroupPlan {
-    /// How many ports a collective of the group opens: each member has one on each side along each phase.
+    /// Returns the number of ports that a collective of the group opens: each member has one on each side along each
+    /// phase.
     pub fn ports(&self) -> u32 {
         self.extent.size() * self.extent.phases.len() as u32 * self.sides
     }
 
-    /// The number of the port of a member along a phase.
+    /// Returns the number of the port of a member along a phase.
     #[inline]
     pub fn port(&self, phase: usize, position: u32, side: u32) -> u32 {
         (phase as u32 * self.extent.size() + position) * self.sides + side
     }
 
-    /// On which side a message leaves one member and enters the other.
+    /// Returns the sides on which a message leaves one member and enters the other.
     #[inline]
     pub fn sides_between(&self, topology: &Topology, from: u32, to: u32) -> [u32; 2] {
         let npu = |position: u32| self.extent.npus[position as usize];
@@ -161,51 +161,51 @@ impl GroupPlan {
     }
 }
 
-/// A group slot of an instance, bound.
+/// A group slot of an instance, bound to a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     /// Index among the plan's groups.
     pub group: u32,
-    /// The instance's place among the members.
+    /// Index of the instance among the members.
     pub member: u32,
 }
 
-/// What an instance needs to run.
+/// Plan of an instance.
 #[derive(Debug)]
 pub(super) struct InstancePlan {
     pub npu: Npu,
     /// Index into prices and lane maps.
     pub shared: u32,
     pub slots: Vec<Slot>,
-    /// The sequence of each call within its group, where it is not the one in the graph because two
-    /// slots are the same group here.
+    /// Sequence of each call within its group, where it differs from the one in the graph because two slots are the
+    /// same group here.
     pub sequences: Option<Vec<u32>>,
-    /// For each message of the graph: its match, [`NONE`] when the other end is absent.
+    /// Match of each message of the graph, [`NONE`] when the other end is absent.
     pub pairs: Vec<u32>,
 }
 
-/// What instances of one graph on one NPU class share.
+/// Plan that instances of one graph on one NPU class share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// How long each node lasts, where that does not depend on others; of communication that lasts as
-    /// recorded, how long once it waits for nobody.
+    /// Duration of each node, where it does not depend on others; of communication that lasts as recorded, the
+    /// duration after waiting.
     pub prices: Vec<Span>,
-    /// The lane of the NPU on which each lane of the graph runs, [`NONE`] for no lane.
+    /// Lane of the NPU for each lane of the graph, [`NONE`] for no lane.
     pub lanes: Vec<u32>,
-    /// How many lanes of the NPU are used.
+    /// Number of lanes of the NPU in use.
     pub lane_count: u32,
-    /// For each group slot: whether its collectives share a lane with anything else.
+    /// Per group slot: whether its collectives share a lane with anything else.
     pub mixed: Vec<bool>,
-    /// What the prices rest on.
+    /// Basis of the prices.
     pub basis: Basis,
-    /// Kernels that have no price.
+    /// Kernels without a price.
     unpriced: Unpriced,
 }
 
-/// Where an NPU sits in some dimensions.
+/// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
 type Coordinates = Vec<(usize, u32)>;
 
-/// Everything settled.
+/// The plan of a replay.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub npu_of: Vec<Npu>,
@@ -214,8 +214,8 @@ pub(super) struct Plan {
     pub shared: Vec<Shared>,
     pub groups: Vec<GroupPlan>,
     pub pairs: u32,
-    /// Where messages are matched in the order in which they are issued: for each channel, the first of
-    /// those that differ from it in the size of their messages alone.
+    /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
+    /// first of those that differ from it in message size alone.
     pub askings: Vec<u32>,
     pub basis: Basis,
 }
@@ -240,6 +240,7 @@ impl Plan {
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
+            // Prices depend on the graph and the NPU class alone, so ranks that share both share them.
             let key = (instance.graph.0, class);
             let index = match known.get(&key) {
                 Some(&index) => index,
@@ -262,6 +263,7 @@ impl Plan {
             });
         }
         unpriced.refuse(workload, machine)?;
+        // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(Refusal::new(
                 format!(
@@ -295,26 +297,28 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Finds the group on the machine behind each slot of each instance.
+    /// Finds the group on the machine for each slot of each instance.
     fn bind_groups<M: Manner>(&mut self, workload: &Workload, machine: &Machine, manner: &M) {
         let mut known: BTreeMap<(GroupId, Coordinates), u32> = BTreeMap::new();
-        // The members of each group, parted by the dimensions that a mask leaves out.
+        // The members of each group, partitioned by the dimensions that a mask leaves out.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<Coordinates, Vec<Rank>>> =
             BTreeMap::new();
-        // A mask that leaves nobody out is no mask.
+        // A mask that excludes nobody is dropped, so that it makes no second group.
         let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
             let slots = graph.group_slots().iter().zip(&instance.groups);
             for (slot_index, (slot, &id)) in slots.enumerate() {
-                // With only some dimensions taking part, the members that differ from this rank in
-                // the others are left out.
+                // With only some dimensions taking part, members that differ from this rank in the others are
+                // excluded.
                 let dimensions = machine.topology().dimensions();
                 let out: Vec<usize> = match slot.dimensions {
                     None => Vec::new(),
                     Some(mask) => (0..dimensions.len())
+                        // A mask has 32 bits; dimensions beyond them never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
+                        // All members agree in a dimension of one NPU, so it partitions nothing.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
@@ -349,7 +353,7 @@ impl Plan {
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
                 self.groups[group as usize].gathers |= mixed[slot_index];
                 let members = &self.groups[group as usize].members;
-                // Usually the members are in order, and then this is quick.
+                // Members are mostly in order already, and then this is quick.
                 let member = members
                     .binary_search(&instance.rank)
                     .ok()
@@ -377,6 +381,7 @@ impl Plan {
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
+        // Rings and meshes have links to either side instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
         let sided = match extent.regular {
             true => extent.phases.iter().any(|phase| wired(phase.dimension)),
@@ -400,11 +405,11 @@ impl Plan {
     }
 }
 
-/// The NPU of each of `ranks` ranks, from `map` or in their order.
+/// Returns the NPU of each of `ranks` ranks, from `map` or in their order.
 ///
 /// # Errors
 ///
-/// When the machine has fewer NPUs, or the map is for other ranks or has an NPU that there is not, or twice.
+/// When the machine has fewer NPUs, or the map is for other ranks, or names an NPU that does not exist, or one twice.
 pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<Npu>, Refusal> {
     let npus = machine.topology().npus();
     let Some(map) = map else {
@@ -452,7 +457,7 @@ pub fn place(ranks: u32, machine: &Machine, map: Option<&[Npu]>) -> Result<Vec<N
     Ok(map.to_vec())
 }
 
-/// Prices and lanes of `graph` on `class`.
+/// Prices the nodes of `graph` on `class` and maps its lanes.
 fn share(
     graph: &Graph,
     class: &NpuClass,
@@ -515,6 +520,7 @@ fn share(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match remote::too_many_chunks(machine, options, bytes) {
                     Some(found) => return Err(refusal(node, found, remote::FEWER)),
+                    // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
                 }
             }
@@ -535,12 +541,13 @@ fn share(
             }
         });
     }
-    // Lanes of the NPU and threads of the host are capped apart; what exceeds the cap shares.
+    // Lanes of the NPU and threads of the host are capped separately; lanes beyond the cap share.
     let (mut device, mut host) = (0, 0);
     let lanes = graph.lanes().iter().map(|lane| match lane {
         Lane::None => NONE,
         Lane::Host(_) => {
             host += 1;
+            // Host threads are numbered behind the lanes of the NPU, so the two never share.
             class.lanes + (host - 1) % class.host_lanes
         }
         _ => {
@@ -565,10 +572,10 @@ fn share(
     })
 }
 
-/// For each group slot of `graph`: whether a lane of the NPU on which its collectives run also runs
-/// other nodes, given the NPU's lane of each lane of the graph.
+/// Returns for each group slot of `graph` whether a lane of its collectives also runs other nodes, given the NPU's
+/// lane of each lane of the graph.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
-    /// Who uses a lane.
+    /// Users of a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum User {
         Nobody,
@@ -601,7 +608,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// A group for messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
+/// Formats a group for messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
 pub(super) fn group_text(group: &GroupPlan) -> String {
     let members = shortened(group.members.iter().map(|m| m.0));
     match &group.name {

@@ -1,15 +1,15 @@
-//! Chunks that wait at an NPU for their stage.
+//! Queues of chunks that wait at an NPU for their stage.
 
 use crate::collective::Queue;
 use crate::ids::Npu;
 use std::collections::{BTreeMap, VecDeque};
 
-/// One queue of one NPU.
+/// State of one queue of one NPU.
 #[derive(Debug, Default)]
 struct State {
-    /// The run and the cell of each chunk that waits, first come, first served.
+    /// Run and cell of each waiting chunk, first come, first served.
     waiting: VecDeque<(u32, u32)>,
-    /// How many chunks are in their stage.
+    /// Chunks that are in their stage.
     running: u32,
 }
 
@@ -17,12 +17,12 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     of: Vec<Vec<State>>,
-    /// Those that come and go ([`Queue::APART`]), while anything is in them.
+    /// Queues that exist only while in use ([`Queue::APART`]).
     apart: BTreeMap<(u32, u32), State>,
 }
 
 impl Queues {
-    /// A chunk comes to wait.
+    /// Appends a chunk to a queue.
     #[inline]
     pub fn put(&mut self, npu: Npu, number: u32, chunk: (u32, u32)) {
         if number >= Queue::APART {
@@ -40,7 +40,7 @@ impl Queues {
         of[number as usize].waiting.push_back(chunk);
     }
 
-    /// The next chunk to begin its stage, while there is room.
+    /// Removes and returns the next chunk to begin its stage, while there is room.
     #[inline]
     pub fn admit(&mut self, npu: Npu, queue: Queue) -> Option<(u32, u32)> {
         let state = match queue.number {
@@ -55,7 +55,7 @@ impl Queues {
         Some(chunk)
     }
 
-    /// A chunk has done its stage.
+    /// Releases the place of a chunk that has ended its stage.
     #[inline]
     pub fn leave(&mut self, npu: Npu, number: u32) {
         if number >= Queue::APART {

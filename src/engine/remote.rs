@@ -1,8 +1,8 @@
-//! Loads and stores beyond the NPU: what the loop asks of the remote memory, and what it hears.
+//! Loads and stores beyond the NPU: the loop's side of the remote memory.
 //!
 //! Where they share ports with messages, an access announces itself at its port from its beginning until its last
-//! chunk has come. Until then no collective can be answered by closed form over that port, and one that
-//! was is unfolded when the access begins. Its chunks come to the port when nothing else is left of an instant.
+//! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
+//! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
 
 use super::event::{Class, Event};
 use super::{Comm, Engine, Options, Refusal, key};
@@ -14,12 +14,12 @@ use crate::network::{Model, Network, Place};
 use crate::report::Observer;
 use crate::units::Time;
 
-/// What to do about too many chunks.
+/// Hint for accesses with too many chunks.
 pub(super) const FEWER: &str =
     "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
 
-/// What is wrong with an access of `bytes`, if it would come to ports that it shares with messages in more
-/// chunks than can be carried out.
+/// Returns an explanation if an access of `bytes` would use ports shared with messages in more chunks than can be
+/// simulated.
 pub(super) fn too_many_chunks(machine: &Machine, options: &Options, bytes: u64) -> Option<String> {
     let model = options.network.unwrap_or(machine.network());
     if options.comm != Comm::Model || model == Model::ContentionFree {
@@ -34,7 +34,7 @@ pub(super) fn too_many_chunks(machine: &Machine, options: &Options, bytes: u64) 
     })
 }
 
-/// The port that a load or store of `npu` comes to.
+/// Returns the port that a load or store of `npu` uses.
 fn port(npu: Npu, dimension: usize, store: bool) -> Place {
     match store {
         true => Place::sending(npu, dimension),
@@ -43,7 +43,7 @@ fn port(npu: Npu, dimension: usize, store: bool) -> Place {
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// A load or store beyond the NPU begins.
+    /// Starts a load or store beyond the NPU.
     pub(super) fn reach_out(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
         let access = Access {
@@ -64,7 +64,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Announces the loads and stores that began, and takes back what was claimed of their ports.
+    /// Announces the accesses that began, and materializes collectives that had reserved their ports.
     pub(super) fn reach_ports(&mut self, now: Time) {
         let mut reaching = std::mem::take(&mut self.reaching);
         for place in reaching.drain(..) {
@@ -79,7 +79,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.reaching = reaching;
     }
 
-    /// Chunks of loads and stores come to their ports.
+    /// Submits chunks of loads and stores to their ports.
     fn pass_ports(&mut self, now: Time) {
         let Some((remote, dimension)) = self.remote.as_mut().zip(self.through) else {
             return;
@@ -91,6 +91,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 return now;
             };
             match turn.last {
+                // The last chunk ends the announcement at the port.
                 true => servers.receive(now, place, turn.span),
                 false => servers.serve(now, place, turn.span),
             }
@@ -100,7 +101,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.end_accesses();
     }
 
-    /// Schedules the ends of loads and stores.
+    /// Schedules the completions of loads and stores.
     fn end_accesses(&mut self) {
         let mut ends = std::mem::take(&mut self.ends);
         for end in ends.drain(..) {
@@ -110,8 +111,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.ends = ends;
     }
 
-    /// Shares the links of the remote memory anew, if accesses began or ended at this instant, of which
-    /// nothing more is to come. Returns whether it did.
+    /// Shares the links of the remote memory anew, if accesses began or ended at this instant and no event of it is
+    /// left. Returns whether it did.
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
         let unsettled = self.remote.as_ref().is_some_and(RemoteAccess::is_unsettled);
@@ -126,6 +127,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
             self.refusal = Some(Refusal::new(found.to_owned(), FEWER));
         }
+        // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
         if let Some((at, settlement)) = remote.settle(now) {
             let event = Event::new(Class::Memory, 0, settlement);
             self.agenda.push(at, event);
@@ -133,7 +135,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         true
     }
 
-    /// Accesses have streamed to their ends, if nothing was settled since `settlement` was.
+    /// Ends accesses that have streamed, unless a later settlement has replaced `settlement`.
     pub(super) fn memory_event(&mut self, now: Time, settlement: u32) {
         let ends = &mut self.ends;
         if let Some(remote) = &mut self.remote {

@@ -1,42 +1,40 @@
-//! Turns: in which order the collectives of a group take their lanes.
+//! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group must start its collectives in one order, or two of them could each hold a lane
-//! that the other's partner needs. The first in program order has its turn as soon as any member is
-//! ready for it. One behind it may go first, to overlap what is still being computed, but only when
-//! every member is ready for it: on a member that is not, it may depend on the one that it would
-//! overtake. So a turn that is given never waits for one that is not, and what runs in program order
-//! is never stuck here.
+//! Members of a group have to start its collectives in one order, or two of them could each hold a lane that the
+//! other's partner needs. The first in program order is launched as soon as any member is ready for it. A later one
+//! may go first, to overlap what is still being computed, but only when every member is ready for it: on a member
+//! that is not, it may depend on the one that it would overtake. So a launched collective never waits for one that is
+//! not, and what runs in program order never deadlocks here.
 //!
-//! A group whose collectives share a lane with anything else *gathers*: each of its collectives has its
-//! turn only when every member is ready, and then all of them queue for their lanes at once. Lanes
-//! therefore see the collectives of all such groups in one order, and whoever holds a lane waits for
-//! nobody who queues behind it.
+//! A group whose collectives share a lane with anything else *gathers*: each of its collectives is launched only when
+//! every member is ready, and then all members queue for their lanes at once. Lanes therefore see the collectives of
+//! all such groups in one order, and a collective that holds a lane waits for none that queues behind it.
 
 use super::plan::{GroupPlan, NONE};
 use std::collections::BTreeMap;
 
-/// One group's turns and its collectives in flight.
+/// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// For each collective: its turn, or [`NONE`] while it has none.
+    /// Per collective: its place in the order, or [`NONE`] before it is launched.
     turn_of: Vec<u32>,
-    /// The collectives that have turns, in their order.
+    /// Launched collectives in their order.
     order: Vec<u32>,
-    /// For each collective: present members that are not ready for it.
+    /// Per collective: present members that are not ready for it.
     unready: Vec<u32>,
-    /// For each collective: its run, or [`NONE`].
+    /// Per collective: its run, or [`NONE`].
     pub run_of: Vec<u32>,
     /// Present members.
     present: u32,
-    /// Whether turns wait for every member.
+    /// Whether collectives are launched only when every member is ready.
     gathers: bool,
-    /// The first collective in program order that has no turn.
+    /// First collective in program order that is not launched.
     first: u32,
-    /// The next turn of each member.
+    /// Next place in the order, by member.
     next: Vec<u32>,
-    /// Nodes of members that are ready and whose turn has not come, by member and collective.
+    /// Nodes of ready members whose place has not come, by member and collective.
     parked: BTreeMap<(u32, u32), u32>,
-    /// Members whose turn may have come, the lowest last.
+    /// Members whose place may have come, the lowest last.
     due: Vec<u32>,
 }
 
@@ -61,8 +59,7 @@ impl Turns {
         }
     }
 
-    /// Where collectives are matched in the order in which they are issued: the number of the next one
-    /// that `member` issues.
+    /// Numbers the next collective that `member` issues, where collectives are matched in issue order.
     #[inline]
     pub fn issued(&mut self, member: u32) -> u32 {
         let next = &mut self.next[member as usize];
@@ -74,8 +71,7 @@ impl Turns {
         sequence
     }
 
-    /// Where collectives are matched in the order of the program though nobody waits for a turn: has room
-    /// for the one of that number.
+    /// Makes room for a collective that is numbered in program order although members wait for no launch order.
     #[inline]
     pub fn numbered(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -84,13 +80,14 @@ impl Turns {
         sequence
     }
 
-    /// Member `member` is ready for collective `sequence` with `node`. Returns whether it is its
-    /// turn; if not, the node waits here until [`Self::next_parked`] gives it back.
+    /// Marks `member` ready for collective `sequence` with `node`. Returns whether it may start; if not, the node is
+    /// parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, member: u32, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
+        // The first in program order cannot depend on a later one, so a single ready member suffices.
         let first = sequence == self.first && !self.gathers;
         if self.turn_of[sequence as usize] == NONE && (everyone || first) {
             self.give(sequence);
@@ -104,7 +101,7 @@ impl Turns {
         false
     }
 
-    /// Gives `sequence` its turn, and then those that became the first and that somebody waits for.
+    /// Launches `sequence`, and then those that became first in program order and have a ready member.
     fn give(&mut self, sequence: u32) {
         self.turn_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
@@ -119,11 +116,12 @@ impl Turns {
             self.first += 1;
         }
         if !self.parked.is_empty() {
+            // Lowest last, because `next_parked` pops from the end.
             self.due.extend((0..self.next.len() as u32).rev());
         }
     }
 
-    /// A parked node whose turn has come, with its member.
+    /// Returns a parked node whose place has come, with its member.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(u32, u32)> {
         if self.parked.is_empty() {
@@ -142,8 +140,7 @@ impl Turns {
         None
     }
 
-    /// The collective that `member`, which is ready for `sequence`, must take before it, if there
-    /// is one.
+    /// Returns the collective that `member`, which is ready for `sequence`, has to start before it, if there is one.
     pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
         let next = self.next[member as usize];
         let turn = self.turn_of[sequence as usize];

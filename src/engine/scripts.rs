@@ -1,9 +1,8 @@
-//! Members that play a collective from scripts of their own.
+//! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In order, a send is over when it has arrived, and one part after another goes on, each by an event of its
-//! own. Otherwise it is over when its last byte has left, a receive whose message is there is over at once,
-//! and messages that leave at one instant are gathered, so that nothing depends on which event of the
-//! instant came first.
+//! In insertion order, a send is over when it has arrived, and parts follow one another, each by an event of its own.
+//! In content order it is over when its last byte has left, a receive whose message is there is over at once, and
+//! messages of one instant are collected, so that the order of events within the instant does not matter.
 
 use super::Engine;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
@@ -15,7 +14,7 @@ use crate::report::Observer;
 use crate::units::{Amount, Time};
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// Gives the member of `cell` a cue, and does what it does then.
+    /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
     pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: Cue) {
         let mut acts = Vec::new();
         self.cue(id, cell, cue, &mut acts);
@@ -54,20 +53,21 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         }
     }
 
-    /// Gives the member of `cell` a cue; what it does joins `acts`.
+    /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
     fn cue(&mut self, id: u32, cell: u32, cue: Cue, acts: &mut Vec<Act>) {
         let run = &self.runs[id as usize];
         let extent = &self.plan.groups[run.group as usize].extent;
         let (player, root) = ((id, run.position(cell)), run.root);
-        // A message may come before its receiver begins, but all scripts are of one stage.
+        // A message may come before its receiver begins, but all scripts have one stage.
         let Some(stage) = self.courses.get(run.course).stages().first().copied() else {
             return;
         };
         self.manner.play(&stage, extent, player, root, cue, acts);
     }
 
-    /// A part of a script is over at `at`.
+    /// Schedules the end of a part of a script at `at`.
     fn take_later(&mut self, at: Time, id: u32, cell: u32, part: u32) {
+        // The op is only a handle for the event, and no message is counted.
         let op = self.ops.reserve(Op::Scripted {
             run: id,
             from: cell,
@@ -78,8 +78,8 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.agenda.push(at, Event::new(Class::Taken, 0, op));
     }
 
-    /// A message of a script leaves. Each member has a port in each phase, or one on each side: it leaves through that of the first
-    /// in which the ends differ, and enters through that of the last.
+    /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
+    /// through that of the first phase in which the ends differ, and enters through that of the last.
     fn send_part(&mut self, now: Time, op: Op, amount: Amount) {
         let Op::Scripted {
             run: id,
@@ -124,8 +124,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.send_off(now, key, message);
     }
 
-    /// A message of a script has arrived and reaches its receiver. In order, that part is over for its sender
-    /// before.
+    /// Delivers a message of a script. In insertion order its part is over for the sender first.
     pub(super) fn scripted(&mut self, now: Time, id: u32, ends: (u32, u32), what: (u32, u32)) {
         let ((from, to), (part, label)) = (ends, what);
         let position = self.runs[id as usize].position(from);
@@ -136,7 +135,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.play(now, id, to, Cue::Message { from, label });
     }
 
-    /// A part is over that waited, or took a message that was there before.
+    /// Ends a part that waited, or that received a message which was there before.
     pub(super) fn taken(&mut self, now: Time, op: u32) {
         if let Op::Scripted {
             run, from, part, ..

@@ -1,4 +1,4 @@
-//! Who waits for what, when nothing is pending and not all nodes are complete.
+//! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
 use super::error::{NodeRef, Stuck, Waiting};
 use super::plan::NONE;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod in_order;
 
-/// How many waiting nodes are named, of one rank and in all.
+/// Waiting nodes that are named, of one rank and in all.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
@@ -21,7 +21,7 @@ const NAMED: usize = 24;
 type Vertex = (u32, NodeIndex);
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// Describes the state in which the replay is stuck.
+    /// Describes the state in which the replay deadlocked.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
@@ -29,10 +29,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         for (i, running) in self.instances.iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
+                // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
+                // another.
                 if self.waiting[running.first_node + node.index()] != 0 {
                     continue;
                 }
                 let vertex = (i as u32, node);
+                // The cycle is searched from the first waiting node whether or not it is named.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
                     unnamed += 1;
@@ -69,7 +72,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.waiting[running.first_node + node.index()] == COMPLETE
     }
 
-    /// What a posted node waits for, in words, and one node it waits for.
+    /// Describes what a posted node waits for, with one node that it waits for.
     fn wait_of(&self, vertex: Vertex) -> (String, Option<Vertex>) {
         let (instance, node) = vertex;
         let kind = self.instances[instance as usize].graph.kind(node);
@@ -172,7 +175,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // Where members gather, there is no run before all of them are ready.
+            // Where members launch together, there is no run before all of them are ready.
             let there = match run {
                 Some(run) => run.nodes[member] != NONE,
                 None => own.is_some_and(|own| self.is_posted(own)),
@@ -197,7 +200,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (text, missing.first().copied())
     }
 
-    /// The node of an instance for a collective of a group.
+    /// Returns the node of an instance for a collective of a group.
     fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<Vertex> {
         let calls = self.instances[instance as usize].graph.calls();
         let of = |node| {
@@ -208,12 +211,13 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         Some((instance, call.node))
     }
 
-    /// A node and how far it is.
+    /// Formats a node with its state.
     fn state(&self, vertex: Vertex) -> String {
         let running = &self.instances[vertex.0 as usize];
         let left = match self.waiting[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
             0 => "is ready".to_owned(),
+            // The flag of a delay is no dependency.
             n => match n & !DELAYED {
                 1 => "waits for 1 dependency".to_owned(),
                 n => format!("waits for {n} dependencies"),
@@ -222,13 +226,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         format!("{} {left}", self.reference(vertex))
     }
 
-    /// Follows waits from `start` until they come back, and returns the nodes of the circle that
-    /// wait for, or are waited for by, something else than their rank's own dependencies.
+    /// Follows waits from `start` until they close a cycle, and returns the nodes of it that wait for, or are waited
+    /// for by, more than their rank's own dependencies.
     fn circle(&self, start: Vertex) -> Vec<NodeRef> {
         let mut blockers = Blockers::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
+        // Every node has at most one successor here, so the walk closes the first cycle it meets.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -242,7 +247,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             }
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
-        // Nodes that only wait within their own rank are left out, but for those that others wait for.
+        // Nodes that only wait within their own rank are left out, except those that others wait for.
         let circle = &path[from..];
         let named = circle.iter().enumerate().filter(|&(i, &vertex)| {
             let before = circle[(i + circle.len() - 1) % circle.len()];
@@ -251,14 +256,14 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         named.map(|(_, &vertex)| self.reference(vertex)).collect()
     }
 
-    /// Whether all that a node depends on is complete.
+    /// Returns whether all dependencies of a node are complete.
     fn is_posted(&self, (instance, node): Vertex) -> bool {
         let running = &self.instances[instance as usize];
         self.waiting[running.first_node + node.index()] == 0
     }
 }
 
-/// For each incomplete node of an instance, one incomplete node that it depends on.
+/// Per incomplete node of an instance: one incomplete dependency.
 #[derive(Default)]
 struct Blockers(BTreeMap<u32, Vec<u32>>);
 
@@ -268,6 +273,7 @@ impl Blockers {
         engine: &Engine<'_, O, N, M>,
         (i, node): Vertex,
     ) -> Option<Vertex> {
+        // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
             let graph = engine.instances[i as usize].graph;
             let mut blockers = vec![NONE; graph.len()];

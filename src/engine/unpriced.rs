@@ -1,7 +1,7 @@
 //! Kernels that the compute model cannot price: arithmetic in a format for which an NPU class has no peak.
 //!
-//! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and one that
-//! was recorded keeps its duration. What is left would take no time though it computes, so it is refused.
+//! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
+//! kernel keeps its duration. Any other would take no time although it computes, so it is refused.
 
 use super::error::Refusal;
 use super::matching;
@@ -11,7 +11,7 @@ use crate::trace::Dtype;
 use crate::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Such kernels by their format and the class that they run on.
+/// Unpriced kernels by NPU class and format.
 #[derive(Debug, Default)]
 pub(super) struct Unpriced(BTreeMap<(usize, Option<Dtype>), Kernels>);
 
@@ -19,13 +19,13 @@ pub(super) struct Unpriced(BTreeMap<(usize, Option<Dtype>), Kernels>);
 #[derive(Clone, Copy, Debug)]
 struct Kernels {
     count: u64,
-    /// The first of the lowest rank.
+    /// First kernel of the lowest rank.
     rank: Rank,
     node: NodeIndex,
 }
 
 impl Unpriced {
-    /// One more kernel of a graph, for whatever rank and class.
+    /// Adds a kernel of a graph, before rank and class are known.
     pub fn kernel(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = Kernels {
             count: 0,
@@ -35,7 +35,7 @@ impl Unpriced {
         self.0.entry((0, dtype)).or_insert(first).count += 1;
     }
 
-    /// The kernels of `graph` once more, on `rank`, which comes after those before it, and a class.
+    /// Adds the kernels of `graph` for `rank`, which comes after those added before, and a class.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.0 {
             let first = Kernels {
@@ -47,7 +47,7 @@ impl Unpriced {
         }
     }
 
-    /// Refuses them, if there are any.
+    /// Refuses the kernels, if there are any.
     pub fn refuse(&self, workload: &Workload, machine: &Machine) -> Result<(), Refusal> {
         let lowest = self
             .0

@@ -1,9 +1,9 @@
-//! Members that come to one stage of a collective different ways.
+//! Members that run one stage of a collective in different directions or trees.
 //!
-//! Where NPUs take the queues or the trees of a dimension in turn, members that carried out different numbers
-//! of collectives before go opposite ways round a ring, or sit in different trees. A message is then one that
-//! its receiver listens to only if it comes from a source of the receiver's own way, and counts among the
-//! messages from there. So messages and askings wait unsorted until the turn of their receiver is known.
+//! Where NPUs take the queues or the trees of a dimension in turn, members that carried out different numbers of
+//! collectives before go opposite ways round a ring, or sit in different trees. A message then has a receiver only if
+//! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
+//! requests are kept until the queue slot of their receiver is known.
 
 use super::Engine;
 use super::collective_run::OUTSIDE;
@@ -11,21 +11,21 @@ use crate::collective::Manner;
 use crate::network::Network;
 use crate::report::Observer;
 
-/// A message, or an asking for one, as its sender numbers it.
+/// A message or rendezvous request, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unsorted {
-    /// The sender's cell.
+    /// Cell of the sender.
     pub from: u32,
     pub stage: u16,
-    /// Of a message, the steps that its receiver has taken when it listens; of an asking, the step that is
-    /// asked for; both as the sender has them.
+    /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
+    /// the sender counts them.
     pub number: u32,
     pub asking: bool,
 }
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// The number of a message or asking as its receiver, in the cell `to`, has it; none if that never listens to
-    /// the sender, or is not enrolled, and then it is kept.
+    /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
+    /// receives from the sender, or is not enrolled, in which case it is kept.
     pub(super) fn sort(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut()?;
@@ -36,7 +36,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         self.as_received(id, to, message)
     }
 
-    /// The same where both ends are enrolled.
+    /// Converts the number where both ends are enrolled.
     fn as_received(&mut self, id: u32, to: u32, message: Unsorted) -> Option<u32> {
         let Unsorted {
             from,
@@ -48,6 +48,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         let progress = run.progress.as_ref()?;
         let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
         let manner = &*self.manner;
+        // Members in one direction and tree number their messages alike.
         if manner.way(turn(from)) == manner.way(turn(to)) {
             return Some(number);
         }
@@ -68,7 +69,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         found
     }
 
-    /// A member is enrolled with a chunk, and its turns are known: what came before is sorted.
+    /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
     pub(super) fn sort_early(&mut self, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let (position, length) = (run.position(cell), run.length);
@@ -88,6 +89,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             };
             let run = &mut self.runs[id as usize];
             let progress = run.progress.as_mut().expect("it has begun");
+            // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             match early.asking {
                 true => progress.keep(cell, stage, number + 1, true),
                 false if number == 0 => {

@@ -1,33 +1,33 @@
-//! What the arguments of a communication operator say.
+//! Parsing of the arguments of a communication operator.
 
 use super::Act;
 use crate::trace::{CollectiveKind, Dtype};
 use serde_json::Value;
 
-/// What a call's arguments say.
+/// Arguments of a communication call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Bytes that the rank puts in.
+    /// Bytes that the rank contributes.
     pub bytes_in: u64,
-    /// Bytes that the rank gets out.
+    /// Bytes that the rank obtains.
     pub bytes_out: u64,
-    /// The format of the elements.
+    /// Element type.
     pub dtype: Option<Dtype>,
-    /// The member of the group that is root, or the other end.
+    /// Group rank of the root, or of the other end of a message.
     pub peer: Option<u32>,
-    /// The tag of a message.
+    /// Tag of a message.
     pub tag: i32,
-    /// Whether the caller goes on at once; unknown in captures before PyTorch 2.9.
+    /// Whether the caller continues at once (`async_op`); unknown in captures before PyTorch 2.9.
     pub asynchronous: Option<bool>,
-    /// The group, by name.
+    /// Group name.
     pub group: Option<String>,
-    /// How many elements go to each member, if they differ.
+    /// Whether the numbers of elements differ between members.
     pub uneven: bool,
     /// Storages that hold the result.
     pub results: Vec<u64>,
 }
 
-/// The places of a `c10d` operator's arguments.
+/// Positions of a `c10d` operator's arguments.
 struct Layout {
     name: &'static str,
     act: Act,
@@ -35,7 +35,7 @@ struct Layout {
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-    /// Split sizes of output and input.
+    /// Positions of the split sizes of output and input.
     splits: Option<(usize, usize)>,
 }
 
@@ -63,7 +63,7 @@ use CollectiveKind::{
     AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
 };
 
-/// From the operators' schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
+/// From the operator schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
 static LAYOUTS: [Layout; 18] = [
     layout(
         "allreduce_",
@@ -193,7 +193,7 @@ static LAYOUTS: [Layout; 18] = [
     layout("recv_", Act::Receive, Some(0), None, Some(2), None),
 ];
 
-/// What the operator `name` does, without reading its arguments.
+/// Returns the operation of the operator `name`, without reading its arguments.
 pub(super) fn act_of(name: &str) -> Option<Act> {
     find(name).map(|layout| layout.act)
 }
@@ -203,7 +203,7 @@ fn find(name: &str) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
 
-/// What the operator `name` asks for with the arguments `inputs` and their `types`, both JSON.
+/// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
 pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked)> {
     let layout = find(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
@@ -215,6 +215,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add(value));
+    // The tensor of a barrier is a placeholder that nobody transfers.
     if layout.act == Collective(Barrier) {
         (out, input) = (Tensors::default(), Tensors::default());
     }
@@ -223,6 +224,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
+    // Both `send` and `recv_` have the tag behind the peer.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout
         .splits
@@ -246,14 +248,15 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(Act, Asked
     ))
 }
 
-/// The name of the group among the arguments of a functional operator: its last string.
+/// Returns the group name among the arguments of a functional operator: its last string.
 pub(super) fn functional_group(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;
+    // `<Object>` and the like stand for values that the observer cannot write.
     (!last.starts_with('<')).then(|| last.to_owned())
 }
 
-/// The first element type of `["GenericList[Tensor(float)]", …]`.
+/// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
     Dtype::from_name(rest.split_once(')')?.0)
@@ -265,7 +268,7 @@ fn differ(splits: &Value) -> bool {
         .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
 }
 
-/// Tensors in nested lists, summed.
+/// Totals of the tensors in nested lists.
 #[derive(Default)]
 struct Tensors {
     bytes: u64,
@@ -275,13 +278,14 @@ struct Tensors {
 }
 
 impl Tensors {
-    /// A tensor is `[id, storage, offset, elements, bytes of one, "device"]`.
+    /// Adds a tensor: `[id, storage, offset, elements, bytes of one, "device"]`.
     fn add(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {
             return;
         };
         let number = |i: usize| list.get(i).and_then(Value::as_u64);
         match (list.len(), list.get(5).and_then(Value::as_str)) {
+            // Six elements with a device at the end are a tensor; any other list is searched.
             (6, Some(_)) => {
                 let bytes = number(3)
                     .unwrap_or(0)
@@ -290,6 +294,7 @@ impl Tensors {
                 self.sizes_differ |= self.first.is_some_and(|first| first != bytes);
                 self.first.get_or_insert(bytes);
                 self.storages
+                    // Storage 0 stands for a tensor without memory.
                     .extend(number(1).filter(|&storage| storage != 0));
             }
             _ => list.iter().for_each(|inner| self.add(inner)),

@@ -1,8 +1,8 @@
-//! Calls that kernels of NCCL and its kin carried out.
+//! Calls carried out by kernels of NCCL and similar libraries.
 //!
-//! What a kernel does is said by the arguments that `record_param_comms` recorded around its launch,
-//! which newer profilers repeat on the kernel, or by the `c10d` operator; never by the kernel's name:
-//! every all-to-all is called SendRecv.
+//! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, which
+//! newer profilers repeat on the kernel, or from the `c10d` operator; never from the kernel's name: every all-to-all
+//! is called SendRecv.
 
 use super::super::kineto::Category;
 use super::super::rank::{Device, NONE, Rank};
@@ -10,7 +10,7 @@ use super::args::{self, asked};
 use super::{Act, Asked, Call, Calls};
 use crate::trace::{CollectiveKind, Dtype};
 
-/// Finds them, and joins what `calls` has.
+/// Finds the calls of kernels, and appends them to `calls`.
 pub(super) fn find(rank: &Rank, calls: &mut Calls) {
     let mut found: Vec<Call> = Vec::new();
     for (i, device) in rank.devices.iter().enumerate() {
@@ -27,6 +27,7 @@ pub(super) fn find(rank: &Rank, calls: &mut Calls) {
             let known = found
                 .iter_mut()
                 .rev()
+                // A collective of several kernels launches them in succession, so recent calls are enough.
                 .take(64)
                 .find(|call| call.item == item);
             match known {
@@ -58,7 +59,7 @@ pub(super) fn find(rank: &Rank, calls: &mut Calls) {
     calls.list.extend(found);
 }
 
-/// Whether a kernel moves data between ranks.
+/// Returns whether a kernel moves data between ranks.
 fn is_communication(rank: &Rank, device: &Device) -> bool {
     let event = &rank.kineto.events[device.event as usize];
     let named = |args: &Vec<(String, String)>| args.iter().any(|(key, _)| key == "Collective name");
@@ -68,11 +69,11 @@ fn is_communication(rank: &Rank, device: &Device) -> bool {
             .any(|prefix| rank.name(device.event).starts_with(prefix))
 }
 
-/// What stands around the launch of a kernel.
+/// Operators and records around the launch of a kernel.
 struct Records {
     /// Items of `record_param_comms`; several when one kernel carries out a batch of messages.
     records: Vec<u32>,
-    /// The `c10d` operator.
+    /// Item of the `c10d` operator.
     operator: u32,
 }
 
@@ -123,8 +124,9 @@ impl Records {
     }
 }
 
-/// The records that a batch holds before its one launch.
+/// Returns the records that a batch holds before its one launch.
 fn members(rank: &Rank, batch: u32, launch: u32) -> Vec<u32> {
+    // Items are ordered by thread and start, so the batch's items lie between it and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
@@ -134,7 +136,7 @@ fn members(rank: &Rank, batch: u32, launch: u32) -> Vec<u32> {
     inside.filter(is_record).collect()
 }
 
-/// What `record_param_comms` says: attributes of the host node, or arguments of Kineto's event.
+/// Parses a `record_param_comms`: attributes of the host node, or arguments of Kineto's event.
 fn recorded_call(rank: &Rank, index: u32) -> Option<(Act, Asked)> {
     let item = &rank.items[index as usize];
     let event = &rank.kineto.events[item.event as usize];
@@ -147,6 +149,7 @@ fn recorded_call(rank: &Rank, index: u32) -> Option<(Act, Asked)> {
         };
         let known = host.and_then(|args| of(&args.attrs, attribute));
         known
+            // An empty attribute counts as missing.
             .filter(|value| !value.is_empty())
             .or_else(|| of(rank.kineto.args.get(event.args as usize)?, argument))
     };
@@ -194,7 +197,7 @@ fn uneven(list: &str) -> bool {
     !inner.is_empty() && sizes.any(|size| Some(size) != first)
 }
 
-/// The operation that NCCL's process group calls `name`.
+/// Returns the operation that NCCL's process group calls `name`.
 fn act_named(name: &str) -> Option<Act> {
     use Act::Collective;
     use CollectiveKind as Kind;
@@ -219,7 +222,7 @@ fn act_named(name: &str) -> Option<Act> {
     })
 }
 
-/// Bytes of one element of PyTorch's scalar type `name`.
+/// Returns the bytes of one element of PyTorch's scalar type `name`.
 fn element_bytes(name: &str) -> Option<u64> {
     Some(match name {
         "Byte" | "Char" | "Bool" | "QInt8" | "QUInt8" => 1,

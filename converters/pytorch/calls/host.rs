@@ -1,14 +1,14 @@
-//! Calls that gloo and other host backends carried out.
+//! Calls carried out by gloo and other host backends.
 //!
-//! A `gloo:*` interval gets its number when the operator that asks for it runs, so it belongs to the
-//! last `c10d` operator with a lower number, on whatever thread it was carried out. Its name does not
-//! say the operation: gloo reduces and scatters by reducing everywhere.
+//! A `gloo:*` interval gets its record function id when the operator that requests it runs, so it belongs to the last
+//! `c10d` operator with a lower id, on whatever thread it was carried out. Its name does not give the operation: gloo
+//! implements reduce-scatter by an all-reduce.
 
 use super::super::rank::{Flight, NONE, Rank};
 use super::args::{self, asked};
 use super::{Call, Calls};
 
-/// Finds them.
+/// Finds the calls of host backends.
 pub(super) fn find(rank: &Rank) -> Calls {
     let mut calls = Calls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn find(rank: &Rank) -> Calls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // Nothing is carried out before it is asked for.
+        // Intervals never start before their operator.
         match asker.filter(|&(_, item)| rank.items[item as usize].start <= flight.start) {
             Some((asker, _)) => flights[asker].push(flight),
             None => calls.orphans += 1,
@@ -43,7 +43,7 @@ pub(super) fn find(rank: &Rank) -> Calls {
     calls
 }
 
-/// Whether anything ran on a device, so that the calls are kernels.
+/// Returns whether anything ran on a device, so that the calls are kernels.
 fn launches_kernels(rank: &Rank) -> bool {
     !rank.devices.is_empty()
 }
@@ -53,13 +53,16 @@ fn call(rank: &Rank, rf_id: u64, index: u32, flights: &[&Flight]) -> Option<Call
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
     let (act, mut asked) = asked(rank.item_name(item), &args.inputs, &args.input_types)?;
+    // Functional operators wrap the `c10d` operator and carry the group's name.
     asked.group = rank.ancestors(index).find_map(|i| group_around(rank, i));
+    // A coalesced operation has several intervals, and is done with the last.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
+    // Messages open their interval on the caller's thread, collectives on a worker's.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is handed to gloo while its operator runs; the interval opens afterwards, sometimes
-    // when the other end has it already. A collective starts when its worker takes it up and has
-    // copied its input; what the worker copies at the end is no transfer either.
+    // A message is passed to gloo while its operator runs; the interval opens afterwards, sometimes when the other
+    // end has it already. A collective starts when its worker takes it up and has copied its input; copies of the
+    // worker at the end are no transfer either.
     let (start, end) = match by_caller {
         true => (item.start, last.end),
         false => {
@@ -98,7 +101,7 @@ fn group_around(rank: &Rank, item: u32) -> Option<String> {
     args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// When a flight moved data: the longest stretch of it in which its worker ran no operator.
+/// Returns the time in which an interval moved data: the longest stretch of it in which its worker ran no operator.
 fn moving(rank: &Rank, flight: &Flight) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// A node; what one of the layouts lacks is optional.
+/// A node; keys that one of the layouts lacks are optional.
 #[derive(Deserialize)]
 pub(super) struct RawNode<'a> {
     #[serde(borrow)]
@@ -46,15 +46,15 @@ pub(super) struct RawNode<'a> {
     pub attrs: Attrs<'a>,
 }
 
-/// The inputs or the outputs of a node.
+/// Inputs or outputs of a node.
 pub(super) enum Side<'a> {
-    /// The values, with shapes and types beside them in the same object.
+    /// Values, with shapes and types beside them in the same object.
     Nested {
         values: Option<&'a RawValue>,
         shapes: Option<&'a RawValue>,
         types: Option<&'a RawValue>,
     },
-    /// The values alone: the first and the last, between which the others stand.
+    /// Values alone: the first and the last, between which the others stand.
     Flat(Option<(&'a RawValue, &'a RawValue)>),
 }
 
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for SideVisitor {
     }
 }
 
-/// What nested nodes say in a list of `{name, type, value}`.
+/// Attributes of nested nodes, a list of `{name, type, value}`.
 #[derive(Default)]
 pub(super) struct Attrs<'a> {
     pub rf_id: Option<&'a RawValue>,
@@ -115,7 +115,7 @@ pub(super) struct Attrs<'a> {
     pub tid: Option<&'a RawValue>,
     pub fw_tid: Option<&'a RawValue>,
     pub op_schema: Option<&'a RawValue>,
-    /// All but those that every node has.
+    /// All but the attributes that every node has.
     pub others: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 

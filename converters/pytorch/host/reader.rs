@@ -1,4 +1,4 @@
-//! From the nodes of a file to a host trace.
+//! Conversion of the nodes of a file to a host trace.
 
 use super::raw::{RawNode, Side};
 use super::{CommArgs, HostNode, HostTrace, NONE};
@@ -11,24 +11,24 @@ use crate::trace::{TraceError, shown};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The trace while it is read.
+/// The host trace while it is read.
 #[derive(Default)]
 pub(super) struct Reader {
     pub trace: HostTrace,
-    /// Shapes and types as JSON, and the number of each as Python shows it.
+    /// Shapes and types as JSON, and the index of each as Python shows it.
     json: Names,
     python: Vec<u32>,
-    /// The types as JSON, and what each means.
+    /// Types as JSON, and the parsed form of each.
     types: Names,
     meaning: Vec<Type>,
-    /// The tensors of the node at hand.
+    /// Tensors of the current node.
     tensors: Vec<Tensor>,
 }
 
 const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// The values, shapes and types of one side, each a JSON list.
+/// Values, shapes and types of the inputs or of the outputs, each a JSON list.
 struct Lists<'a> {
     values: Cow<'a, str>,
     shapes: &'a str,
@@ -67,7 +67,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// What one side of a node comes to.
+/// Digest of the inputs or of the outputs of a node.
 struct Summary {
     shapes: u32,
     types: u32,
@@ -81,7 +81,7 @@ impl Reader {
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
     }
 
-    /// The number of a JSON text as Python shows it.
+    /// Returns the index of a JSON text as Python shows it.
     fn python(&mut self, json: &str, at: &At<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
             return Err(at.refused("", "more shapes than fit".to_owned(), HUGE));
@@ -94,7 +94,7 @@ impl Reader {
         Ok(number)
     }
 
-    /// The index of what a list of types means.
+    /// Returns the index of the parsed form of a list of types.
     fn meaning(&mut self, json: &str, at: &At<'_>) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern(json) else {
             return Err(at.refused("", "more types than fit".to_owned(), HUGE));
@@ -104,7 +104,7 @@ impl Reader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| Type::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", shown(json));
-                // The next text must not find a number without a meaning.
+                // The text has its index already, so the list of parsed forms has to grow with it.
                 self.meaning.push(Type::Other);
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
@@ -124,10 +124,12 @@ impl Reader {
             return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));
         };
         let first = first - self.tensors.len() as u32;
+        // Storage 0 stands for a tensor without memory.
         let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
+            // A tensor that occurs twice is read or written once.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -144,7 +146,7 @@ impl Reader {
         })
     }
 
-    /// Takes the groups from the node that lists them.
+    /// Reads the groups from the node that lists them.
     fn take_groups(&mut self, values: &str, at: &At<'_>) -> Result<(), TraceError> {
         let hint = "delete the node and pass the groups by other means";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
@@ -158,6 +160,7 @@ impl Reader {
                     let found = format!("process groups that cannot be read: {wrong}");
                     return Err(at.refused(values, found, hint));
                 }
+                // The report shows the end of the text, where it was truncated.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(Repair {
                     offset: at.of(values),
@@ -214,6 +217,7 @@ impl Format for Reader {
         };
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
+        // Nested layouts have these keys in `attrs`, the flat one beside the others.
         let node = HostNode {
             id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event; which keys it has depends on its phase.
+/// An event; the keys that are present depend on its phase.
 #[derive(Deserialize)]
 pub(super) struct RawEvent<'a> {
     #[serde(borrow, default)]
@@ -30,7 +30,7 @@ pub(super) struct RawEvent<'a> {
     pub args: Args<'a>,
 }
 
-/// The arguments that matter.
+/// Arguments that the conversion uses.
 #[derive(Default)]
 pub(super) struct Args<'a> {
     pub rf_id: Option<&'a RawValue>,
@@ -39,9 +39,9 @@ pub(super) struct Args<'a> {
     pub stream: Option<&'a RawValue>,
     pub device: Option<&'a RawValue>,
     pub bytes: Option<&'a RawValue>,
-    /// What a metadata event names its track.
+    /// Name that a metadata event gives its track.
     pub name: Option<&'a RawValue>,
-    /// Whether they say something about a collective.
+    /// Whether the arguments describe a collective.
     pub collective: bool,
 }
 
@@ -92,7 +92,7 @@ impl<'de> Visitor<'de> for ArgsVisitor {
 pub(super) struct AllArgs(pub Vec<(String, String)>);
 
 impl AllArgs {
-    /// Reads the event at the start of `text` once more.
+    /// Reads the event at the start of `text` a second time.
     pub fn of(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Event {
@@ -100,7 +100,7 @@ impl AllArgs {
             args: AllArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
-        // It was read before.
+        // The same text was parsed before, so this cannot fail.
         Event::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
     }
 }

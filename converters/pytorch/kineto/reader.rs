@@ -1,4 +1,4 @@
-//! From the events of a file to a device trace.
+//! Conversion of the events of a file to a device trace.
 
 use super::raw::{AllArgs, RawEvent};
 use super::tracks::Tracks;
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
-/// The trace while it is read. Times are relative to the base until the end.
+/// The device trace while it is read. Times are relative to the base until the end.
 #[derive(Default)]
 pub(super) struct Reader {
     pub trace: KinetoTrace,
     tracks: Tracks,
     left_out: BTreeMap<String, u64>,
-    /// When times count from, in nanoseconds since 1970. May stand behind the events.
+    /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
 }
 
@@ -26,7 +26,7 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream, which some versions write as a pointer or as −1 in 64 bits without a sign.
+/// A stream id, which some versions write as a pointer or as −1 in unsigned 64 bits.
 struct Stream(i64);
 
 impl TryFrom<i128> for Stream {
@@ -38,7 +38,7 @@ impl TryFrom<i128> for Stream {
     }
 }
 
-/// What a job says about itself; versions differ in what is there.
+/// `distributedInfo` of a job; its keys differ between versions.
 #[derive(Deserialize)]
 struct Distributed<'a> {
     backend: Option<String>,
@@ -56,12 +56,13 @@ struct Device {
 }
 
 impl Reader {
-    /// The trace, once all of it was read.
+    /// Returns the trace, once all of it was read.
     pub fn finish(mut self) -> Result<KinetoTrace, TraceError> {
         let mut trace = self.trace;
         let base = self.base_ns;
         let times = trace.events.iter_mut().map(|event| &mut event.start_ns);
         for time in times.chain(trace.flows.iter_mut().map(|flow| &mut flow.at_ns)) {
+            // The base may come last in the file, so it is added when everything is read.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
                 TraceError::refused_at(Place::default(), found, DAMAGED)
@@ -116,6 +117,7 @@ impl Reader {
         };
         let raw_args = &raw.args;
         let mut args = NONE;
+        // All arguments are kept only where they are used: they would outweigh everything else.
         if raw_args.collective || category == Category::Sync || communicates(&raw.name) {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllArgs::of(at.text).0);
@@ -168,7 +170,7 @@ impl Reader {
     }
 }
 
-/// The nanoseconds in a time, which must be there.
+/// Parses the nanoseconds of a required time.
 fn time(value: Option<&RawValue>, what: &str, at: &At<'_>) -> Result<i64, TraceError> {
     let Some(value) = value else {
         let found = format!("an event without `{what}`, expected its microseconds");

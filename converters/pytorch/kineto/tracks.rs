@@ -1,4 +1,4 @@
-//! What events run on.
+//! Tracks of events.
 
 use crate::converters::pytorch::number;
 use crate::graph::Names;
@@ -8,11 +8,11 @@ use std::borrow::Cow;
 /// A thread of the host, or a stream of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Track {
-    /// The process, or the device of a stream; sometimes a word.
+    /// Process id, or the device of a stream; sometimes a word.
     pub pid: String,
-    /// The thread or stream; sometimes a word.
+    /// Thread or stream id; sometimes a word.
     pub tid: String,
-    /// What the file calls it, such as `thread 7 (python)` or `stream 7`; the first name it is given.
+    /// Name in the file, such as `thread 7 (python)` or `stream 7`; the first of several.
     pub name: String,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Tracks {
     last: u32,
 }
 
-/// The text of a part of a key, which is a number or a string.
+/// Returns the text of a part of a key, which is a number or a string.
 fn text(part: Option<&RawValue>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
 }
@@ -38,10 +38,10 @@ impl Tracks {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// The index of a track; `None` if there are more than fit.
+    /// Returns the index of a track; `None` if there are more than fit.
     pub fn number(&mut self, pid: Option<&RawValue>, tid: Option<&RawValue>) -> Option<u32> {
         let (pid, tid) = (text(pid), text(tid));
-        // Events of one track follow one another.
+        // Events of one track mostly follow one another.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
             && last.tid == tid
@@ -75,7 +75,7 @@ impl Tracks {
         Some(())
     }
 
-    /// The tracks with their names.
+    /// Returns the tracks with their names.
     pub fn finish(mut self) -> Vec<Track> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table has no look-up without an entry: a name of no track is entered behind them.

@@ -1,22 +1,22 @@
-//! The groups of worker threads.
+//! Inference of groups from worker threads.
 //!
-//! Gloo gives every group two threads when the group is made, so that their numbers ascend in pairs in
-//! the order in which groups are declared. A capture shows only threads that worked: where groups were
-//! not used, several assignments keep the order. All ranks run one program, so it is the same one for
-//! all, and of those that are possible it is the one under which the calls of a group are of one kind
-//! and size and end together.
+//! Gloo creates two threads for every group when the group is created, so that their numbers ascend in pairs in the
+//! order in which groups are declared. A capture shows only threads that worked: where groups were not used, several
+//! assignments keep the order. All ranks run one program, so the assignment is the same for all, and of the possible
+//! ones it is the one under which the calls of a group agree in kind and size and end together.
 
 use super::super::calls::{Act, Calls};
 use super::super::rank::{NONE, Rank};
 use super::Group;
 use std::collections::BTreeMap;
 
-/// The worker threads of a rank.
+/// Worker threads of a rank, as pools.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    /// Those of a group together, by number: as pairs of neighbours, and cut at the largest gaps.
+    /// Candidate partitions of the threads into pools, by number: as pairs of neighbours, and split at the largest
+    /// gaps.
     ways: Vec<Vec<Vec<u32>>>,
-    /// Those whose calls name their group.
+    /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
 }
 
@@ -38,13 +38,14 @@ impl Pools {
         threads.sort_unstable();
         threads.dedup();
         let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
+        // More pools than groups contradict the partition.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
         Self { ways, named }
     }
 }
 
-/// Threads whose numbers follow one another, two by two.
+/// Pairs threads whose numbers are consecutive.
 fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     let mut pools: Vec<Vec<u32>> = Vec::new();
     let mut before = None;
@@ -58,14 +59,15 @@ fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     pools
 }
 
-/// Splits threads into as many runs as there are groups, at the largest gaps between their numbers;
-/// none if a run would have more than the two threads of a group.
+/// Splits threads into as many runs as there are groups, at the largest gaps between their numbers; none if a run
+/// would have more than the two threads of a group.
 fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
+        // All threads of all groups are there: they are paired in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
@@ -82,19 +84,18 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
 }
 
-/// One way to give pools to groups: which way to cut, and the places of the groups used among a
-/// rank's own, as bits.
+/// An assignment of pools to groups: index of the partition, and the groups used among a rank's own, as bits.
 type Choice = (usize, u32);
 
-/// The group of each worker thread, for each rank.
+/// Group of each worker thread, per rank.
 type Given = Vec<BTreeMap<u32, u32>>;
 
-/// More groups than this are not tried.
+/// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
-/// Ends that differ by less, ns, say nothing about which of two assignments is right.
+/// Difference of scores, ns, below which two assignments cannot be told apart.
 const CLEAR: i64 = 1_000;
 
-/// The group of each worker thread, for each rank; nothing for a rank where it cannot be told.
+/// Returns the group of each worker thread, per rank; empty for a rank where it cannot be inferred.
 pub(super) fn assign(
     ranks: &[Rank],
     calls: &[Calls],
@@ -105,6 +106,7 @@ pub(super) fn assign(
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<((u64, i64), Choice, Given)> = Vec::new();
     for way in 0..2 {
+        // All sets of used groups; `MOST` keeps their number below 4,096.
         for places in 1..1_u32 << most {
             let given: Option<Given> = own
                 .iter()
@@ -131,10 +133,10 @@ pub(super) fn assign(
     }
 }
 
-/// What `choice` gives the threads of a rank; nothing if it does not fit.
+/// Returns the groups that `choice` gives the threads of a rank; `None` if it does not fit.
 fn given(own: &[u32], pools: &Pools, (way, places): Choice) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits everything, and so does one that is cut in one way only.
+    // A rank without workers fits every assignment, and so does one that has one partition only.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };
@@ -153,8 +155,8 @@ fn given(own: &[u32], pools: &Pools, (way, places): Choice) -> Option<BTreeMap<u
     Some(given)
 }
 
-/// How many groups' calls do not fit together, and by how much the ends of those that do differ on
-/// average, ns. Clocks of different hosts differ by a constant, which does not count.
+/// Returns the number of groups whose calls do not match, and the mean deviation of the ends of those that do, ns.
+/// Clocks of different hosts differ by a constant, which is removed.
 fn score(
     ranks: &[Rank],
     calls: &[Calls],

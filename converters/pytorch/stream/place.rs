@@ -1,50 +1,50 @@
-//! Where something stands in a text, and what is wrong with it.
+//! Position of an element in a text, and errors at it.
 
 use crate::converters::pytorch::number;
 use crate::trace::{Place, TraceError, shown};
 use serde_json::value::RawValue;
 
-/// What to try with a text that ends too early.
+/// Hint for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
                          process ends, and copy the whole file";
-/// What to try with a text that breaks the rules of JSON.
+/// Hint for a text that breaks the rules of JSON.
 pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: capture again, or repair it by hand at \
                        this byte of the decompressed text";
 
-/// An element as it stands in the text.
+/// An element with its position in the text.
 #[derive(Clone, Copy)]
 pub(in crate::converters::pytorch) struct At<'a> {
-    /// The text from the element's first byte on.
+    /// Text from the element's first byte on.
     pub text: &'a [u8],
-    /// Bytes from the start of the whole text.
+    /// Offset in bytes from the start of the whole text.
     pub offset: u64,
 }
 
 impl<'a> At<'a> {
-    /// The text from the beginning of one value in the element to the end of another.
+    /// Returns the text from the beginning of one value in the element to the end of another.
     pub fn between(&self, first: &RawValue, last: &RawValue) -> &'a str {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
-        // Both ends are those of values that were found to be text.
+        // Both ends are those of values that were parsed from this text.
         std::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// Where `part` of the element stands, in bytes from the start of the whole text.
+    /// Returns the offset of `part` of the element, in bytes from the start of the whole text.
     pub fn of(&self, part: &str) -> u64 {
         let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         let inside = if apart < self.text.len() { apart } else { 0 };
         self.offset.wrapping_add(inside as u64)
     }
 
-    /// An error about `part` of the element.
+    /// Returns an error about `part` of the element.
     #[cold]
     pub fn refused(&self, part: &str, found: String, hint: &str) -> TraceError {
         refused(self.of(part), found, hint)
     }
 }
 
-/// The whole number in `value`, if there is one, which must fit its type.
+/// Parses the whole number in `value`, if there is one, which has to fit its type.
 pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
     value: Option<&RawValue>,
     what: &str,
@@ -62,7 +62,7 @@ pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
     })
 }
 
-/// An error at a byte of the text.
+/// Returns an error at a byte of the text.
 #[cold]
 pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     let place = Place {
@@ -72,7 +72,7 @@ pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// What is wrong with the value at the start of `text`, which stands at `offset`.
+/// Returns the error of the value at the start of `text`, whose offset is `offset`.
 #[cold]
 pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');
@@ -91,7 +91,7 @@ pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> Tr
     refused(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
-/// The line that `text` begins with, as messages show it.
+/// Returns the line that `text` begins with, as messages show it.
 pub(super) fn excerpt(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();

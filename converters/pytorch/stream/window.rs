@@ -1,4 +1,4 @@
-//! The window that slides over a text.
+//! Window that slides over a text.
 
 use super::place::{DAMAGED, TRUNCATED, excerpt, refused};
 use crate::trace::TraceError;
@@ -6,29 +6,29 @@ use crate::trace::file::Stream;
 use std::io::Read;
 use std::path::Path;
 
-/// How much text is held at once.
+/// Bytes of text held at once.
 const WINDOW: usize = 1 << 20;
-/// The longest element of the array. The observer cuts lists after 4,096 values, which keeps elements
+/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps elements
 /// below 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
-/// The longest value beside the array.
+/// Maximum length of a value beside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;
 
-/// A window over the text, and the next byte to look at.
+/// A window over the text, and the next byte to read.
 pub(super) struct Window<'s> {
     source: Stream<'s>,
     path: &'s Path,
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// Where in the text the window begins.
+    /// Offset of the window in the text.
     base: u64,
     /// Whether the text ends with the window.
     ended: bool,
 }
 
 impl<'s> Window<'s> {
-    /// A window over the start of what `source` gives; `path` is for messages.
+    /// Opens a window over the start of `source`; `path` is for messages.
     pub fn new(source: Stream<'s>, path: &'s Path) -> Result<Self, TraceError> {
         let mut this = Self {
             source,
@@ -40,35 +40,35 @@ impl<'s> Window<'s> {
             ended: false,
         };
         this.more(MAX_VALUE)?;
-        // A byte order mark.
+        // A byte order mark is skipped.
         if this.rest().starts_with(b"\xef\xbb\xbf") {
             this.at += 3;
         }
         Ok(this)
     }
 
-    /// The text from the next byte to the window's end.
+    /// Returns the text from the next byte to the window's end.
     pub fn rest(&self) -> &[u8] {
         &self.window[self.at..self.end]
     }
 
-    /// Where the next byte stands in the whole text.
+    /// Returns the offset of the next byte in the whole text.
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// Whether the text ends with the window.
+    /// Returns whether the text ends with the window.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Leaves so many bytes behind.
+    /// Skips so many bytes.
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was
-    /// its first one already; a value of `longest` bytes is refused.
+    /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was its first one
+    /// already; a value of more than `longest` bytes is refused.
     pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -91,7 +91,7 @@ impl<'s> Window<'s> {
         Ok(())
     }
 
-    /// The next byte that is not blank, which stays the next one.
+    /// Returns the next byte that is not blank, without consuming it.
     pub fn peek(&mut self) -> Result<Option<u8>, TraceError> {
         loop {
             let blank = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
@@ -109,7 +109,7 @@ impl<'s> Window<'s> {
         }
     }
 
-    /// Takes the next byte that is not blank if it is one of `expected`.
+    /// Consumes the next byte that is not blank if it is one of `expected`.
     pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
         match self.peek()? {
             Some(byte) if expected.contains(&byte) => {

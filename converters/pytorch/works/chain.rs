@@ -1,13 +1,13 @@
-//! The pieces of each host thread in turn.
+//! Sequence of activities of each host thread.
 
 use super::super::calls::Calls;
 use super::super::rank::{NONE, Rank, Segment};
 use super::waits::Wait;
 use super::{Doing, Found, Lane, Work, Works, is_work, workers};
 
-/// Until when the piece of an item may lie.
+/// Latest ends of the activities of items.
 pub(super) struct Bounds {
-    /// By when it ended, for items that launch something: what they do afterwards follows.
+    /// Latest end, for items that launch something: time after the launch belongs to what follows.
     pub latest: Vec<i64>,
 }
 
@@ -34,10 +34,10 @@ impl Bounds {
     }
 }
 
-/// The pieces of each thread by start; they do not overlap.
+/// Activities of each thread by start; they do not overlap.
 pub(super) struct Chains(Vec<Vec<u32>>);
 
-/// Finds where each item's piece lies, and lines the pieces up.
+/// Places the activity of each item, and orders the activities of each thread.
 pub(super) fn build(
     rank: &Rank,
     calls: &Calls,
@@ -46,13 +46,13 @@ pub(super) fn build(
     waits: &[Wait],
     works: &mut Works,
 ) -> Chains {
-    // From when the piece of an item that waits inside may lie.
+    // Earliest start of the activity of an item that waits inside.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // The largest part of each item's own time that is not waiting.
+    // Largest part of each item's own time that is not waiting.
     let mut place: Vec<(i64, i64)> = rank
         .items
         .iter()
@@ -105,8 +105,8 @@ pub(super) fn build(
             *place = (mark, mark);
         }
     }
-    // When each thread had its last call behind it: a message when the caller has waited for it, any
-    // other when its worker is done.
+    // Time at which each thread had its last call behind it: a message when the caller has waited for it, any other
+    // when its worker is done.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -119,6 +119,7 @@ pub(super) fn build(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order: Vec<u32> = own.items.clone().collect();
+        // Activities of equal times keep the order of their items, parents first.
         order.sort_by_key(|&i| (place[i as usize], i));
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
@@ -140,6 +141,7 @@ pub(super) fn build(
             .map(|item| item.end);
         let end = end.chain(awaited[thread]).max();
         if let (Some(last), Some(end)) = (last, end)
+            // Without an end mark a replay would finish before the thread did.
             && end > last
         {
             chain.push(works.push(Work {
@@ -158,7 +160,7 @@ pub(super) fn build(
     Chains(chains)
 }
 
-/// Intervals by start, those that overlap made one.
+/// Merges overlapping intervals, by start.
 fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list.sort_unstable();
     list.dedup_by(|later, before| {
@@ -172,21 +174,21 @@ fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 }
 
 impl Chains {
-    /// The last piece of `thread` that had ended at `time`.
+    /// Returns the last activity of `thread` that had ended at `time`.
     pub(super) fn before(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
-    /// The first piece of `thread` that started at `time` or later.
+    /// Returns the first activity of `thread` that started at `time` or later.
     pub(super) fn after(&self, thread: u32, time: i64, list: &[Work]) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
     }
 
-    /// The first piece of `thread` that started at `from` or later and ended by `to`.
+    /// Returns the first activity of `thread` that started at `from` or later and ended by `to`.
     pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Works) -> u32 {
         let first = self.after(thread, from, &works.list);
         match works.list.get(first as usize) {
@@ -195,8 +197,8 @@ impl Chains {
         }
     }
 
-    /// Threads that went on when another thread had ended its work, as `backward()` does when the
-    /// device's thread has ended, and threads that start.
+    /// Connects threads that continued when another thread had ended its work, as `backward()` does when the device's
+    /// thread has ended, and threads that start.
     pub(super) fn hand_over(
         &self,
         rank: &Rank,
@@ -204,7 +206,7 @@ impl Chains {
         works: &mut Works,
         found: &mut Found,
     ) {
-        /// Shorter gaps are Python's own, ns.
+        /// Length of a gap, ns, below which it is Python's own.
         const NOTICEABLE: i64 = 100_000;
         let workers = workers(rank, calls);
         let free: Vec<u32> = (0..rank.threads.len() as u32)
@@ -228,7 +230,7 @@ impl Chains {
                 if begin.saturating_sub(since) < NOTICEABLE {
                     continue;
                 }
-                // The last of another thread's ends; this one's own all lie before the gap.
+                // The last end of an activity on another thread; those of this one all lie before the gap.
                 let until = ends.partition_point(|&(end, ..)| end <= begin);
                 let others = ends[..until].iter().rev();
                 let mut others = others.take_while(|&&(end, ..)| end > since);
@@ -237,7 +239,7 @@ impl Chains {
                     continue;
                 };
                 let woke = works.list[waker as usize].end;
-                // Closer to the end of the gap than to its start: then it was what ended it.
+                // Closer to the end of the gap than to its start: then it ended the gap.
                 if woke > since && (since == i64::MIN || begin - woke < woke - since) {
                     works.cause(waker, work);
                     found.handoffs += 1;

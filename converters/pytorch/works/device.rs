@@ -1,4 +1,4 @@
-//! Kernels and copies: what launched them, what their stream waited for, and who waited for them.
+//! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
 
 use super::super::calls::Calls;
 use super::super::kineto::{Category, KinetoEvent};
@@ -19,8 +19,8 @@ const BLOCKING: [&str; 8] = [
     "cuCtxSynchronize",
 ];
 
-/// Finds where the host waited for the device: inside synchronising calls, and for copies that had
-/// ended when the call that asked for them returned.
+/// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
+/// that requested them returned.
 pub(super) fn host_syncs(
     rank: &Rank,
     bounds: &mut Bounds,
@@ -41,7 +41,7 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The last to end of what had been launched, on the stream if the capture says which.
+        // The last to end of what had been launched, on the stream if the capture names it.
         let last = match stream {
             Some(stream) => launches.last_before(stream, item.start),
             None => launches.last_to_end(rank, item.start, item.end),
@@ -76,8 +76,8 @@ pub(super) fn host_syncs(
     }
 }
 
-/// Gives every device event and every call on a device its piece and its causes; returns the piece of
-/// each device event.
+/// Places the activity of every device event and of every call on a device, with dependencies; returns the activity
+/// of each device event.
 pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut Found) -> Vec<u32> {
     let mut made: Vec<(u32, u32)> = Vec::new();
     for (index, call) in calls.list.iter().enumerate() {
@@ -87,7 +87,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // What the stream did last: several pieces if one kernel carried out a batch of messages.
+    // Last activities of the stream: several if one kernel carried out a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -96,8 +96,8 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // What is under way on the stream: kernels overlap where one may start before the other ends,
-        // and further kernels of a call belong to it.
+        // Activities in flight on the stream: kernels overlap where one may start before the other ends, and further
+        // kernels of a call belong to it.
         let ends = previous.1.iter().map(|&work| works.list[work as usize].end);
         let busy = ends.max().filter(|&end| end > device.start);
         if let (Some(_), Some(&work)) = (busy, previous.1.last())
@@ -109,6 +109,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         }
         let begin = busy.unwrap_or(device.start);
         let launch = works.of_item[device.launch as usize];
+        // The order of submission is that of the launches, not of the kernels.
         let asked = works.list[launch as usize].begin;
         let mut pieces = Vec::new();
         let mut piece = |works: &mut Works, doing, end, lane| {
@@ -129,8 +130,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
         let stream = Lane::Stream(device.stream);
         match &own[..] {
             [] => placed[index] = piece(works, Doing::Device(index as u32), device.end, stream),
-            // The messages of a batch are under way together: on one lane they would wait for one
-            // another.
+            // The messages of a batch are in flight together: on one lane they would wait for one another.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -151,7 +151,7 @@ pub(super) fn place(rank: &Rank, calls: &Calls, works: &mut Works, found: &mut F
     placed
 }
 
-/// What `cudaStreamWaitEvent` ordered, where the profiler was asked to record it.
+/// Adds the dependencies of `cudaStreamWaitEvent`, where the profiler was asked to record it.
 fn stream_waits(rank: &Rank, placed: &[u32], works: &mut Works, found: &mut Found) {
     let launches = Launches::new(rank);
     let runtime = by_correlation(rank);
@@ -185,8 +185,8 @@ fn stream_waits(rank: &Rank, placed: &[u32], works: &mut Works, found: &mut Foun
     }
 }
 
-/// A collective's stream waits for what the caller's stream had been given before, and the first
-/// kernel that uses the result waits for the collective.
+/// Adds dependencies of collectives: their stream waits for what the caller's stream had been given before, and the
+/// first kernel that uses the result waits for the collective.
 fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, found: &mut Found) {
     if calls.list.iter().all(|call| !call.on_device()) {
         return;
@@ -200,6 +200,7 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
         streams
     };
     for (i, device) in rank.devices.iter().enumerate() {
+        // Streams of communication run nothing that computes, so their launches are left out.
         if streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
@@ -214,6 +215,8 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
         let own = works.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
+        // c10d has its stream wait for the caller's current stream; the last launch of the caller's thread stands for
+        // that.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -227,6 +230,7 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
             let &(launch, device) = by_launch.get(from)?;
             let inside = &rank.items[launch as usize];
             let launched = inside.thread == rank.items[item as usize].thread && inside.start < end;
+            // A kernel that started before the collective ended did not wait for it.
             (launched && rank.devices[device as usize].start >= call.end).then_some(device)
         });
         match user {
@@ -239,7 +243,7 @@ fn collectives(rank: &Rank, calls: &Calls, placed: &[u32], works: &mut Works, fo
     }
 }
 
-/// Device events by stream and launch.
+/// Index of device events by stream and launch.
 struct Launches {
     /// Stream, start of the launch, device event.
     list: Vec<(i64, i64, u32)>,
@@ -278,7 +282,7 @@ impl Launches {
         (found == stream).then_some(device)
     }
 
-    /// Of what had been launched on any stream at `launched`, the last to end by `until`.
+    /// Returns, of what had been launched on any stream at `launched`, the last to end by `until`.
     fn last_to_end(&self, rank: &Rank, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams
@@ -315,7 +319,7 @@ fn syncs_by_correlation(rank: &Rank) -> Vec<(u64, u32)> {
     list
 }
 
-/// The stream that a synchronisation event is about; `None` if it is about all.
+/// Returns the stream of a synchronisation event; `None` if it concerns all.
 fn sync_stream(rank: &Rank, event: u32) -> Option<i64> {
     let event = &rank.kineto.events[event as usize];
     let name = rank.kineto.texts.get(event.name);

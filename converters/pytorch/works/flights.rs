@@ -1,4 +1,4 @@
-//! The host's communication in flight.
+//! Communication of the host in flight.
 
 use super::super::calls::{Act, Calls};
 use super::super::rank::{NONE, Rank};
@@ -8,18 +8,17 @@ use super::{Doing, Lane, Work, Works};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes by when they are free.
+/// Lanes by the time at which they become free.
 type Free = BinaryHeap<Reverse<(i64, u32)>>;
 
-/// Gives every call that the host carried out its piece and its causes.
+/// Places the activity of every call that the host carried out, with dependencies.
 pub(super) fn place(rank: &Rank, calls: &Calls, chains: &Chains, works: &mut Works) {
     let mut order: Vec<u32> = (0..calls.list.len() as u32)
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls of a worker queue for it, and messages to one peer for their connection. Nothing else
-    // does, whatever the times of the capture: a lane for each, and more where calls were under way
-    // at once.
+    // Calls of a worker queue for it, and messages to one peer for their connection. Nothing else queues, whatever
+    // the times of the capture: a lane for each, and more where calls were in flight at once.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), Free> = BTreeMap::new();
     let mut count = 0;
     for index in order {
@@ -70,11 +69,11 @@ pub(super) fn place(rank: &Rank, calls: &Calls, chains: &Chains, works: &mut Wor
             {
                 works.cause(works.of_call[before as usize], work);
             }
-            // What the worker does next follows, unless that is for its next call.
+            // The worker's next activity follows, unless that belongs to its next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
             let next = chains.between(worker, call.end, next.map_or(i64::MAX, |n| n.start), works);
             works.cause(work, next);
-            // What it did before, it did for this call if that had been launched.
+            // Its previous activity was for this call if that had been launched.
             let preparing = chains.between(worker, call.launched, call.start, works);
             works.cause(launch, preparing);
         }

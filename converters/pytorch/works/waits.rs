@@ -1,11 +1,11 @@
-//! Where a thread waited for communication, and until when.
+//! Waits of threads for communication.
 
 use super::super::calls::{Act, Call, Calls};
 use super::super::rank::{NONE, Rank, Role, Segment};
 use super::Found;
 use std::collections::BTreeMap;
 
-/// What was waited for.
+/// Communication or device event that was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// A call.
@@ -17,27 +17,27 @@ pub(super) enum Source {
 /// A stretch of a thread's time that is no work, because something else had to end first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// The thread that waited.
+    /// Waiting thread.
     pub thread: u32,
-    /// From when at the earliest.
+    /// Earliest start.
     pub from: i64,
-    /// Until when.
+    /// End.
     pub to: i64,
-    /// For what.
+    /// Activity waited for.
     pub source: Source,
-    /// The item that waited inside and goes on afterwards; [`NONE`] if the piece after the wait does.
+    /// Item that waited inside and continues afterwards; [`NONE`] if the activity after the wait does.
     pub into: u32,
 }
 
-/// Idle time below this is not taken for a wait when nothing but times speaks for one, ns. Python
-/// leaves gaps of some tens of microseconds between operators.
+/// Idle time, ns, below which nothing is taken for a wait if only times indicate one. Python leaves gaps of some tens
+/// of microseconds between operators.
 const NOTICEABLE: i64 = 100_000;
-/// The same where the thread had asked right before, and went on soon after the call was done.
+/// The same where the thread had launched the call right before, and continued soon after it was done.
 const PROMPT: i64 = 40_000;
-/// Operators that ask for communication lie in so many others at most.
+/// Maximum number of operators around one that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets when each call's result could be used: its worker may copy it into place first.
+/// Sets the time from which each call's result could be used: its worker may copy it into place first.
 pub(super) fn set_done(rank: &Rank, calls: &mut Calls) {
     for (worker, list) in by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -62,7 +62,7 @@ pub(super) fn set_done(rank: &Rank, calls: &mut Calls) {
     }
 }
 
-/// The calls that each worker carried out, by start.
+/// Returns the calls that each worker carried out, by start.
 pub(super) fn by_worker(calls: &Calls) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
@@ -88,13 +88,13 @@ fn uses(rank: &Rank, host: u32, storages: &[u64]) -> bool {
         })
 }
 
-/// The segment of `segments` that holds `time`, its end included.
+/// Returns the segment of `segments` that holds `time`, its end included.
 pub(super) fn segment_at(segments: &[Segment], time: i64) -> Option<&Segment> {
     let index = segments.partition_point(|segment| segment.to < time);
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the waits of the host for its own communication, and which calls were seen to block.
+/// Finds the waits of the host for its own communication, and the calls that were seen to block.
 pub(super) fn find(
     rank: &Rank,
     calls: &Calls,
@@ -128,8 +128,7 @@ pub(super) fn find(
                 into: NONE,
             });
         } else {
-            // A use long after the call was done, such as that of a later step, is not what ended a
-            // wait that times show.
+            // A use long after the call was done, such as that of a later step, does not end a wait that times show.
             let used = uses.first(rank, calls, index, segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
@@ -150,8 +149,8 @@ pub(super) fn find(
     (waits, blocked)
 }
 
-/// The interval of a message ends when the program has waited for it, which it does between operators:
-/// one that ends in an operator's own time ended by itself.
+/// Returns the wait for a message, whose interval ends when the program has waited for it. The program does that
+/// between operators: an interval that ends in an operator's own time ended by itself.
 fn message(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
@@ -168,8 +167,8 @@ fn message(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Opti
     })
 }
 
-/// A thread idled in Python's time until the call was done; right after it asked, a shorter time says
-/// as much.
+/// Returns the wait of a thread that idled in Python's time until the call was done; right after the launch, a
+/// shorter time suffices.
 fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Option<Wait> {
     let at = segments.partition_point(|segment| segment.to < call.done);
     let segment = segments
@@ -180,7 +179,7 @@ fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Opti
         own.is_none_or(|item| item.role == Role::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators around the one that asks end behind it, and they do nothing else.
+    // Operators around the requesting one end after it, and they do nothing else.
     let ends_asking = |segment: &Segment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -201,11 +200,11 @@ fn by_time(rank: &Rank, call: &Call, index: usize, segments: &[Segment]) -> Opti
     )
 }
 
-/// Which items use storages that hold results of calls.
+/// Items that use storages which hold results of calls.
 pub(super) struct Uses(Vec<(u64, i64, u32)>);
 
 impl Uses {
-    /// Looks through all items for storages that calls write.
+    /// Searches all items for storages that calls write.
     pub fn new(rank: &Rank, calls: &Calls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -232,7 +231,7 @@ impl Uses {
         Self(uses)
     }
 
-    /// Items that use results of `call` and start after its operator, by start.
+    /// Returns the items that use results of `call` and start after its operator, by start.
     pub fn of<'a>(&'a self, rank: &'a Rank, call: &'a Call) -> impl Iterator<Item = u32> + 'a {
         let asker = rank.items[call.item as usize];
         let mut found: Vec<(i64, u32)> = call
@@ -254,8 +253,7 @@ impl Uses {
         found.into_iter().map(|(_, item)| item)
     }
 
-    /// The wait in front of, or in, the first use of a call's result by a thread that is not its
-    /// worker.
+    /// Returns the wait in front of, or in, the first use of a call's result by a thread that is not its worker.
     fn first(
         &self,
         rank: &Rank,
@@ -281,7 +279,7 @@ impl Uses {
                     into: i,
                 });
             }
-            // Views of a result that is not there yet do not wait for it.
+            // Views of a result that is not available yet do not wait for it.
             if item.start < call.done {
                 continue;
             }
@@ -301,7 +299,7 @@ impl Uses {
 }
 
 impl Act {
-    /// Whether every member has to come before any can go.
+    /// Returns whether every member has to arrive before any can leave.
     pub fn meets_all(self) -> bool {
         matches!(self, Self::Collective(kind) if !kind.has_root())
     }

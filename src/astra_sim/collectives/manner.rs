@@ -1,4 +1,4 @@
-//! The answers to what the engine asks.
+//! Implementation of the engine's collective backend.
 
 use crate::astra_sim::beyond::Beyond;
 use crate::astra_sim::program::{Part, Phase, Rotation, Turn};
@@ -15,9 +15,9 @@ use crate::units::{Amount, Span, Time};
 
 use super::{Collectives, Level};
 
-/// The endpoint's delay in named groups, ns.
+/// Endpoint delay in named groups, ns.
 const FAST: u64 = 10;
-/// The size of the message that asks for another one, bytes.
+/// Bytes of a rendezvous request.
 const HANDSHAKE: u64 = 8192;
 
 impl Manner for Collectives {
@@ -25,12 +25,13 @@ impl Manner for Collectives {
     type Stage = Phase;
 
     fn extent(&self, party: Party<'_>, topology: &Topology) -> Extent {
+        // A named group of all NPUs is treated like the unnamed one.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return line(party.npus);
         }
         let mut extent = Extent::new(party.npus, topology);
-        // All of them as one line, for `one…`. A group that is no sub-grid is one.
+        // All members as one line, for `one…`. A group that is no sub-grid is one.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::Phase {
                 dimension: self.dimensions + usize::from(named),
@@ -54,7 +55,7 @@ impl Manner for Collectives {
         let script = script.map_or(0, |script| u64::from(script) + 1);
         match self.quirks.has(Quirk::OneAtATime) {
             true => script,
-            // Each has queues of its own, by its number.
+            // Each collective has queues of its own, selected by its number.
             false => u64::from(request.number) << 32 | script,
         }
     }
@@ -63,7 +64,8 @@ impl Manner for Collectives {
         let mut out = Vec::new();
         let script = self.script(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
-            // A member plays it in the first queue of the innermost level; nothing else of it counts.
+            // A member plays a script in the first queue of the innermost level; no other property of the phase
+            // matters.
             out.push(Phase {
                 phase: 0,
                 algorithm: Algorithm::Ring,
@@ -160,13 +162,15 @@ impl Manner for Collectives {
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
         {
-            // NPUs may come to collectives that overlap in different orders.
+            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
+            // them.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
             self.levels[first..][..self.dimensions].fill(Level::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
+        // An all-reduce out and back splits the queues: with one queue both halves are that one.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;
@@ -181,6 +185,7 @@ impl Manner for Collectives {
             Rotation::Second => half + next(&mut level.second, queues - half),
         };
         turn.queue = queue as u16;
+        // The second half of several queues goes the other way round a ring.
         turn.backward |= stage.rotation == Rotation::All && queues > 1 && queue >= half;
         if stage.algorithm == Algorithm::DoubleBinaryTree {
             turn.mirrored = level.trees % 2 == 1;
@@ -305,6 +310,8 @@ impl Manner for Collectives {
         let scripts = &self.scripts[script as usize];
         let place = || {
             let own = extent.npus[player.1 as usize];
+            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
+            // group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
         self.players.play(scripts, place, player, cue, acts);
@@ -376,7 +383,7 @@ impl Manner for Collectives {
         _: &[Paths],
         quiet: &Quiet<'_>,
     ) -> Option<Span> {
-        // Chunks of NPUs with several queues depend on what came before.
+        // With several queues per NPU, chunks depend on collectives before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
         if !plain || course.stages().iter().any(|stage| stage.script.is_some()) {
             return None;
@@ -410,18 +417,19 @@ impl Manner for Collectives {
             back: &vec![false; course.stages().len()],
             intra: Intra::Fifo,
         };
+        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
         Some(schedule(course, stages).end)
     }
 }
 
 impl Collectives {
-    /// Whether endpoints of `stage` take a constant time.
+    /// Returns whether endpoints of `stage` take a constant time.
     #[inline]
     fn is_fast(&self, stage: &Phase) -> bool {
         stage.named && self.quirks.has(Quirk::GroupEndpoint)
     }
 
-    /// Which queues of an NPU chunks line up in before `stage`: those of its dimension, or of its own.
+    /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
     #[inline]
     fn line_up(&self, stage: &Phase) -> u32 {
         match self.quirks.has(Quirk::SharedQueue) {
@@ -431,7 +439,7 @@ impl Collectives {
     }
 }
 
-/// One line of members in their order.
+/// Returns the extent of members as one line in their order.
 fn line(npus: &[Npu]) -> Extent {
     let size = npus.len() as u32;
     let phase = group::Phase {

@@ -1,16 +1,16 @@
-//! The tensors of a rank as a picture in the Chrome trace format: a track for each tensor with who read
-//! and wrote it, one with its time in memory, and a curve of the memory.
+//! Tensors of a rank in the Chrome trace format: a track for each tensor with its reads and writes, one with its
+//! lifetime in memory, and a curve of the memory.
 
 use super::{Access, Memory, Ran};
 use crate::units::Time;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// The processes of a rank, besides its own number: of times in memory, and of the curve.
+/// Processes of a rank, besides its own number: of lifetimes, and of the curve.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// What the original says to have written a tensor that nobody has.
+/// Writer that the original reports for a tensor without one.
 const NOBODY: Ran<'static> = Ran {
     id: u64::MAX,
     name: "UNDEFINED",
@@ -19,11 +19,11 @@ const NOBODY: Ran<'static> = Ran {
 };
 
 impl Memory<'_> {
-    /// Writes a whole file with the picture of rank `rank`.
+    /// Writes a whole file with the tensors of rank `rank`.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn draw(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;

@@ -1,19 +1,19 @@
-//! `direct` and `direct<W>`: every member to every other, the next one of the line first.
+//! `direct` and `direct<W>`: every member sends to every other, beginning with its successor on the line.
 //!
-//! n-1 messages, twice that in an all-reduce; at most W are not answered. The second half of an
-//! all-reduce begins when all n-1 messages of the first have been *received* and any one of them has
-//! been reduced, not when all have. Where that is corrected, it begins when all have been reduced: with
-//! W + n-1 credits.
+//! n-1 messages, twice that in an all-reduce; at most W are unanswered. The second half of an all-reduce begins when
+//! all n-1 messages of the first have been *received* and any one of them has been reduced, not when all have. With
+//! [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have been reduced:
+//! with W + n-1 credits.
 
 use super::{Algorithm, Part, Phase, Quirk};
 use crate::collective::Seat;
 
-/// Packets that are under way at once.
+/// Returns the number of packets in flight at once.
 pub(super) fn window(window: Option<u32>, seat: Seat) -> u32 {
     window.map_or(seat.size - 1, |window| window.min(seat.size - 1))
 }
 
-/// Messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, and receives.
 pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     match phase.part {
         Part::AllReduce => 2 * (seat.size - 1),
@@ -21,13 +21,13 @@ pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     }
 }
 
-/// How far along the line the partner of step `i` sits.
+/// Returns the distance along the line to the partner of step `i`.
 pub(super) fn distance(seat: Seat, i: u32) -> u32 {
     1 + i % (seat.size - 1)
 }
 
-/// How many credits step `i` needs, and how many messages must have been received before, dealt with or
-/// not.
+/// Returns the number of credits that step `i` needs, and the number of messages that have to be received before,
+/// whether processed or not.
 pub(super) fn after(phase: &Phase, seat: Seat, i: u32) -> (u32, u32) {
     let others = seat.size - 1;
     match (phase.part, phase.algorithm) {

@@ -1,38 +1,38 @@
 //! `halvingDoubling`: partners at distances 1, 2, 4, … in a reduce-scatter, n/2, n/4, … in an
 //! all-gather, and first the one and then the other in an all-reduce.
 //!
-//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of
-//! an all-gather 2^j D. An all-reduce turns at 2⌊d/2⌋ where d is the size of its last message out, which
-//! is less if d is odd.
+//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of an
+//! all-gather 2^j D. An all-reduce continues its second half with 2⌊d/2⌋ where d is the size of its last message of
+//! the first, which is less if d is odd.
 //!
-//! An all-gather takes other numbers of members too: with L = ⌊log2 n⌋ it goes through the distances ⌊n/2⌋,
-//! ⌊n/4⌋, … in L messages. It comes to an end if members pair off at each of them, 6 at 3 and 1 for example,
-//! though with n = 6 a member has heard of 3 others by then.
+//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it goes through the distances ⌊n/2⌋, ⌊n/4⌋, …
+//! in L messages. It terminates if members pair off at each of them, 6 at 3 and 1 for example, though with n = 6 a
+//! member has data of 3 others by then.
 
 use super::{Part, Phase};
 use crate::collective::Seat;
 use crate::units::Amount;
 
-/// A message: how far away its partner is, and its size.
+/// A message: distance of its partner, and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
     pub distance: u32,
     pub amount: Amount,
 }
 
-/// Whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
+/// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
 pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
     let distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2));
     let mut distances = distances.take_while(|&distance| distance > 0);
     distances.all(|distance| members.is_multiple_of(2 * distance))
 }
 
-/// L, the logarithm of the number of members, cut off.
+/// Returns L, the binary logarithm of the number of members, truncated.
 pub(super) fn levels(seat: Seat) -> u32 {
     seat.size.ilog2()
 }
 
-/// Messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, and receives.
 pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     match phase.part {
         Part::AllReduce => 2 * levels(seat),
@@ -40,11 +40,11 @@ pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     }
 }
 
-/// The `p`-th packet.
+/// Returns the `p`-th packet.
 pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
     let levels = levels(seat);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // A size that is halved again and again is cut off each time, which is the same as once.
+    // Truncating a size each time it is halved is the same as truncating once.
     let halved = |times: u32| phase.part(phase.amount, power(times));
     let doubled = |amount: Amount, times: u32| Phase::times(amount, power(times));
     match phase.part {
@@ -65,8 +65,8 @@ pub(super) fn packet(phase: &Phase, seat: Seat, p: u32) -> Packet {
     }
 }
 
-/// Who sits `distance` away: forth for even multiples of it, back for odd ones.
-/// All members pair off at it, so nobody is beyond the line.
+/// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off
+/// at it, so no partner is beyond the line.
 pub(super) fn partner(seat: Seat, distance: u32) -> u32 {
     match (seat.index / distance).is_multiple_of(2) {
         true => seat.index + distance,

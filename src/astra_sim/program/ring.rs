@@ -1,4 +1,4 @@
-//! `ring`: every message goes to the next one of the line.
+//! `ring`: every message goes to the successor on the line.
 //!
 //! With n members and D bytes: reduce-scatter n-1 messages of ⌊D/n⌋, all-gather n-1 of D, all-reduce
 //! 2(n-1) of ⌊D/n⌋, all-to-all n(n-1)/2 of ⌊D/n⌋. The window is one.
@@ -7,7 +7,7 @@ use super::{Part, Phase};
 use crate::collective::Seat;
 use crate::units::Amount;
 
-/// Messages that a member sends, and receives.
+/// Returns the number of messages that a member sends, and receives.
 pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     let n = seat.size;
     match phase.part {
@@ -17,7 +17,7 @@ pub(super) fn steps(phase: &Phase, seat: Seat) -> u32 {
     }
 }
 
-/// What each message carries, of rings and of direct.
+/// Returns the size of each message, of rings and of direct.
 pub(super) fn amount(phase: &Phase) -> Amount {
     match phase.part {
         Part::AllGather => phase.amount,

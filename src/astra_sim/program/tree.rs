@@ -1,16 +1,14 @@
-//! `doubleBinaryTree`: an all-reduce up a binary tree and down again, chunks alternating between two
-//! mirrored trees.
+//! `doubleBinaryTree`: an all-reduce up a binary tree and down again, chunks alternating between two mirrored trees.
 //!
 //! With n = 2^L members the root has one subtree, a complete binary tree of the n-1 others whose
 //! in-order numbering is that of the line. The root is the last of the line or, mirrored, the first.
-//! A leaf sends up; an inner member reduces what its two children send, sends up, reduces what comes
-//! back (again, unless that is corrected), and sends it to both children; it is done then, delivered or
-//! not.
+//! A leaf sends up; an inner member reduces the messages of its two children, sends up, reduces the result that comes
+//! back (again, unless that is corrected), and sends it to both children; it is done then, delivered or not.
 
 use super::Turn;
 use crate::collective::{Seat, Source};
 
-/// A member's place in its tree, with the indices of its relatives.
+/// Place of a member in its tree, with the indices of its relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Root { child: u32 },
@@ -24,16 +22,16 @@ pub(super) struct Message {
     pub to: u32,
     /// Credits that it needs.
     pub after: u32,
-    /// Steps that the receiver has taken when it listens.
+    /// Steps that the receiver has taken when it posts the receive.
     pub heard: u32,
 }
 
 impl Role {
-    /// The role of the member in `seat`.
+    /// Returns the role of the member in `seat`.
     pub fn of(turn: Turn, seat: Seat) -> Self {
         let n = seat.size;
-        // Places 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit
-        // of x, the one that has a higher lowest bit.
+        // Indices 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit of x, the
+        // one that has a higher lowest bit.
         let place = |index: u32| match turn.mirrored {
             true if index == 0 => n,
             true => index,
@@ -66,7 +64,7 @@ impl Role {
         }
     }
 
-    /// Credits that it begins with: a leaf's data passes the endpoint first.
+    /// Returns the initial credits: a leaf's data passes the endpoint first.
     pub fn credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
@@ -82,9 +80,9 @@ impl Role {
         !matches!(self, Self::Leaf { .. })
     }
 
-    /// The `i`-th message.
+    /// Returns the `i`-th message.
     pub fn step(self, i: u32) -> Option<Message> {
-        // Children are listened to from the start, parents after the message up.
+        // Receives from children are posted from the start, those from parents after the message up.
         let (to, after, heard) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
             (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
@@ -96,7 +94,7 @@ impl Role {
         Some(Message { to, after, heard })
     }
 
-    /// The `k`-th source listened to when `taken` steps are taken.
+    /// Returns the `k`-th source of a posted receive after `taken` steps.
     pub fn source(self, turn: Turn, seat: Seat, taken: u32, k: u32) -> Option<Source> {
         let child = |from| Source { from, step: 0 };
         let parent = |from| {

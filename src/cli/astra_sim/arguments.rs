@@ -1,4 +1,4 @@
-//! The arguments as the original takes them, made into ours before they are parsed.
+//! Rewriting of the original's command line to ours, before it is parsed.
 
 use super::AstraSimArgs;
 use crate::astra_sim::Note;
@@ -7,7 +7,7 @@ use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The subcommand.
+/// Name of the subcommand.
 const NAME: &str = "astra-sim";
 
 /// File names of the original's two programs, with the network model of each.
@@ -16,20 +16,20 @@ const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
 ];
 
-/// A command line as the parser takes it.
+/// A rewritten command line.
 #[derive(Debug, Default)]
 pub struct Arguments {
-    /// What is parsed, the program's name first.
+    /// Arguments to parse, the program's name first.
     pub kept: Vec<OsString>,
-    /// What was left out, and why.
+    /// Arguments that were left out, with the reason.
     pub ignored: Vec<Note>,
     /// Whether the program was called by the name of one of the original's.
     pub original: bool,
 }
 
-/// Rewrites a command line, the program's name first. Under the name of one of the original's programs it
-/// gets the subcommand and the network model. What the subcommand does not know is left out, as the original
-/// goes on without it; the word behind a flag that takes its value behind `=` alone is one such.
+/// Rewrites a command line, the program's name first. Under the name of one of the original's programs it gets the
+/// subcommand and the network model. Arguments that the subcommand does not know are left out, as the original
+/// ignores them; this includes the word behind a flag that takes its value only after `=`.
 pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
     let mut given = given.into_iter();
     let mut to = Arguments::default();
@@ -51,12 +51,13 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
             to.original = true;
         }
     }
+    // Other subcommands are left to the parser.
     if to.kept.get(1).is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
     }
     let command = AstraSimArgs::augment_args(Command::new(NAME));
-    // The flag before, if it can have a value and takes none that stands apart.
+    // The previous flag, if it can have a value and takes none that stands apart.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -77,7 +78,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Arguments {
     to
 }
 
-/// Why `argument` is left out, which stands behind `flag` if that could have a value.
+/// Returns the reason for leaving out `argument`, which stands behind `flag` if that could have a value.
 fn ignored(command: &Command, argument: &str, flag: Option<String>) -> Note {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -94,14 +95,14 @@ fn ignored(command: &Command, argument: &str, flag: Option<String>) -> Note {
     Note::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Whether a known argument takes the one after it, or a value behind `=` that is not there.
+/// Place of the value of a known argument: none, the next argument, or behind an `=` that is missing.
 enum Takes {
     Nothing,
     Behind,
     Next,
 }
 
-/// What `argument` takes, if it is one of `command`'s.
+/// Returns the place of `argument`'s value, if it is one of `command`'s.
 fn known(command: &Command, argument: &str) -> Option<Takes> {
     let takes = |arg: &Arg| match arg.get_action().takes_values() {
         false => Takes::Nothing,
@@ -114,6 +115,7 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
+        // The parser adds help itself, so the command does not list it.
         let help = (name == "help").then_some(Takes::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name));
         let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });
@@ -122,6 +124,7 @@ fn known(command: &Command, argument: &str) -> Option<Takes> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
     let help = (letter == 'h').then_some(Takes::Nothing);
+    // `-ofile` has its value in the same word.
     let value = letters.next().is_some();
     let arg = args.find(|arg| arg.get_short() == Some(letter));
     let arg = arg.map(|arg| if value { Takes::Nothing } else { takes(arg) });

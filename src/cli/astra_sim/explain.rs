@@ -1,4 +1,4 @@
-//! What quirks do to an answer: replays with all of them, with each one corrected, and with all corrected.
+//! Effect of quirks on a result: replays with all of them, with each one corrected, and with all corrected.
 
 use super::job::Job;
 use super::{AstraSimArgs, replay};
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 mod table;
 
-/// What is corrected in a replay.
+/// Quirks that a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Corrected {
     Nothing,
@@ -22,7 +22,7 @@ enum Corrected {
 }
 
 impl Corrected {
-    /// The replays in the order of the table.
+    /// Returns the replays in the order of the table.
     fn all() -> Vec<Self> {
         let ones = Quirk::all().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
@@ -38,13 +38,13 @@ impl Corrected {
     }
 }
 
-/// How a replay ended.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
     After(Span),
     /// The network has no such quirk.
     NotApplicable,
-    /// It was refused, is stuck or never ends.
+    /// It was refused, deadlocked or never ends.
     Failed {
         how: &'static str,
         why: String,
@@ -58,8 +58,8 @@ struct Row {
     ended: Ended,
 }
 
-/// Replays what `args` name again and again and prints the table. Where a replay with a quirk corrected
-/// fails, the table says so, and so does the exit code.
+/// Replays the inputs of `args` repeatedly and prints the table. Where a replay with a quirk corrected fails, the
+/// table says so, and so does the exit code.
 pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Box<dyn Error>> {
     let mut job = Job::load(args, Quirks::ALL)?;
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
@@ -103,7 +103,7 @@ pub fn run(args: &AstraSimArgs, to: &mut Destination<'_>) -> Result<ExitCode, Bo
     }
 }
 
-/// How long a replay with these quirks takes, or how it failed and why.
+/// Returns the duration of a replay with these quirks, or the kind of failure and its message.
 fn makespan(args: &AstraSimArgs, quirks: Quirks) -> Result<Span, (&'static str, String)> {
     let job = Job::load(args, quirks).map_err(|error| ("refused", error.to_string()))?;
     let outcome = replay::outcome(args, job).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What a run of ASTRA-sim's inputs needs, read from its files.
+//! Loading of a run of ASTRA-sim's inputs.
 
 use super::AstraSimArgs;
 use crate::astra_sim::{
@@ -15,31 +15,31 @@ use crate::workload::{Absent, Workload, WorkloadBuilder};
 use std::error::Error;
 use std::path::Path;
 
-/// The inputs, the traces, and what was found in reading them.
+/// Inputs, traces, and notes about them.
 #[derive(Debug)]
 pub struct Job {
     /// Everything but the traces.
     pub inputs: Inputs,
-    /// How collectives are carried out.
+    /// Collective backend.
     pub collectives: Collectives,
     /// The traces.
     pub workload: Workload,
     /// Lanes that an NPU needs.
     pub lanes: u32,
-    /// What is known of each instance before it runs.
+    /// Statistics of each instance that are known before it runs.
     pub work: Vec<Work>,
-    /// The tensors of each instance, if memory is tracked.
+    /// Tensors of each instance, if memory is tracked.
     pub tensors: Option<Vec<Tensors>>,
-    /// The types of the nodes of each instance, if each of them is logged.
+    /// Node types of each instance, if nodes are logged.
     pub types: Option<Vec<NodeTypes>>,
-    /// What does not mean what one may think.
+    /// Notes about the inputs.
     pub notes: Vec<Note>,
-    /// The files with their hashes, if those are wanted.
+    /// Files with their hashes, if those are requested.
     pub files: Vec<Input>,
 }
 
 impl Job {
-    /// Reads everything that `args` name, for a run with these quirks.
+    /// Reads all inputs that `args` name, for a run with these quirks.
     pub fn load(args: &AstraSimArgs, quirks: Quirks) -> Result<Self, Box<dyn Error>> {
         let hash = args.format == Format::Json;
         let mut files = Vec::new();
@@ -73,6 +73,7 @@ impl Job {
         };
         let hashed = hash.then_some(&mut files);
         load::traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read)?;
+        // The original has a trace for each NPU of the network.
         let workload = builder.finish(Some(inputs.network.npus()), Absent::Refuse)?;
         let tensors = match inputs.system.track_memory {
             true => Some(tensors(&ranks, args.lenient, &mut notes)?),
@@ -96,7 +97,7 @@ impl Job {
     }
 }
 
-/// The work of each instance; graphs that ranks share are looked at once.
+/// Returns the work of each instance; graphs that ranks share are examined once.
 fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<Work> = graphs.map(|graph| Work::of(graph, inputs)).collect();
@@ -104,7 +105,7 @@ fn work(workload: &Workload, inputs: &Inputs) -> Vec<Work> {
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// The types of the nodes of each rank, in a pass of its own over its file.
+/// Returns the node types of each rank, in a separate pass over its file.
 fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = Contents::open(&file.path)?;
@@ -113,7 +114,7 @@ fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// The tensors of each rank, in a second pass over its file.
+/// Returns the tensors of each rank, in a second pass over its file.
 fn tensors(
     ranks: &[RankFile],
     lenient: bool,
@@ -128,15 +129,15 @@ fn tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// The file of each rank; a compressed one, or one of another form, may stand for it.
+/// Returns the file of each rank; a compressed one, or one of another form, may take its place.
 fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
     let named = Named::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
     (0..npus).map(file).collect()
 }
 
-/// The custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
-/// the number of NPUs.
+/// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to the
+/// number of NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<Scripts, TraceError> {
     let named = Named::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has(rank));

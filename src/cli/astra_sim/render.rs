@@ -1,4 +1,4 @@
-//! What is printed: the original's lines, a table, or the report for programs.
+//! Output formats: the original's lines, a table, or the report as JSON.
 
 use crate::astra_sim::{Inputs, Work};
 use crate::report::json::Input;
@@ -8,7 +8,7 @@ use crate::units::Span;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// What is said of a rank that finished. Times are in ns.
+/// Statistics of a rank that finished. Times are in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The rank.
@@ -18,12 +18,12 @@ pub struct Row {
     exposed: i64,
     time: BusyTime,
     work: Work,
-    /// The most bytes of tensors at any time, if that is tracked.
+    /// Peak memory of tensors in bytes, if that is tracked.
     pub peak_memory: Option<u64>,
 }
 
 impl Row {
-    /// Of a rank that was busy for `time` with `work`; `None` if it did not finish.
+    /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if it did not finish.
     pub fn new(rank: u32, time: BusyTime, work: Work) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
@@ -38,13 +38,14 @@ impl Row {
 }
 
 impl Row {
-    /// Whether the original's statistics throw on the rank: on nodes that are neither kernels nor communication.
+    /// Returns whether the original's statistics throw on the rank: on nodes that are neither kernels nor
+    /// communication.
     pub fn breaks_off(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 
-    /// How much time kernels and communication have beyond all the time there was, as the original has their
-    /// overlap.
+    /// Replaces the overlap by the original's definition: the time of kernels and communication beyond the total
+    /// time.
     pub fn with_excess(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
@@ -56,7 +57,7 @@ fn ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
-/// The lines of the original, in its words, rank by rank.
+/// Renders the lines of the original, in its words, rank by rank.
 pub fn text(rows: &[Row]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -67,7 +68,7 @@ pub fn text(rows: &[Row]) -> String {
     out
 }
 
-/// That a rank has finished, in the original's words.
+/// Renders the original's line for a finished rank.
 pub fn end(row: &Row) -> String {
     format!(
         "sys[{}] finished, {} cycles, exposed communication {} cycles.",
@@ -75,7 +76,7 @@ pub fn end(row: &Row) -> String {
     )
 }
 
-/// The lines of a rank's statistics; without `always` that on overlap only where there is some.
+/// Renders the lines of a rank's statistics; unless `always`, the one on overlap only where there is some.
 pub fn statistics(row: &Row, always: bool) -> String {
     let mut out = String::new();
     lines(&mut out, row, always).expect("a string grows as needed");
@@ -124,7 +125,7 @@ fn lines(out: &mut String, row: &Row, always: bool) -> std::fmt::Result {
     Ok(())
 }
 
-/// Bytes as the original has them: in single precision, and a KB is 1024 of them.
+/// Scales bytes as the original does: in single precision, and a KB is 1024 of them.
 fn scaled(bytes: u64) -> (f32, &'static str) {
     let mut value = bytes as f32;
     let mut left = bytes;
@@ -142,7 +143,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
-/// A table with a row for each rank; what was not asked for is empty.
+/// Renders a table with a row for each rank; values that were not requested are empty.
 pub fn csv(rows: &[Row]) -> String {
     let mut out = HEADER.to_owned();
     for row in rows {
@@ -169,7 +170,7 @@ pub fn csv(rows: &[Row]) -> String {
     out
 }
 
-/// The report for programs, with what the original knows beside.
+/// Renders the report as JSON, with the original's statistics added.
 pub fn json(
     report: &Report,
     rows: &[Row],

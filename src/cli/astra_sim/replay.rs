@@ -1,4 +1,4 @@
-//! The run: the one event loop over the network that was chosen, watched for what is to be printed.
+//! Replay on the chosen network, with the observers that the output needs.
 
 use super::AstraSimArgs;
 use super::job::Job;
@@ -20,9 +20,9 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Runs `job` and prints what `args` ask for.
+/// Replays `job` and prints the requested output.
 ///
-/// Where the replay is stuck, text and CSV still have the ranks that finished.
+/// Where the replay deadlocks, text and CSV still have the ranks that finished.
 pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<(), Box<dyn Error>> {
     let (inputs, workload, mut collectives) = (&job.inputs, &job.workload, job.collectives);
     let machine = astra_sim::machine(inputs, job.lanes);
@@ -33,6 +33,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     }
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
+    // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = Busy::new(workload, |instance, node| match odd[instance as usize] {
@@ -81,6 +82,7 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
         Drawing::finish(timeline, path)?;
         return Ok(());
     }
+    // The rows are printed although the replay may have failed: `result` is checked behind them.
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         Format::Text => to.write(&render::text(&rows))?,
@@ -98,17 +100,17 @@ pub fn run(args: &AstraSimArgs, job: Job, to: &mut Destination<'_>) -> Result<()
     Ok(())
 }
 
-/// How the engine is to run what `args` ask for.
+/// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> Options {
     Options {
-        // Closed forms say when members end, and not in which order at an instant.
+        // Closed forms give the time at which members end, and not their order at an instant.
         stepwise: args.stepwise || args.transcribes(),
         lonely_messages: args.lenient,
         ..Options::default()
     }
 }
 
-/// Replays `job` and says how it ended, and nothing else.
+/// Replays `job` and returns its outcome alone.
 pub fn outcome(args: &AstraSimArgs, job: Job) -> Result<Outcome, ReplayError> {
     let (inputs, mut collectives) = (&job.inputs, job.collectives);
     let machine = astra_sim::machine(inputs, job.lanes);
@@ -117,10 +119,10 @@ pub fn outcome(args: &AstraSimArgs, job: Job) -> Result<Outcome, ReplayError> {
     Ok(outcome)
 }
 
-/// How a replay ended, with a report if one was wanted, and who watched it.
+/// Outcome of a replay, a report if one was requested, and the observer.
 type Replayed<O> = Result<(Outcome, Option<Report>, O), ReplayError>;
 
-/// Replays `prepared` over the network that `inputs` choose, with a report if a `full` one is wanted.
+/// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
 fn replay<O: Observer>(
     prepared: &Prepared<'_>,
     inputs: &Inputs,
@@ -171,7 +173,7 @@ fn replay_over<N: Network, O: Observer>(
     }
 }
 
-/// The nodes of an instance as they completed.
+/// Returns the nodes of an instance in the order in which they completed.
 fn ran<'a>(
     workload: &'a Workload,
     spans: &'a Spans,

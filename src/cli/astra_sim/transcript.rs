@@ -1,11 +1,11 @@
-//! The original's own lines, for scripts that read them: what it prints, and what goes into its log.
+//! The original's own lines, for scripts that parse them: its output and its log.
 //!
-//! A line is `[time] [logger] [level] text`, as its logging library has it by default. Standard output has those of
+//! A line is `[time] [logger] [level] text`, the default format of its logging library. Standard output has those of
 //! level `info` and above: the rings of NPU 0, and for each NPU, at the moment when it finishes, its end and its
-//! statistics. The log, `log.log` in the folder of logs, has the same, and with `trace-enabled` a line for the
-//! issue and one for the end of each node. Times are UTC; `SOURCE_DATE_EPOCH` replaces the present.
+//! statistics. The log, `log.log` in the folder of logs, has the same, and with `trace-enabled` a line for the issue
+//! and one for the end of each node. Times are UTC; `SOURCE_DATE_EPOCH` replaces the present.
 //!
-//! Its statistics break off behind their first line on a rank that has nodes of the host, of memory, or that do
+//! Its statistics break off behind their first line on a rank that has nodes of the host, of memory, or nodes that do
 //! nothing.
 
 use super::render::{self, Row};
@@ -17,7 +17,7 @@ use crate::units::{Span, Time};
 use crate::workload::Workload;
 use std::fmt::Write as _;
 
-/// Something that the original says a line of.
+/// An event for which the original prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Issued(u32, NodeIndex, Time),
@@ -25,18 +25,18 @@ enum Event {
     Finished(u32),
 }
 
-/// Watches in which order ranks finish and, if nodes are traced, when these are issued and complete.
+/// Recorder of the order in which ranks finish and, if nodes are traced, of their issues and completions.
 #[derive(Debug)]
 pub struct Transcript<'a> {
     workload: &'a Workload,
     traces: bool,
-    /// Nodes that have not completed, by instance.
+    /// Number of nodes that have not completed, by instance.
     left: Vec<usize>,
     events: Vec<Event>,
 }
 
 impl<'a> Transcript<'a> {
-    /// Watches all of `workload`; with `traces`, each node.
+    /// Creates a recorder of `workload`; with `traces`, of each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
@@ -47,7 +47,7 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// Whether the original has a word on a node: not on one that ends at once.
+    /// Returns whether the original has a line for a node: not for one that ends at once.
     fn is_told(&self, instance: u32, node: NodeIndex, kind: Kind) -> bool {
         let graph = self
             .workload
@@ -56,7 +56,8 @@ impl<'a> Transcript<'a> {
         self.traces && kind != Kind::Nothing && !skipped
     }
 
-    /// The events, with the ends of ranks that have no nodes where these start: at once, by rank.
+    /// Returns the events, with the ends of ranks without nodes at the place where the original has these: at the
+    /// start, by rank.
     fn events(&self) -> Vec<Event> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
@@ -101,7 +102,7 @@ impl Observer for Transcript<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// The lines for standard output, and those for the log.
+/// Lines for standard output, and those for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     pub printed: String,
@@ -110,7 +111,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// A line of the level `info`, or one above.
+    /// Appends a line of the level `info`, or one above.
     fn say(&mut self, logger: &str, level: &str, text: &str) {
         let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
         self.printed += &line;
@@ -128,8 +129,8 @@ impl Lines {
     }
 }
 
-/// All that the original says of a run: `rows` of the instances that finished, `types` of nodes if they are
-/// traced, and the time that lines bear.
+/// Renders all lines of a run: `rows` of the instances that finished, `types` of nodes if they are traced, and the
+/// time stamp `clock`.
 pub fn lines(
     transcript: &Transcript<'_>,
     inputs: &Inputs,
@@ -142,7 +143,7 @@ pub fn lines(
         ..Lines::default()
     };
     for (size, offset) in rings(inputs) {
-        // All of them are those of NPU 0, which sits at the beginning.
+        // All of them are those of NPU 0, which come first.
         to.info(
             "system::topology::RingTopology",
             &format!(
@@ -188,7 +189,7 @@ pub fn lines(
     to
 }
 
-/// An NPU ends, and so do its statistics unless it has done what they cannot count.
+/// Renders the end of an NPU, with its statistics unless they break off.
 fn finished(to: &mut Lines, row: &Row) {
     let rank = row.rank;
     to.info("workload", &render::end(row));
@@ -209,8 +210,9 @@ fn finished(to: &mut Lines, row: &Row) {
     }
 }
 
-/// The size of each ring of NPU 0 and the distance of its neighbours, in the order in which they are made: for
-/// all-reduce, reduce-scatter, all-gather and all-to-all, one in each dimension of the list, up to one of all.
+/// Returns the size of each ring of NPU 0 and the distance of its neighbours, in the order in which the original
+/// creates them: for all-reduce, reduce-scatter, all-gather and all-to-all, one in each dimension of the list, up to
+/// one of all.
 fn rings(inputs: &Inputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
@@ -237,7 +239,7 @@ fn rings(inputs: &Inputs) -> Vec<(u64, u64)> {
     rings
 }
 
-/// The time that lines bear: the present, or that of `SOURCE_DATE_EPOCH`, as `2026-03-26 09:41:07.123`.
+/// Returns the time stamp of lines: the present, or `SOURCE_DATE_EPOCH`, as `2026-03-26 09:41:07.123`.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
 pub fn clock() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
@@ -249,12 +251,12 @@ pub fn clock() -> String {
     date(fixed.unwrap_or_else(present))
 }
 
-/// A number of ms since 1970, by the calendar: years of 365 days from March on, a leap day at the end of each
-/// fourth, but not of hundredths unless they are four-hundredths.
+/// Formats ms since 1970 by the calendar: years of 365 days from March on, a leap day at the end of each fourth, but
+/// not of centuries unless 400 divides them.
 fn date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-    // From the first of March of the year 0; an era is 400 years.
+    // Days from the first of March of the year 0; an era is 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,10 +1,10 @@
-//! The summary of a conversion, for reading.
+//! The summary of a conversion as text.
 
 use crate::converters::pytorch::summary::{RankSummary, Summary};
 use crate::report::summary::thousands;
 use std::io::{self, Write};
 
-/// How many ranks a table shows.
+/// Number of ranks that a table shows.
 const SHOWN: usize = 16;
 
 fn more(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
@@ -89,7 +89,7 @@ fn linked(ranks: &[RankSummary], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  left out: ", &reasons)
 }
 
-/// What people call Kineto's categories and phases that are not kept.
+/// Returns the names of Kineto's categories and phases that are not kept, for people.
 fn spoken(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
@@ -278,7 +278,7 @@ fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()>
     writeln!(out, "{}", line.trim_end())
 }
 
-/// `1 collective`, `2 collectives`.
+/// Formats a count with its noun: `1 collective`, `2 collectives`.
 fn some(n: u64, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {what}{plural}", thousands(n))
@@ -292,7 +292,7 @@ fn signed(ns: i64) -> String {
     format!("{:+.3}", ns as f64 / 1e6)
 }
 
-/// `0-3,8` for ranks 0, 1, 2, 3 and 8.
+/// Formats ranks as ranges: `0-3,8` for ranks 0, 1, 2, 3 and 8.
 fn ranges(ranks: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for &rank in ranks {

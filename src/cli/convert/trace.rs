@@ -1,4 +1,4 @@
-//! `chakram convert trace`: traces of any form in, `.et` or JSON Lines out.
+//! `chakram convert trace`: traces of any form to `.et` or JSON Lines.
 
 use super::FormatArg;
 use crate::cli::load::{self, VerifyArg};
@@ -66,7 +66,7 @@ pub struct TraceArgs {
     format: FormatArg,
 }
 
-/// What is written.
+/// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ToArg {
     /// Length-prefixed records, as every tool reads them
@@ -82,7 +82,7 @@ fn parse_generation(text: &str) -> Result<Generation, String> {
     })
 }
 
-/// Does what `args` ask for. The summary goes to `out`, or to standard error if a trace goes there.
+/// Runs the command. The summary goes to `out`, or to standard error if a trace goes there.
 ///
 /// # Errors
 ///
@@ -95,6 +95,7 @@ pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = Outputs::default();
+    // Inputs are declared first, so that no output can replace one that is still to be read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -124,8 +125,8 @@ pub fn run(args: &TraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives the files of a job their names, with a file that names them: not where that of the inputs is already, for
-/// which these are the same traces in another form.
+/// Commits the files of a job, with a job file; not where that of the inputs already exists, for which these are the
+/// same traces in another form.
 fn whole(
     prefix: &Path,
     jobs: &[Job],
@@ -142,6 +143,7 @@ fn whole(
         ..JobFile::default()
     };
     for job in found.jobs.values() {
+        // Of several jobs the first machine counts; roles are merged.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| job.machine.clone());
     }
@@ -161,7 +163,7 @@ fn whole(
     Ok(note_others(prefix, &about)?)
 }
 
-/// Converts one trace; its file waits for the others.
+/// Converts one trace; its file is committed with the others.
 fn one(
     job: &Job,
     args: &TraceArgs,
@@ -199,7 +201,7 @@ fn one(
     Ok((converted, written))
 }
 
-/// Writes the records of a job's input into `out`.
+/// Writes the records of a task's input into `out`.
 fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converted), TraceError> {
     let mut sink = Sink::new(job.to, out);
     if args.salvage {
@@ -232,6 +234,7 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
         }
     };
     let mut source = Source::new(stream, args.generation)?;
+    // The hint is of use for forms that are read record by record.
     let by_record = matches!(source.form(), Form::Et(_) | Form::Text(TextForm::JsonLines));
     let hint = |error: TraceError| match by_record {
         true => error.supposing("--salvage keeps what is sound"),
@@ -240,6 +243,7 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.record(record)?;
     }
+    // Checked at the end: a stream has no length in advance.
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
@@ -250,8 +254,8 @@ fn convert<W: Write>(job: &Job, args: &TraceArgs, out: W) -> Result<(W, Converte
     Ok((sink.into_inner(), converted))
 }
 
-/// What is sound of a job's input: its form, what is wrong with its compression, the contents of a whole
-/// file, and what was lost.
+/// Salvages a task's input: returns its form, the error of its compression, the contents of a whole file, and the
+/// losses.
 fn salvaged(
     job: &Job,
     args: &TraceArgs,
@@ -260,6 +264,7 @@ fn salvaged(
     let read;
     let packed = match &job.input {
         Some(file) => {
+            // Compressed as it is: a damaged stream is unpacked as far as it goes.
             held = Contents::packed(&file.path)?;
             held.as_slice()
         }
@@ -282,13 +287,13 @@ fn salvaged(
     Ok((report.form(), wrong, bytes, report))
 }
 
-/// Where records go.
+/// Output of records.
 struct Sink<W: Write> {
     kind: Kind<W>,
     records: usize,
-    /// Nodes of no bytes.
+    /// Number of nodes of no bytes.
     empty: usize,
-    /// Records of no bytes.
+    /// Number of records of no bytes.
     blank: usize,
 }
 
@@ -311,6 +316,7 @@ impl<W: Write> Sink<W> {
     }
 
     fn record(&mut self, record: Record<'_>) -> Result<(), TraceError> {
+        // The first record is the metadata, and no node.
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
@@ -320,7 +326,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// What was written, without the names of files.
+    /// Returns the result of the conversion, without the names of files.
     fn converted(&self, form: Form) -> Converted {
         Converted {
             input: PathBuf::new(),

@@ -1,11 +1,11 @@
-//! One table of the summary as comma-separated values; times are in whole picoseconds.
+//! A table of the summary as comma-separated values; times are in whole picoseconds.
 
 use super::TableArg;
 use crate::inspect::{Inspection, RECEIVED, Row, SENT, Table};
 use crate::report::csv::quoted;
 use std::fmt::Write as _;
 
-/// What every table of sums says of a row.
+/// Columns that every table of sums has.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,least_ps,least_rank,\
                     most_ps,most_rank";
 

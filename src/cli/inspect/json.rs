@@ -1,4 +1,4 @@
-//! The summary for programs: one JSON document, times in whole picoseconds.
+//! The summary as one JSON document, times in whole picoseconds.
 //!
 //! A field may be added under the same schema, never changed.
 
@@ -6,7 +6,7 @@ use super::SCHEMA;
 use crate::inspect::{Complaint, Inspection, RECEIVED, RankFacts, Row, SENT, Table, Tally};
 use serde_json::{Map, Value, json};
 
-/// The start of every document, with `what` it is.
+/// Returns the start of every document, with `what` it is.
 pub fn head(what: &str) -> Map<String, Value> {
     let mut head = Map::new();
     head.insert("schema".to_owned(), SCHEMA.into());
@@ -15,7 +15,7 @@ pub fn head(what: &str) -> Map<String, Value> {
     head
 }
 
-/// The summary of `job`, of nodes that fit `options`.
+/// Renders the summary of `job`, of nodes that fit `options`.
 pub fn summary(job: &Inspection, options: Vec<(&'static str, Vec<String>)>) -> Value {
     let mut document = head("summary");
     let filter = options
@@ -101,7 +101,7 @@ fn rank(rank: &RankFacts) -> Value {
     })
 }
 
-/// What is wrong with a file.
+/// Renders the faults of a file.
 pub fn complaints(complaints: &[Complaint]) -> Value {
     let complaints = complaints.iter();
     complaints

@@ -1,4 +1,4 @@
-//! Nodes, one a line.
+//! Listing of nodes, one a line.
 
 use super::FormatArg;
 use super::json::head;
@@ -13,23 +13,23 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
 
-/// How nodes are listed.
+/// Options of a listing.
 pub struct List {
-    /// Which.
+    /// Filter of the nodes.
     pub filter: Filter,
-    /// How they are printed.
+    /// Format.
     pub format: FormatArg,
-    /// How many at most.
+    /// Maximum number of nodes.
     pub limit: usize,
-    /// How many ranks are read at once.
+    /// Number of ranks that are read at once.
     pub threads: usize,
 }
 
-/// What a rank has to list.
+/// Listing of a rank.
 struct Listed {
     /// Lines, one after another.
     text: String,
-    /// Where each ends.
+    /// End offset of each line.
     ends: Vec<usize>,
     /// Nodes that fit the filter.
     fit: u64,
@@ -53,6 +53,7 @@ impl List {
             |_, listed| {
                 let listed: Listed = match listed {
                     Ok(listed) => listed,
+                    // A broken rank does not hide the others; its error counts if none can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -62,6 +63,7 @@ impl List {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
+                // Ranks come in order, so the limit cuts the same lines whatever the number of threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
                     if self.format == FormatArg::Json {
@@ -95,6 +97,7 @@ impl List {
         match self.format {
             FormatArg::Json => {
                 let head = Value::Object(head("nodes")).to_string();
+                // The document is written in pieces, so the head is left open.
                 write!(out, "{},\"nodes\":[", head.trim_end_matches('}'))
             }
             FormatArg::Csv => writeln!(
@@ -138,7 +141,7 @@ impl List {
     }
 }
 
-/// A node for programs.
+/// Renders a node as JSON.
 pub fn json(row: &NodeRow<'_>) -> Value {
     json!({
         "rank": row.rank,
@@ -203,7 +206,7 @@ fn text(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {
     )
 }
 
-/// Whom a node has to do with: `, all ranks`, `, rank 3 tag 1`.
+/// Formats the group or peer of a node: `, all ranks`, `, rank 3 tag 1`.
 pub fn with(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
         (Some(group), _) => format!(", {}", shown(group)),

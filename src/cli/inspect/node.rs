@@ -1,4 +1,4 @@
-//! One node in full, and what is near it.
+//! One node in full, with its neighbourhood.
 
 use super::json::head;
 use super::list;
@@ -10,10 +10,10 @@ use crate::units::Span;
 use serde_json::{Value, json};
 use std::fmt::{Result, Write as _};
 
-/// The most of a value that is shown; JSON has all of it.
+/// Maximum length of a value in text; JSON has all of it.
 const VALUE: usize = 72;
 
-/// What is near a node of `trace`, for people.
+/// Renders the neighbourhood of a node of `trace` as text.
 pub fn text(trace: &Trace<'_>, near: &Neighbourhood<'_>, style: Style) -> String {
     let mut out = String::new();
     write(&mut out, trace, near, style).expect("a string grows as needed");
@@ -110,7 +110,7 @@ fn side(out: &mut String, title: &str, near: &Near<'_>, style: Style) -> Result 
     Ok(())
 }
 
-/// The same for programs.
+/// Renders the neighbourhood as JSON.
 pub fn json(trace: &Trace<'_>, near: &Neighbourhood<'_>) -> Value {
     let side = |near: &Near<'_>| -> Value {
         let nodes = near.nodes.iter().map(|other| {

@@ -12,27 +12,28 @@ use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
-/// Rows of tables.
+/// Maximum number of rows of a table.
 const ROWS: usize = 12;
-/// The title of the table of the longest parts.
+/// Title of the table of the longest parts.
 const LONGEST: &str = "LONGEST NODES";
-/// Paths that are shown where there is one for each rank.
+/// Maximum number of paths that are shown where there is one for each rank.
 const PATHS: usize = 8;
 
-/// A path, and the tracks that it may go through.
+/// A critical path, with the tracks that it may go through.
 pub struct OfTracks<'a> {
-    /// The tracks.
+    /// Tracks.
     pub tracks: &'a [Track],
-    /// The path.
+    /// Path.
     pub path: CriticalPath,
 }
 
-/// The paths to show: one if the times of all ranks count from one start, and else one for each rank.
+/// Returns the paths to show: one if the times of all ranks count from one start, otherwise one for each rank.
 pub fn paths(
     tracks: &[Track],
     find: fn(&[Track], bool) -> Option<CriticalPath>,
 ) -> Vec<OfTracks<'_>> {
     let parts: Vec<&[Track]> = match one_clock(tracks) {
+        // One path may cross ranks only if their times are comparable.
         true => vec![tracks],
         false => tracks.chunks(1).collect(),
     };
@@ -49,24 +50,24 @@ pub fn paths(
         .collect()
 }
 
-/// Whether the times of all ranks count from one start.
+/// Returns whether the times of all ranks count from one start.
 fn one_clock(tracks: &[Track]) -> bool {
     let kept = |track: &Track| track.basis == Basis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
-/// What is shown of paths.
+/// Rendering of paths.
 pub struct Shown<'a> {
-    /// What the job is called.
+    /// Title of the job.
     pub title: &'a str,
-    /// The ranks.
+    /// Tracks of the ranks.
     pub tracks: &'a [Track],
-    /// How many of a path's nodes are listed, if they are.
+    /// Maximum number of a path's nodes that are listed, if they are.
     pub list: Option<usize>,
 }
 
 impl Shown<'_> {
-    /// For people.
+    /// Renders text.
     pub fn text(&self, paths: &[OfTracks<'_>], style: Style) -> String {
         let mut out = String::new();
         self.write(&mut out, paths, style)
@@ -118,7 +119,7 @@ impl Shown<'_> {
         Ok(())
     }
 
-    /// For programs.
+    /// Renders JSON.
     pub fn json(&self, paths: &[OfTracks<'_>]) -> Value {
         let mut document = head("critical_path");
         document.insert("one_clock".to_owned(), one_clock(self.tracks).into());
@@ -127,7 +128,7 @@ impl Shown<'_> {
         document.into()
     }
 
-    /// Every part of every path as a row.
+    /// Renders every part of every path as a CSV row.
     pub fn csv(&self, paths: &[OfTracks<'_>]) -> String {
         let mut out = String::from("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name\n");
         for (i, path) in paths.iter().enumerate() {
@@ -170,7 +171,7 @@ impl OfTracks<'_> {
         })
     }
 
-    /// Whether both are the same parts of one rank, at the same times and with the same names.
+    /// Returns whether both have the same parts of one rank, at the same times and with the same names.
     fn is_like(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
@@ -179,7 +180,7 @@ impl OfTracks<'_> {
             && parts().all(|(a, b)| self.track(a).name(a.node) == other.track(b).name(b.node))
     }
 
-    /// `others` are ranks whose path is the same.
+    /// Renders a path as text; `others` are ranks with the same path.
     fn text(&self, out: &mut String, others: &[u32], list: Option<usize>, style: Style) -> Result {
         let h = style.heading;
         let (path, whole) = (&self.path, self.path.length());

@@ -1,4 +1,4 @@
-//! The summary for people: at most 100 columns.
+//! The summary as text: at most 100 columns.
 
 use super::words::{basis, complaints, ranges, some};
 use crate::inspect::{Inspection, RankFacts};
@@ -10,9 +10,9 @@ use std::fmt::{Result, Write as _};
 
 mod tables;
 
-/// Rows of each table; JSON and CSV have all.
+/// Maximum number of rows of a table; JSON and CSV have all.
 const ROWS: usize = 16;
-/// Faults and notes that are told.
+/// Maximum number of faults and notes.
 const FAULT_ROWS: usize = 8;
 
 /// Renders `job`, called `title`, of nodes that fit `filter`.
@@ -95,7 +95,7 @@ impl View<'_> {
         self.metadata()
     }
 
-    /// `7`, or `7 to 9` if ranks differ.
+    /// Formats the range of a count over ranks: `7`, or `7 to 9` if ranks differ.
     fn range(&self, of: fn(&RankFacts) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
@@ -239,7 +239,7 @@ impl View<'_> {
             "{:<16}{:>12}{:>12}{:>12}{:>9}{:>9}{:>15}{:>15}",
             "RANKS", "nodes", "data deps", "control", "depth", "width", "start", "end"
         ))?;
-        // Neighbours that are alike share a line.
+        // Neighbours with equal rows share a line.
         let facts = |r: &RankFacts| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
         let runs: Vec<_> = self
             .job

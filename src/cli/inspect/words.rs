@@ -1,10 +1,10 @@
-//! Pieces of text that several views of traces share.
+//! Text fragments that several views of traces share.
 
 use crate::inspect::{Basis, Complaint, Faults};
 use crate::report::summary::thousands;
 use crate::units::Span;
 
-/// Numbers of ranks in ascending order: `0-3, 5`.
+/// Formats ascending numbers of ranks as ranges: `0-3, 5`.
 pub fn ranges(ranks: &[u32]) -> String {
     let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let texts = runs.map(|run| match run {
@@ -15,7 +15,7 @@ pub fn ranges(ranks: &[u32]) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// `1 node`, `1,234 nodes`.
+/// Formats a count with its noun: `1 node`, `1,234 nodes`.
 pub fn some(count: u64, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
@@ -23,7 +23,7 @@ pub fn some(count: u64, what: &str) -> String {
     }
 }
 
-/// A count with a unit prefix: `1.2 G`.
+/// Formats a count with a unit prefix: `1.2 G`.
 pub fn short(count: u64) -> String {
     let value = count as f64;
     match count {
@@ -37,7 +37,7 @@ pub fn short(count: u64) -> String {
     }
 }
 
-/// What is wrong with files, most serious first: one line for each way, with the ranks.
+/// Formats the faults of files, most serious first: one line for each kind, with the ranks.
 pub fn complaints<'a>(
     ranks: impl Iterator<Item = (u32, &'a Faults)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
@@ -60,7 +60,7 @@ pub fn complaints<'a>(
     )
 }
 
-/// What times rest on, of a rank that ended at `end` and whose capture did at `captured`.
+/// Formats the basis of the times of a rank that ended at `end` and whose capture did at `captured`.
 pub fn basis(basis: Basis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
         (Basis::Given, _) => {

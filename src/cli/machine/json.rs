@@ -20,7 +20,7 @@ pub(super) fn print(out: &mut dyn Write, schema: &str, key: &str, value: Value) 
     out.write_all(terminal::json(&document).as_bytes())
 }
 
-/// A machine as the list has it.
+/// Renders a machine as the list has it.
 pub(super) fn summary(machine: &Machine) -> Value {
     let dimensions = machine
         .topology()
@@ -49,7 +49,8 @@ pub(super) fn summary(machine: &Machine) -> Value {
     })
 }
 
-/// The model, and how messages are passed on; `segment_bytes` is what of one must be there, and null means all.
+/// Renders the network model, and its switching; `segment_bytes` is the part of a message that has to have arrived
+/// before it is passed on, null for all.
 fn network(machine: &Machine) -> Value {
     json!({
         "model": machine.network().to_string(),
@@ -60,7 +61,7 @@ fn network(machine: &Machine) -> Value {
     })
 }
 
-/// All of a machine.
+/// Renders all of a machine.
 pub(super) fn details(machine: &Machine) -> Value {
     let mut all = summary(machine);
     all["classes"] = machine.classes().iter().map(class).collect();
@@ -96,7 +97,7 @@ pub(super) fn details(machine: &Machine) -> Value {
     all
 }
 
-/// What a pool that is a network is made of.
+/// Renders the design of a memory pool that is a network.
 fn design(attachment: &Attachment) -> Option<Value> {
     let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
     Some(match attachment {
@@ -150,7 +151,7 @@ fn class(class: &NpuClass) -> Value {
     })
 }
 
-/// The name that machine files give `value`.
+/// Returns the name that machine files give `value`.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)

@@ -1,5 +1,4 @@
-//! A job on its way out: nothing appears before all of it is complete, and the file that names its ranks appears
-//! last.
+//! Output of a job: no file appears before all are complete, and the job file appears last.
 
 use super::super::convert::CompressArg;
 use super::super::terminal;
@@ -12,14 +11,13 @@ use std::error::Error;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What stands for a pipe.
+/// File name that stands for a pipe.
 pub const PIPE: &str = "-";
 
-/// The name that a job gets in a folder.
+/// Name of a job in a folder.
 const JOB: &str = "job";
 
-/// What the names of a job's files begin with. A name that ends with a separator is a folder, whether it
-/// is there or not.
+/// Returns the prefix of a job's files. A name that ends with a separator is a folder, whether it exists or not.
 pub fn prefix(output: &Path) -> Result<PathBuf, String> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -36,7 +34,7 @@ pub fn prefix(output: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The ending of compressed files.
+/// Returns the ending of compressed files.
 pub fn ending(compress: Option<CompressArg>) -> &'static str {
     match compress {
         None => "",
@@ -48,18 +46,18 @@ pub fn ending(compress: Option<CompressArg>) -> &'static str {
 /// A trace that is being written.
 pub type TraceOutput = Packer<BufWriter<OutputFile>>;
 
-/// A job on its way out.
+/// Output of a job.
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// The files, and what the command reads.
+    /// Output files, and inputs that they must not replace.
     pub files: Outputs,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
 }
 
 impl JobOutputs {
-    /// Starts a job that `output` names.
+    /// Creates a job named by `output`.
     pub fn new(
         output: &Path,
         compress: Option<CompressArg>,
@@ -74,7 +72,7 @@ impl JobOutputs {
         })
     }
 
-    /// The file of a rank.
+    /// Returns the file of a rank.
     pub fn path(&self, rank: u32) -> PathBuf {
         numbered(&self.prefix, rank, &format!(".et{}", self.packed))
     }
@@ -103,8 +101,8 @@ impl JobOutputs {
         self.finish(rank, file)
     }
 
-    /// Has the trace of `rank` be what was `written`, under another name of the same file if `link` says so, or as
-    /// a copy; `None` where it has to be written again.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy; `None` where it has to
+    /// be written again.
     pub fn share(
         &mut self,
         rank: u32,
@@ -119,7 +117,7 @@ impl JobOutputs {
         Ok(shared)
     }
 
-    /// Makes `written` the trace of `rank`.
+    /// Adds `written` as the trace of `rank`.
     pub fn add(&mut self, rank: u32, path: PathBuf, written: Written) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
@@ -130,7 +128,7 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes groups into a file of their own, for those who read no job's file, and says where.
+    /// Writes groups into a file of their own, for tools that read no job file, and returns its path.
     pub fn groups(&mut self, declared: &Declared) -> Result<PathBuf, Box<dyn Error>> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
@@ -141,9 +139,9 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job's file, which says of the job what `about` does beside its ranks; then gives all files their
-    /// names, and says what those of the traces are.
+    /// Writes the job file with `about` and the ranks; then commits all files, and returns the names of the traces.
     pub fn commit(mut self, about: JobFile) -> Result<String, Box<dyn Error>> {
+        // Callers may add ranks in any order.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered(&self.prefix, "job", ".json");
         let job = JobFile {
@@ -152,12 +150,13 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
+        // After the commit, when the names of this job are final.
         note_others(&self.prefix, &job)?;
         Ok(first_to_last(&self.names))
     }
 }
 
-/// Writes a job's file.
+/// Writes a job file.
 pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), Box<dyn Error>> {
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
@@ -165,7 +164,7 @@ pub fn write_job(files: &mut Outputs, path: &Path, job: &JobFile) -> Result<(), 
     Ok(())
 }
 
-/// Has the job's file beside `path`, if it names that file, say that it holds what is `written` now.
+/// Updates the job file beside `path`, if it lists that file, with the contents now `written`.
 pub fn rename_contents(
     files: &mut Outputs,
     path: &Path,
@@ -187,7 +186,7 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Names of files for people.
+/// Formats a range of file names.
 pub fn first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),
@@ -196,7 +195,7 @@ pub fn first_to_last(names: &[PathBuf]) -> String {
     }
 }
 
-/// Says which traces with the prefix of a job are no part of it.
+/// Notes traces with the prefix of a job that are no part of it.
 pub fn note_others(prefix: &Path, job: &JobFile) -> io::Result<()> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

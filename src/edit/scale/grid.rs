@@ -17,8 +17,9 @@ impl Grid {
             }
             grid.0.push((name, size));
         }
-        let ranks = grid.0.iter().map(|(_, size)| u128::from(*size));
-        if ranks.product::<u128>() > u128::from(MAX_NPUS) {
+        let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
+        // Saturating: the product of five sizes may exceed even 128 bits.
+        if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
         Ok(grid)
@@ -227,6 +228,7 @@ mod tests {
             "dp=2,dp=3",
             "dp=x",
             "dp=100000,tp=100000",
+            "a=4294967295,b=4294967295,c=4294967295,d=4294967295,e=4294967295",
         ] {
             assert!(Grid::parse(bad).is_err(), "{bad}");
         }

@@ -1,4 +1,4 @@
-//! The same where everything happens in order, and matches come from the order of issue.
+//! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
 use super::Vertex;
 use crate::collective::Manner;
@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::report::Observer;
 
 impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
-    /// A message that waits for its other half.
+    /// Describes a message that waits for its other half.
     pub(super) fn wait_in_channel(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
@@ -24,6 +24,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
             let halves = messages.iter().zip(&plan.pairs);
             let mut halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            // Matching follows issue order, so the half that is missing is the first incomplete one.
             let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
             Some((other, half.0.node))
         });
@@ -39,7 +40,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (text, half)
     }
 
-    /// A collective that was issued: the members that are not there, or its chunks.
+    /// Describes an issued collective: the members that are missing, or its waiting chunks.
     pub(super) fn wait_in_run(&self, (instance, node): Vertex) -> (String, Option<Vertex>) {
         let call = self.instances[instance as usize].graph.call(node);
         let slot = self.plan.instances[instance as usize].slots[call.group as usize];
@@ -106,7 +107,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         (text, None)
     }
 
-    /// How many chunks of a member wait in queues, in words.
+    /// Formats the number of a member's chunks that wait in queues.
     fn behind_in_queue(
         &self,
         progress: Option<&Progress>,
@@ -114,6 +115,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         members: usize,
     ) -> String {
         let cells = progress.map_or(&[][..], |progress| &progress.cells);
+        // Cells of a member are `members` apart, chunk by chunk.
         let own = cells.iter().skip(position as usize).step_by(members.max(1));
         let own = own.filter(|cell| cell.stage != OUTSIDE);
         let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| match cell.begun {
@@ -123,7 +125,7 @@ impl<O: Observer + ?Sized, N: Network, M: Manner> Engine<'_, O, N, M> {
         format!(", {begun} are in a stage or done and {waiting} wait in a queue")
     }
 
-    /// Members whose collectives with one number are not the same.
+    /// Returns a refusal if members issued different collectives under one number.
     pub(in crate::engine) fn disagreement(&self) -> Option<Refusal> {
         let disagreement = self.disagreement?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);

@@ -1,4 +1,4 @@
-//! The table of what quirks do: for people, for spreadsheets, and for programs.
+//! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{Corrected, Ended, Row};
 use crate::report::json::Input;
@@ -23,7 +23,7 @@ impl Row {
         }
     }
 
-    /// How it ended, in a word.
+    /// Returns the result in a word.
     fn status(&self) -> &'static str {
         match &self.ended {
             Ended::After(_) => "completed",
@@ -40,21 +40,21 @@ impl Row {
     }
 }
 
-/// By how many ps and percent `after` is more than `before`; no percent of nothing.
+/// Returns the difference of `after` and `before`, in ps and in percent; no percent of zero.
 fn change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
     (ps, percent)
 }
 
-/// ns of so many ps, all three places.
+/// Formats ps as ns, with all three decimals.
 fn ns(ps: i128) -> String {
     let sign = if ps < 0 { "-" } else { "" };
     let ps = ps.unsigned_abs();
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// For people; a cycle is a ns.
+/// Renders text; a cycle is a ns.
 pub fn text(rows: &[Row], before: Span) -> String {
     let header = [
         "corrected",
@@ -100,7 +100,7 @@ pub fn text(rows: &[Row], before: Span) -> String {
     out
 }
 
-/// A row for each replay; what there is not is empty.
+/// Renders CSV, a row for each replay; absent values are empty.
 pub fn csv(rows: &[Row], before: Span) -> String {
     let mut out = "corrected,status,makespan_ps,change_ps,change_percent\n".to_owned();
     for row in rows {
@@ -116,7 +116,7 @@ pub fn csv(rows: &[Row], before: Span) -> String {
     out
 }
 
-/// For programs, with the options and the hashes of the inputs.
+/// Renders JSON, with the options and the hashes of the inputs.
 pub fn json(rows: &[Row], before: Span, options: Map<String, Value>, inputs: &[Input]) -> Value {
     let input =
         |input: &Input| json!({"role": input.role, "name": input.name, "blake3": input.blake3});

@@ -1,4 +1,4 @@
-//! Which traces are converted into which files.
+//! Plan of a conversion: the output file of each trace.
 
 use super::ToArg;
 use crate::files::numbered;
@@ -8,36 +8,36 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-/// What is written.
+/// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     Et,
     JsonLines,
 }
 
-/// One trace to convert.
+/// Conversion of one trace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Job {
-    /// The file, `None` for standard input.
+    /// Input file, `None` for standard input.
     pub input: Option<RankFile>,
-    /// The file, `None` for standard output.
+    /// Output file, `None` for standard output.
     pub output: Option<PathBuf>,
     pub to: To,
-    /// `gz`, `zst` or nothing.
+    /// Compression: `gz`, `zst` or empty.
     pub packed: &'static str,
 }
 
-/// All that is converted.
+/// Plan of all conversions.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub jobs: Vec<Job>,
-    /// The inputs that belong to jobs.
+    /// Inputs that belong to jobs.
     pub found: Found,
-    /// What the files of the job begin with, if a job is written and not a file.
+    /// Prefix of the job's files, if a job is written and not a file.
     pub prefix: Option<PathBuf>,
 }
 
-/// The endings that say what is written, and how it is packed.
+/// File name endings, each with its form and compression.
 const ENDINGS: [(&str, To, &str); 6] = [
     (".et", To::Et, ""),
     (".et.gz", To::Et, "gz"),
@@ -47,7 +47,7 @@ const ENDINGS: [(&str, To, &str); 6] = [
     (".jsonl.zst", To::JsonLines, "zst"),
 ];
 
-/// What is known of the output: its form, how it is packed, and its name without an ending, with it.
+/// An output name: its form, its compression, and the name without and with its ending.
 struct Output<'o> {
     to: To,
     packed: &'static str,
@@ -55,13 +55,14 @@ struct Output<'o> {
     ending: &'static str,
 }
 
-/// The jobs that convert `inputs` into `output`.
+/// Plans the conversion of `inputs` into `output`.
 pub(super) fn plan(
     inputs: &[PathBuf],
     output: &Path,
     to: Option<ToArg>,
     verify: Verify,
 ) -> Result<Plan, Box<dyn Error>> {
+    // A folder need not exist yet if the name ends with a separator.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = match folder {
         true => output.join("job"),
@@ -74,6 +75,7 @@ pub(super) fn plan(
     let mut finder = Finder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
+        // A file with a rank in its name belongs to a job; any other stands for itself.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
@@ -140,7 +142,7 @@ pub(super) fn plan(
     })
 }
 
-/// What the name of the output and the option say together.
+/// Parses the name of the output together with the option.
 fn parse(name: &str, to: Option<ToArg>) -> Result<Output<'_>, String> {
     let to = to.map(|to| match to {
         ToArg::Et => To::Et,

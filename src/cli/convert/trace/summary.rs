@@ -1,4 +1,4 @@
-//! What was converted, and what was lost on the way.
+//! Converted traces, and losses on the way.
 
 use crate::report::summary::thousands;
 use crate::trace::form::Form;
@@ -7,23 +7,23 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// How many of each kind of loss the text shows.
+/// Number of losses of each kind that the text shows.
 const SHOWN: usize = 8;
 
-/// One trace that was converted.
+/// A converted trace.
 pub(super) struct Converted {
     pub input: PathBuf,
     /// `None` for standard output.
     pub output: Option<PathBuf>,
     pub form: Form,
     pub nodes: usize,
-    /// Nodes of no bytes.
+    /// Number of nodes of no bytes.
     pub empty: usize,
-    /// What salvaging found, and what is wrong with the compression.
+    /// Report of the salvage, and the error of the compression.
     pub salvaged: Option<(Report, Option<String>)>,
 }
 
-/// The summary for reading.
+/// Renders the summary as text.
 pub(super) fn text(all: &[Converted]) -> String {
     let mut out = String::new();
     for one in all {
@@ -53,7 +53,7 @@ fn say(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Says the first of `items`, and how many more there are.
+/// Prints the first of `items`, and the number of the others.
 fn each<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         say(out, format!("    {}", words(item)));
@@ -146,7 +146,7 @@ fn place(lost: &Lost) -> String {
     )
 }
 
-/// The summary for programs.
+/// Renders the summary as JSON.
 pub(super) fn json(all: &[Converted]) -> String {
     let one = |one: &Converted| {
         json!({

@@ -17,7 +17,7 @@ impl View<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// The rank with the most time, if ranks differ.
+    /// Formats the rank with the most time, if ranks differ.
     fn most(&self, row: &Row) -> String {
         if self.ranks < 2 {
             String::new()
@@ -30,7 +30,7 @@ impl View<'_> {
         }
     }
 
-    /// The rank with the least time, if ranks differ.
+    /// Formats the rank with the least time, if ranks differ.
     fn least(&self, row: &Row) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
@@ -238,7 +238,7 @@ impl View<'_> {
     }
 }
 
-/// A time of at most ten columns.
+/// Formats a time in at most ten columns.
 fn brief(time: Span) -> String {
     let text = time.to_string();
     match text.len() <= 10 {
@@ -247,7 +247,7 @@ fn brief(time: Span) -> String {
     }
 }
 
-/// A count of at most six columns: `1.2G`.
+/// Formats a count in at most six columns: `1.2G`.
 fn tight(count: u64) -> String {
     short(count).replace(' ', "")
 }
