@@ -33,7 +33,7 @@ const COMMANDS: [&str; 24] = [
 ];
 
 /// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 12] = [
     "release",
     "path",
     "test",
@@ -41,6 +41,7 @@ const OTHERS: [&str; 11] = [
     "ignored",
     "nocapture",
     "profile",
+    "workspace",
     "nproc-per-node",
     "out",
     "version",
