@@ -11,8 +11,10 @@ pub enum Line<'a> {
     New(&'a str),
 }
 
-/// The cost of a line that is gone, or new.
-const LONELY: u32 = 4;
+/// The cost of a line that is gone: of one beside a cut, more than that of one with some of its words.
+const GONE: u32 = 6;
+/// The cost of a line that is new.
+const NEW: u32 = 4;
 
 fn is_cut(shown: &str) -> bool {
     shown.trim() == "…"
@@ -36,7 +38,7 @@ fn cost(shown: &str, printed: &str) -> u32 {
         .split_whitespace()
         .filter(|word| words.contains(word))
         .count();
-    1 + (2 * LONELY - 1) * all.saturating_sub(common) as u32 / all as u32
+    1 + (GONE + NEW - 3) * all.saturating_sub(common) as u32 / all as u32
 }
 
 /// The alignment in which the fewest lines differ; lines that a cut stands for are not in it.
@@ -49,10 +51,10 @@ pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
             let mut least = if i == n && j == m { 0 } else { u32::MAX };
             let cut = i < n && is_cut(shown[i]);
             if i < n {
-                least = least.min(costs[i + 1][j] + if cut { 0 } else { LONELY });
+                least = least.min(costs[i + 1][j] + if cut { 0 } else { GONE });
             }
             if j < m {
-                least = least.min(costs[i][j + 1] + if cut { 0 } else { LONELY });
+                least = least.min(costs[i][j + 1] + if cut { 0 } else { NEW });
             }
             if i < n && j < m && !cut {
                 least = least.min(costs[i + 1][j + 1] + cost(shown[i], &printed[j]));
@@ -76,7 +78,7 @@ pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
                 lines.extend([Line::Gone(shown[i]), Line::New(&printed[j])]);
             }
             (i, j) = (i + 1, j + 1);
-        } else if i < n && here == costs[i + 1][j] + LONELY {
+        } else if i < n && here == costs[i + 1][j] + GONE {
             lines.push(Line::Gone(shown[i]));
             i += 1;
         } else {

@@ -186,14 +186,19 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
                     .iter()
                     .map(|line| line.to_string()),
             );
-            blessed.extend(alignment.iter().filter_map(|line| match line {
-                Line::Same(line) | Line::New(line) => Some(line.to_string()),
-                Line::Gone(_) => None,
-            }));
+            let mut gone = None;
+            for line in &alignment {
+                match *line {
+                    Line::Same(line) => blessed.push(line.to_owned()),
+                    Line::Gone(line) => gone = Some(line),
+                    Line::New(line) => blessed.push(cut_as(gone.take(), line)),
+                }
+            }
             copied = step.shown.start + shown.len();
         }
     }
-    if bless {
+    // A page with a command that fails stays as it is.
+    if bless && wrong.is_empty() {
         blessed.extend(lines[copied..].iter().map(|line| line.to_string()));
         let fresh = blessed.join("\n") + "\n";
         if fresh != text {
@@ -201,6 +206,17 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
         }
     }
     (wrong, count, not_run)
+}
+
+/// A line that is printed, cut where the one that it replaces was.
+fn cut_as(gone: Option<&str>, printed: &str) -> String {
+    let length = gone.and_then(|gone| Some(gone.strip_suffix('…')?.chars().count()));
+    match length {
+        Some(length) if printed.chars().count() > length => {
+            printed.chars().take(length).chain(['…']).collect()
+        }
+        _ => printed.to_owned(),
+    }
 }
 
 #[test]
