@@ -1,6 +1,7 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
+//! - `book`: every command of README.md and `docs/`, run and compared, and their links
 //! - `bounds`: inputs and options that ask for far more than they are
 //! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
@@ -33,6 +34,8 @@
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
 mod astra_sim;
+#[cfg(unix)]
+mod book;
 mod bounds;
 mod captures;
 mod cases;

@@ -1,0 +1,49 @@
+//! README.md and the book under `docs/`: every command is run, in order, and what it prints is held against what
+//! stands below it; links lead somewhere, and the table of contents is whole.
+//!
+//! Lines of a fenced block that begin with `$ ` are commands of a shell; a command goes on while its lines end with
+//! `\`, and through a here-document. What follows is what it prints, errors included; a line `…` stands for any
+//! number of lines, and one that ends with `…` for any rest of a line. All blocks of a file run in one folder, which
+//! is empty but for `traces` and `converters`, and every command exits with 0. A comment `<!-- not run: REASON -->`
+//! before a block says why its commands are not run here. `BLESS=1 cargo test --test it book` writes what is
+//! printed into the files and keeps the cuts.
+
+mod align;
+mod links;
+mod options;
+mod sessions;
+
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// README.md and all Markdown under `docs/`, relative to the root.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![PathBuf::from("README.md")];
+    let mut folders = vec![PathBuf::from("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).expect("docs are there") {
+            let entry = entry.expect("the folder can be listed");
+            let path = folder.join(entry.file_name());
+            if entry.path().is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+fn text(page: &Path) -> String {
+    let text = std::fs::read_to_string(root().join(page));
+    text.unwrap_or_else(|e| panic!("{}: {e}", page.display()))
+}
+
+#[test]
+fn the_first_page_is_short() {
+    assert!(text(Path::new("README.md")).lines().count() <= 200);
+}

@@ -1,0 +1,114 @@
+//! What a page shows of a command's output, held against what the command prints.
+
+/// A line of an alignment.
+#[derive(Debug, PartialEq)]
+pub enum Line<'a> {
+    /// As shown; cuts are.
+    Same(&'a str),
+    /// Shown, but not printed.
+    Gone(&'a str),
+    /// Printed, but not shown.
+    New(&'a str),
+}
+
+/// The cost of a line that is gone: of one beside a cut, more than that of one with some of its words.
+const GONE: u32 = 6;
+/// The cost of a line that is new.
+const NEW: u32 = 4;
+
+fn is_cut(shown: &str) -> bool {
+    shown.trim() == "…"
+}
+
+fn same(shown: &str, printed: &str) -> bool {
+    let rest = shown
+        .strip_suffix('…')
+        .map(|start| printed.strip_prefix(start));
+    shown.trim_end() == printed || rest.flatten().is_some()
+}
+
+/// The cost of one line in place of another: by the share of words that are not in both.
+fn cost(shown: &str, printed: &str) -> u32 {
+    if same(shown, printed) {
+        return 0;
+    }
+    let words: Vec<_> = printed.split_whitespace().collect();
+    let all = shown.split_whitespace().count().max(words.len()).max(1);
+    let common = shown
+        .split_whitespace()
+        .filter(|word| words.contains(word))
+        .count();
+    1 + (GONE + NEW - 3) * all.saturating_sub(common) as u32 / all as u32
+}
+
+/// The alignment in which the fewest lines differ; lines that a cut stands for are not in it.
+pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
+    let (n, m) = (shown.len(), printed.len());
+    // costs[i][j]: of the rest, from line i of those shown and line j of those printed.
+    let mut costs = vec![vec![0_u32; m + 1]; n + 1];
+    for i in (0..=n).rev() {
+        for j in (0..=m).rev() {
+            let mut least = if i == n && j == m { 0 } else { u32::MAX };
+            let cut = i < n && is_cut(shown[i]);
+            if i < n {
+                least = least.min(costs[i + 1][j] + if cut { 0 } else { GONE });
+            }
+            if j < m {
+                least = least.min(costs[i][j + 1] + if cut { 0 } else { NEW });
+            }
+            if i < n && j < m && !cut {
+                least = least.min(costs[i + 1][j + 1] + cost(shown[i], &printed[j]));
+            }
+            costs[i][j] = least;
+        }
+    }
+    let (mut i, mut j, mut lines) = (0, 0, Vec::new());
+    while i < n || j < m {
+        let cut = i < n && is_cut(shown[i]);
+        let here = costs[i][j];
+        if cut && here == costs[i + 1][j] {
+            lines.push(Line::Same(shown[i]));
+            i += 1;
+        } else if cut {
+            j += 1;
+        } else if i < n && j < m && here == costs[i + 1][j + 1] + cost(shown[i], &printed[j]) {
+            if same(shown[i], &printed[j]) {
+                lines.push(Line::Same(shown[i]));
+            } else {
+                lines.extend([Line::Gone(shown[i]), Line::New(&printed[j])]);
+            }
+            (i, j) = (i + 1, j + 1);
+        } else if i < n && here == costs[i + 1][j] + GONE {
+            lines.push(Line::Gone(shown[i]));
+            i += 1;
+        } else {
+            lines.push(Line::New(&printed[j]));
+            j += 1;
+        }
+    }
+    lines
+}
+
+#[test]
+fn cuts_stand_for_lines_and_rests_of_lines() {
+    let printed = ["a 1", "b 2", "c 3", "d 4"].map(str::to_owned);
+    assert_eq!(
+        aligned(&["a …", "…", "d 4"], &printed),
+        ["a …", "…", "d 4"].map(Line::Same)
+    );
+    // The second line is another one now, the third is where it was, and the cut stays.
+    let lines = aligned(&["a 1", "b 7", "c 3", "…"], &printed);
+    let expected = [
+        Line::Same("a 1"),
+        Line::Gone("b 7"),
+        Line::New("b 2"),
+        Line::Same("c 3"),
+        Line::Same("…"),
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!(aligned(&[], &printed[..1]), [Line::New("a 1")]);
+    assert_eq!(
+        aligned(&["a 1", "z"], &printed[..1]),
+        [Line::Same("a 1"), Line::Gone("z")]
+    );
+}

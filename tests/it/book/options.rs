@@ -1,0 +1,90 @@
+//! Options that pages name, against the help of all commands.
+
+use super::{pages, text};
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// Commands whose help together knows every option.
+const COMMANDS: [&str; 24] = [
+    "",
+    "convert pytorch",
+    "convert trace",
+    "validate",
+    "inspect",
+    "replay",
+    "diff",
+    "generate",
+    "generate collective",
+    "generate p2p",
+    "generate chain",
+    "generate memory",
+    "generate data-parallel",
+    "slice",
+    "scale",
+    "anonymise",
+    "audit",
+    "machine list",
+    "machine show",
+    "machine check",
+    "model list",
+    "model show",
+    "astra-sim",
+    "completions",
+];
+
+/// Options of cargo, torchrun and capture.py.
+const OTHERS: [&str; 12] = [
+    "release",
+    "path",
+    "test",
+    "bench",
+    "ignored",
+    "nocapture",
+    "profile",
+    "workspace",
+    "nproc-per-node",
+    "out",
+    "version",
+    "help",
+];
+
+#[test]
+fn every_option_is_one() {
+    let mut known: BTreeSet<String> = OTHERS.map(str::to_owned).into();
+    for command in COMMANDS {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"));
+        let output = program
+            .args(command.split_whitespace())
+            .arg("--help")
+            .output();
+        let output = output.expect("the program was built");
+        assert!(output.status.success(), "chakram {command} --help");
+        known.extend(options(&String::from_utf8_lossy(&output.stdout)));
+    }
+    for page in pages() {
+        for option in options(&text(&page)) {
+            assert!(
+                known.contains(&option),
+                "{}: --{option} is unknown",
+                page.display()
+            );
+        }
+    }
+}
+
+/// The words of a text behind two hyphens.
+fn options(text: &str) -> Vec<String> {
+    let starts = text.split("--").skip(1);
+    let word = |rest: &str| -> String {
+        let letters = rest.chars();
+        letters
+            .take_while(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == '-')
+            .collect()
+    };
+    let words = starts
+        .map(word)
+        .map(|word| word.trim_end_matches('-').to_owned());
+    words
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
+        .collect()
+}
