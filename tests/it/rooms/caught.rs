@@ -23,11 +23,11 @@ fn what_is_forbidden_is_caught() {
         &[":2: `trace` may not import `engine`"],
     );
     caught(
-        "graph/et.rs",
+        "graph/read.rs",
         "use super::super::workload::Absent;",
         &["`graph` may not import `workload`"],
     );
-    caught("graph/et.rs", "use super::builder::GraphBuilder;", &[]);
+    caught("graph/read.rs", "use super::builder::GraphBuilder;", &[]);
     caught(
         "graph.rs",
         "mod inside { use super::super::engine; }",
