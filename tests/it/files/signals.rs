@@ -30,11 +30,18 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Starts the job and comes back when something was written.
 fn start(folder: &Folder) -> Child {
-    let child = folder
-        .command(&LARGE)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = folder.command(&LARGE);
+    // Shells start background jobs with SIGINT ignored, and whoever inherits that ignores it too.
+    // SAFETY: between fork and exec this may be called.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
+    let child = command.stdout(Stdio::null()).spawn().unwrap();
     let id = format!("-{}-", child.id());
     wait_until("temporary file", || {
         let names = folder.names();
