@@ -141,13 +141,15 @@ impl<'d> ConfigTable<'d> {
     fn path(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         // Hostile keys must not break the one-line form of messages.
-        let name = match !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
-            true => name.to_owned(),
-            false => quoted(name),
+        let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
+            name.to_owned()
+        } else {
+            quoted(name)
         };
-        match self.key.is_empty() {
-            true => name,
-            false => format!("{}.{name}", self.key),
+        if self.key.is_empty() {
+            name
+        } else {
+            format!("{}.{name}", self.key)
         }
     }
 

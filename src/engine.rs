@@ -312,9 +312,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                 .take(lane_count as usize)
                 .collect(),
             launch_orders: plan.groups.iter().map(LaunchOrder::new).collect(),
-            pairs: match M::IN_ORDER {
-                true => Vec::new(),
-                false => vec![MessageState::default(); plan.pairs as usize],
+            pairs: if M::IN_ORDER {
+                Vec::new()
+            } else {
+                vec![MessageState::default(); plan.pairs as usize]
             },
             channels: std::iter::repeat_with(MessageChannel::default)
                 .take(if M::IN_ORDER { plan.pairs as usize } else { 0 })

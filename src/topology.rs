@@ -130,9 +130,10 @@ pub struct TopologyDimension {
 impl TopologyDimension {
     /// The rate of one link, which is that of a message.
     pub fn link(&self) -> Bandwidth {
-        match self.shape.has_ports() || self.size <= 2 {
-            true => self.bandwidth,
-            false => self.bandwidth.half(),
+        if self.shape.has_ports() || self.size <= 2 {
+            self.bandwidth
+        } else {
+            self.bandwidth.half()
         }
     }
 }

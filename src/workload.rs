@@ -360,9 +360,12 @@ impl GroupRegistry {
         // An empty declaration means all ranks.
         let whole = members.is_empty();
         let mut alike = self.by_name.get(name).into_iter().flatten();
-        if let Some(&found) = alike.find(|&&id| match whole {
-            true => self.list[id.index()].members == self.list[Self::WORLD.index()].members,
-            false => self.has(id, members),
+        if let Some(&found) = alike.find(|&&id| {
+            if whole {
+                self.list[id.index()].members == self.list[Self::WORLD.index()].members
+            } else {
+                self.has(id, members)
+            }
         }) {
             return Ok(found);
         }
@@ -377,9 +380,10 @@ impl GroupRegistry {
         self.list.push(RankGroup {
             name: Some(name.to_owned()),
             role: self.roles.of(name).map(str::to_owned),
-            members: match whole {
-                true => self.list[Self::WORLD.index()].members.clone(),
-                false => members.iter().copied().map(Rank).collect(),
+            members: if whole {
+                self.list[Self::WORLD.index()].members.clone()
+            } else {
+                members.iter().copied().map(Rank).collect()
             },
         });
         self.by_name.entry(name.to_owned()).or_default().push(id);

@@ -132,16 +132,18 @@ impl<'a> LineCostModel<'a> {
                 } else {
                     a.others
                 },
-                bandwidth: match a.bandwidth < b.bandwidth {
-                    true => a.bandwidth,
-                    false => b.bandwidth,
+                bandwidth: if a.bandwidth < b.bandwidth {
+                    a.bandwidth
+                } else {
+                    b.bandwidth
                 },
                 ..a
             }
         });
-        let load = match self.wired {
-            true => u64::from(k.min(self.size() - k)),
-            false => 1,
+        let load = if self.wired {
+            u64::from(k.min(self.size() - k))
+        } else {
+            1
         };
         LoadedPath { path, load }
     }
@@ -240,9 +242,12 @@ impl<'a> LineCostModel<'a> {
             }
             CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree => {
                 // On every level but the root's, two children share one port, which costs another serialization.
-                let level = |way: LoadedPath, j: u32| match 2 << j < n {
-                    true => whole(way, j) + way.alone().passes(buffer),
-                    false => whole(way, j),
+                let level = |way: LoadedPath, j: u32| {
+                    if 2 << j < n {
+                        whole(way, j) + way.alone().passes(buffer)
+                    } else {
+                        whole(way, j)
+                    }
                 };
                 let once = self.doubling(level);
                 match primitive {

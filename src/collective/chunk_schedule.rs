@@ -104,9 +104,10 @@ impl<S: Copy> ChunkSchedule<S> {
     /// The route of `chunk`.
     #[inline]
     pub fn route(&self, chunk: u32) -> usize {
-        match self.route_of.is_empty() {
-            true => 0,
-            false => self.route_of[chunk as usize] as usize,
+        if self.route_of.is_empty() {
+            0
+        } else {
+            self.route_of[chunk as usize] as usize
         }
     }
 

@@ -72,9 +72,10 @@ mod tests {
                         };
                         receives(&stage, seat)
                     });
-                    match index == root {
-                        true => assert_eq!(children, [1, 1]),
-                        false => assert!(children.contains(&0), "{index} of {n}: {children:?}"),
+                    if index == root {
+                        assert_eq!(children, [1, 1])
+                    } else {
+                        assert!(children.contains(&0), "{index} of {n}: {children:?}")
                     }
                 }
             }

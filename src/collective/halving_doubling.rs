@@ -37,9 +37,10 @@ pub(super) fn exchange(seat: LinePosition, i: u32, distance: u32, amount: Buffer
 
 /// Number of exchanges: log2 n, or none if n is no power of two.
 pub(super) fn exchanges(seat: LinePosition) -> u32 {
-    match seat.size.is_power_of_two() {
-        true => seat.size.ilog2(),
-        false => 0,
+    if seat.size.is_power_of_two() {
+        seat.size.ilog2()
+    } else {
+        0
     }
 }
 

@@ -186,9 +186,10 @@ impl CollectiveBackend for NativeBackend<'_> {
         let custom = &self.custom[number as usize];
         // Scripts belong to members, which the positions of the extent need not be in the order of.
         let size = extent.size();
-        let first = match custom.kind.has_root() {
-            true => extent.member_at[root as usize],
-            false => 0,
+        let first = if custom.kind.has_root() {
+            extent.member_at[root as usize]
+        } else {
+            0
         };
         let script_of = |position: u32| (extent.member_at[position as usize] + size - first) % size;
         let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
@@ -386,9 +387,10 @@ impl StageAssignment {
     /// The one path that every message takes.
     #[inline]
     fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
-        match self.algorithm == CollectiveAlgorithm::Ring {
-            true => paths.next,
-            false => paths.any,
+        if self.algorithm == CollectiveAlgorithm::Ring {
+            paths.next
+        } else {
+            paths.any
         }
     }
 

@@ -30,9 +30,10 @@ fn rounds(stage: &CollectiveStage, seat: LinePosition) -> u32 {
 pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
     let (n, k) = (seat.size, i + 1);
     (i < rounds(stage, seat)).then(|| SendStep {
-        to: match n.is_power_of_two() {
-            true => seat.index ^ k,
-            false => (seat.index + k) % n,
+        to: if n.is_power_of_two() {
+            seat.index ^ k
+        } else {
+            (seat.index + k) % n
         },
         amount: stage.buffer.part(n),
         after: i,

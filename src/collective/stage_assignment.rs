@@ -120,9 +120,10 @@ pub(super) fn describe(
             AlgorithmChoice::Auto => "auto: ",
             AlgorithmChoice::Named(_) => "",
         };
-        let place = match extent.regular {
-            true => &topology.dimensions()[phase.dimension].name,
-            false => "no sub-grid",
+        let place = if extent.regular {
+            &topology.dimensions()[phase.dimension].name
+        } else {
+            "no sub-grid"
         };
         format!("{how}{} {} ({place})", used.join(" and "), phase.size)
     };

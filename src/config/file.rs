@@ -18,11 +18,12 @@ pub(crate) fn read(path: impl AsRef<Path>) -> Result<String, Error> {
         // One byte more than allowed, to tell a file of the maximum size from a longer one.
         .take(MAX_BYTES + 1)
         .read_to_string(&mut text)?;
-    match read as u64 > MAX_BYTES {
-        true => Err(Error::new(
+    if read as u64 > MAX_BYTES {
+        Err(Error::new(
             ErrorKind::InvalidData,
             "it is longer than 4 MiB",
-        )),
-        false => Ok(text),
+        ))
+    } else {
+        Ok(text)
     }
 }

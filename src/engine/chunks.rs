@@ -34,11 +34,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if run.length == 0 {
             // A group of one is done at once. In insertion order that takes an event of its own, because ending here
             // would overtake what the current event has still to do.
-            match M::IN_ORDER {
-                true => self
-                    .agenda
-                    .push(now, Event::new(EventClass::Vacant, id, position)),
-                false => self.end_member(now, id, position),
+            if M::IN_ORDER {
+                self.agenda
+                    .push(now, Event::new(EventClass::Vacant, id, position))
+            } else {
+                self.end_member(now, id, position)
             }
             return;
         }
@@ -217,11 +217,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.request_messages(now, id, cell);
         }
         for _ in 0..there {
-            match M::IN_ORDER {
-                true => self
-                    .agenda
-                    .push(now, Event::new(EventClass::Found, id, cell)),
-                false => self.on_receive(now, id, cell),
+            if M::IN_ORDER {
+                self.agenda
+                    .push(now, Event::new(EventClass::Found, id, cell))
+            } else {
+                self.on_receive(now, id, cell)
             }
         }
     }
@@ -347,17 +347,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             group.extent.npus[position as usize],
             group.extent.npus[to as usize],
         );
-        let (from, to) = match M::IN_ORDER {
-            true => (progress.ports.any(), progress.ports.any()),
-            // Where messages contend, the network routes them and ports of the run are of no use.
-            false if N::SHARED => (progress.ports.any(), progress.ports.any()),
-            false => {
-                let [out, into] = group.sides_between(topology, position, to);
-                (
-                    progress.ports.port(group.port(index, position, out)),
-                    progress.ports.port(group.port(index, to, into)),
-                )
-            }
+        // Where messages contend, the network routes them and ports of the run are of no use.
+        let (from, to) = if M::IN_ORDER || N::SHARED {
+            (progress.ports.any(), progress.ports.any())
+        } else {
+            let [out, into] = group.sides_between(topology, position, to);
+            (
+                progress.ports.port(group.port(index, position, out)),
+                progress.ports.port(group.port(index, to, into)),
+            )
         };
         let message = NetworkMessage {
             op,
@@ -373,13 +371,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if self.rts_bytes.is_some() {
             let asked = progress.take_deferred(cell, number, taken + 1, true) > 0;
             self.withheld_sends.insert(op, message);
-            match asked {
-                true => self
-                    .agenda
-                    .push(now, Event::new(EventClass::Requested, 0, op)),
-                false => {
-                    self.expected.insert((id, cell, number, taken), op);
-                }
+            if asked {
+                self.agenda
+                    .push(now, Event::new(EventClass::Requested, 0, op))
+            } else {
+                self.expected.insert((id, cell, number, taken), op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);

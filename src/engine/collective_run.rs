@@ -339,9 +339,10 @@ impl CollectiveRun {
     /// Returns the number of the schedule of the member at a position.
     #[inline]
     pub fn course_at(&self, position: u32) -> u32 {
-        match self.own_schedules.is_empty() {
-            true => self.schedule,
-            false => self.own_schedules[position as usize],
+        if self.own_schedules.is_empty() {
+            self.schedule
+        } else {
+            self.own_schedules[position as usize]
         }
     }
 
@@ -431,12 +432,12 @@ impl StepwiseProgress {
     /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
     #[inline]
     pub fn take_deferred(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
-        match self.early.is_empty() {
-            true => 0,
-            false => self
-                .early
+        if self.early.is_empty() {
+            0
+        } else {
+            self.early
                 .remove(&(cell, stage, taken, asking))
-                .unwrap_or(0),
+                .unwrap_or(0)
         }
     }
 }

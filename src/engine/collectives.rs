@@ -53,9 +53,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (slot, mut sequence) = self.call_of(instance, node);
         let turns = &mut self.launch_orders[slot.group as usize];
         if M::IN_ORDER {
-            sequence = match self.backend.matches_in_issue_order() {
-                true => turns.issued(slot.member),
-                false => turns.numbered(sequence),
+            sequence = if self.backend.matches_in_issue_order() {
+                turns.issued(slot.member)
+            } else {
+                turns.numbered(sequence)
             };
         }
         let run = turns.run_of[sequence as usize];
@@ -290,9 +291,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
-            conflict_free: &|dimension, members, next| match extent.regular {
-                true => network.is_conflict_free(dimension, members, next),
-                false => !N::SHARED,
+            conflict_free: &|dimension, members, next| {
+                if extent.regular {
+                    network.is_conflict_free(dimension, members, next)
+                } else {
+                    !N::SHARED
+                }
             },
         };
         let span = self

@@ -63,9 +63,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let ends = (run.position(from), run.position(to));
         let seat = manner.line_position(&group.extent, &of, ends.1, run.root)?;
         let index = group.extent.phases[manner.phase(&of)].index(ends.0);
-        let found = match asking {
-            false => manner.steps_before_receive(&of, turn(to), seat, index, number),
-            true => manner.requested_step(&of, turn(to), seat, index, number),
+        let found = if asking {
+            manner.requested_step(&of, turn(to), seat, index, number)
+        } else {
+            manner.steps_before_receive(&of, turn(to), seat, index, number)
         };
         if found.is_none() {
             let progress = self.runs[id as usize].progress.as_mut()?;
@@ -100,12 +101,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let run = &mut self.runs[id as usize];
             let progress = run.progress.as_mut().expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
-            match early.asking {
-                true => progress.defer(cell, stage, number + 1, true),
-                false if number == 0 => {
-                    progress.waiting[cell as usize * length + stage as usize] += 1;
-                }
-                false => progress.defer(cell, stage, number, false),
+            if early.asking {
+                progress.defer(cell, stage, number + 1, true)
+            } else if number == 0 {
+                progress.waiting[cell as usize * length + stage as usize] += 1;
+            } else {
+                progress.defer(cell, stage, number, false)
             }
         }
     }

@@ -106,9 +106,10 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
         return format!("rank {rank} has no further collective of this group");
     };
     let (rank, graph, call) = call_of(workload, call);
-    let root = match call.kind.has_root() && call.root != NONE {
-        true => format!(" rooted at rank {}", call.root),
-        false => String::new(),
+    let root = if call.kind.has_root() && call.root != NONE {
+        format!(" rooted at rank {}", call.root)
+    } else {
+        String::new()
     };
     let (node, bytes) = (describe(rank, graph, call.node), graph.bytes(call.node));
     format!("{node} is {} of {bytes} bytes{root}", call.kind)

@@ -46,9 +46,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         key: SendOrderKey,
         message: NetworkMessage,
     ) {
-        match M::IN_ORDER {
-            true => self.network.submit(now, &message, &mut self.agenda),
-            false => self.pending_sends.push(PendingSend { key, message }),
+        if M::IN_ORDER {
+            self.network.submit(now, &message, &mut self.agenda)
+        } else {
+            self.pending_sends.push(PendingSend { key, message })
         }
     }
 
@@ -249,9 +250,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         to,
                         stage,
                         heard,
-                    } => match self.mixed_directions {
-                        false => self.on_arrival(now, run, to, stage, heard),
-                        true => {
+                    } => {
+                        if self.mixed_directions {
                             let message = UnsortedMessage {
                                 from,
                                 stage,
@@ -261,8 +261,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                             if let Some(heard) = self.number_for_receiver(run, to, message) {
                                 self.on_arrival(now, run, to, stage, heard);
                             }
+                        } else {
+                            self.on_arrival(now, run, to, stage, heard)
                         }
-                    },
+                    }
                     InFlightOp::Scripted {
                         run,
                         from,
@@ -276,9 +278,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         to,
                         stage,
                         step,
-                    } => match self.mixed_directions {
-                        false => self.on_request(now, run, to, stage, step),
-                        true => {
+                    } => {
+                        if self.mixed_directions {
                             let asking = UnsortedMessage {
                                 from,
                                 stage,
@@ -288,8 +289,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                             if let Some(step) = self.number_for_receiver(run, to, asking) {
                                 self.on_request(now, run, to, stage, step);
                             }
+                        } else {
+                            self.on_request(now, run, to, stage, step)
                         }
-                    },
+                    }
                     InFlightOp::AskingRank {
                         pair,
                         receiver,

@@ -408,9 +408,10 @@ impl ReplayPlan {
         let dimensions_of = machine.topology().dimensions();
         // Rings and meshes have links to either side instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
-        let sided = match extent.regular {
-            true => extent.phases.iter().any(|phase| wired(phase.dimension)),
-            false => (0..dimensions_of.len()).any(wired),
+        let sided = if extent.regular {
+            extent.phases.iter().any(|phase| wired(phase.dimension))
+        } else {
+            (0..dimensions_of.len()).any(wired)
         };
         GroupPlan {
             id,

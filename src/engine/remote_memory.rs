@@ -40,9 +40,10 @@ pub(super) fn too_many_chunks(
 
 /// Returns the port that a load or store of `npu` uses.
 fn port(npu: Npu, dimension: usize, store: bool) -> ServerId {
-    match store {
-        true => ServerId::sending(npu, dimension),
-        false => ServerId::receiving(npu, dimension),
+    if store {
+        ServerId::sending(npu, dimension)
+    } else {
+        ServerId::receiving(npu, dimension)
     }
 }
 
@@ -94,10 +95,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let Some(servers) = network.attachments() else {
                 return now;
             };
-            match turn.last {
+            if turn.last {
                 // The last chunk ends the announcement at the port.
-                true => servers.receive(now, place, turn.span),
-                false => servers.serve(now, place, turn.span),
+                servers.receive(now, place, turn.span)
+            } else {
+                servers.serve(now, place, turn.span)
             }
         };
         let ends = &mut self.ends;

@@ -128,9 +128,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         });
         let what = half.map_or_else(String::new, |half| format!(", {}", self.state(half)));
         let (bytes, tag) = (graph.bytes(node), message.tag);
-        let text = match message.receive {
-            true => format!("{bytes} bytes from rank {peer} with tag {tag}{what}"),
-            false => format!("rank {peer} to receive {bytes} bytes with tag {tag}{what}"),
+        let text = if message.receive {
+            format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
+        } else {
+            format!("rank {peer} to receive {bytes} bytes with tag {tag}{what}")
         };
         (text, half)
     }

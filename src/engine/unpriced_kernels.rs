@@ -64,9 +64,10 @@ impl UnpricedKernels {
             matching::describe(instance.rank, graph, kernels.node)
         });
         let has: Vec<_> = class.peaks.formats().map(|(d, _)| d.to_string()).collect();
-        let has = match has.is_empty() {
-            true => "has no peaks".to_owned(),
-            false => format!("computes in {}", has.join(", ")),
+        let has = if has.is_empty() {
+            "has no peaks".to_owned()
+        } else {
+            format!("computes in {}", has.join(", "))
         };
         let of =
             |dtype: Option<Dtype>| dtype.map_or("no stated format".to_owned(), |d| d.to_string());

@@ -210,9 +210,10 @@ impl TraceGenerator for CollectiveGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        match self.takes_part(rank) {
-            true => u64::from(self.options.count) + u64::from(self.lateness(rank) != Span::ZERO),
-            false => 1,
+        if self.takes_part(rank) {
+            u64::from(self.options.count) + u64::from(self.lateness(rank) != Span::ZERO)
+        } else {
+            1
         }
     }
 

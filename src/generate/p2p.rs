@@ -156,9 +156,10 @@ impl P2pGenerator {
         data: &[u64],
         out: &mut TraceEmitter<'_>,
     ) -> Result<u64, TraceError> {
-        match receive {
-            true => out.name(format_args!("round{round}/receive-from-{peer}")),
-            false => out.name(format_args!("round{round}/send-to-{peer}")),
+        if receive {
+            out.name(format_args!("round{round}/receive-from-{peer}"))
+        } else {
+            out.name(format_args!("round{round}/send-to-{peer}"))
         }
         let op = Op::Message {
             receive,

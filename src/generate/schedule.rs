@@ -132,9 +132,10 @@ impl PipelineSchedule {
     /// As [`PipelineSchedule::passes`].
     pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
         let shape = self.shape(stage, stages, micro_batches);
-        match shape.training {
-            true => shape.forwards(micro_batches).min(shape.warm_up + 1),
-            false => 0,
+        if shape.training {
+            shape.forwards(micro_batches).min(shape.warm_up + 1)
+        } else {
+            0
         }
     }
 

@@ -45,9 +45,10 @@ impl Sink for EmissionRecorder {
         } = node.op
         {
             assert_eq!(own, Some(self.rank));
-            let key = match receive {
-                false => (self.rank, peer, tag),
-                true => (peer, self.rank, tag),
+            let key = if receive {
+                (peer, self.rank, tag)
+            } else {
+                (self.rank, peer, tag)
             };
             let ends = self.messages.entry(key).or_default();
             ends[usize::from(receive)].push(bytes);

@@ -172,9 +172,10 @@ impl TrainingGenerator {
             lowered_of,
             partitions,
             slots,
-        } = match plan.operators.is_empty() {
-            true => DistinctLayers::as_the_model_says(&model, &context)?,
-            false => DistinctLayers::by_degrees(&model, &plan, &context)?,
+        } = if plan.operators.is_empty() {
+            DistinctLayers::as_the_model_says(&model, &context)?
+        } else {
+            DistinctLayers::by_degrees(&model, &plan, &context)?
         };
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers = lowered_of.iter().map(|of| &lowered[*of as usize]);
@@ -247,9 +248,10 @@ impl TrainingGenerator {
         ParameterState {
             weight: self.sizes.number,
             gradient: self.sizes.gradient,
-            optimizer: match trains {
-                true => self.plan.optimizer,
-                false => Optimizer::None,
+            optimizer: if trains {
+                self.plan.optimizer
+            } else {
+                Optimizer::None
             },
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
@@ -365,9 +367,10 @@ impl TrainingGenerator {
         let tensor =
             self.plan.tensor > 1 && !self.plan.without.has(AblationEffect::TensorCommunication);
         for (family, weights) in partial.into_iter().filter(|_| tensor) {
-            let what = match self.plan.operators.is_empty() {
-                true => "norms/all-reduce",
-                false => "operators/all-reduce",
+            let what = if self.plan.operators.is_empty() {
+                "norms/all-reduce"
+            } else {
+                "operators/all-reduce"
             };
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));

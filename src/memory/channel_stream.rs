@@ -25,9 +25,10 @@ pub(super) struct ChannelStreams {
 
 /// The rate of a stream: the channel's, or the port's if that is less.
 pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
-    match through.bandwidth() < channel {
-        true => through.bandwidth(),
-        false => channel,
+    if through.bandwidth() < channel {
+        through.bandwidth()
+    } else {
+        channel
     }
 }
 

@@ -146,9 +146,10 @@ impl ChunkedTransfers {
                 bytes => count(bytes as f64, piece),
             },
             next: 0,
-            ahead: match behind < 0.0 {
-                true => -behind / times.port,
-                false => 0.0,
+            ahead: if behind < 0.0 {
+                -behind / times.port
+            } else {
+                0.0
             },
             behind: Span::from_seconds(behind),
             waited: Span::ZERO,
@@ -175,9 +176,10 @@ impl ChunkedTransfers {
     pub fn streamed(&mut self, now: Time, number: u32) {
         let cut = &mut self.cuts[number as usize];
         // A store's chunk is at the port at once; its latencies follow behind the port.
-        let at = match cut.access.store && cut.next < cut.count {
-            true => now,
-            false => now + self.latency + cut.behind,
+        let at = if cut.access.store && cut.next < cut.count {
+            now
+        } else {
+            now + self.latency + cut.behind
         };
         self.coming.push(Reverse(ChunkArrival {
             at,
@@ -243,9 +245,10 @@ impl ChunkedTransfers {
 impl ChunkedAccess {
     /// Bytes before a chunk.
     fn before(&self, chunk: u64) -> f64 {
-        match chunk < self.count {
-            true => chunk as f64 * self.piece,
-            false => self.access.bytes as f64,
+        if chunk < self.count {
+            chunk as f64 * self.piece
+        } else {
+            self.access.bytes as f64
         }
     }
 

@@ -346,8 +346,9 @@ impl AccessStream {
 
 /// Bytes that the server of `leg` carries for each byte of `access`.
 fn weight(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
-    match access.in_switch {
-        true => leg.in_switch,
-        false => leg.weight,
+    if access.in_switch {
+        leg.in_switch
+    } else {
+        leg.weight
     }
 }

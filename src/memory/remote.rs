@@ -100,15 +100,13 @@ impl RemoteMemoryModel {
     /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses; then it
     /// follows from [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`].
     pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
-        let transfer = match self.whole_ns {
-            true => {
-                let per_ns = self.bandwidth.bytes_per_second() / 1e9;
-                // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
-                Span::from_ns((access.bytes as f64 / per_ns) as u64)
-            }
-            false => self
-                .bandwidth
-                .serialization(BufferShare::whole(access.bytes)),
+        let transfer = if self.whole_ns {
+            let per_ns = self.bandwidth.bytes_per_second() / 1e9;
+            // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
+            Span::from_ns((access.bytes as f64 / per_ns) as u64)
+        } else {
+            self.bandwidth
+                .serialization(BufferShare::whole(access.bytes))
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {

@@ -48,9 +48,10 @@ impl OperatorKind {
                 dropout,
                 ..
             } => {
-                let each = match dropout {
-                    true => sum([element, MASK, element]),
-                    false => element,
+                let each = if dropout {
+                    sum([element, MASK, element])
+                } else {
+                    element
                 };
                 sum([input, product(&[heads, tokens, tokens, each])])
             }

@@ -101,9 +101,10 @@ impl TransformerBlock {
                 TensorSplit::RowParallel,
             ),
         ];
-        let up = match self.gated {
-            true => self.ffn.saturating_mul(2),
-            false => self.ffn,
+        let up = if self.gated {
+            self.ffn.saturating_mul(2)
+        } else {
+            self.ffn
         };
         let activation = OperatorKind::Activation {
             function: self.function,

@@ -36,9 +36,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             None => ", which has none left".to_owned(),
         };
         let (bytes, tag) = (graph.bytes(node), message.tag);
-        let text = match message.receive {
-            true => format!("{bytes} bytes from rank {peer} with tag {tag}{what}"),
-            false => format!("rank {peer} to take {bytes} bytes with tag {tag}{what}"),
+        let text = if message.receive {
+            format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
+        } else {
+            format!("rank {peer} to take {bytes} bytes with tag {tag}{what}")
         };
         (text, half)
     }
@@ -124,9 +125,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         // Cells of a member are `members` apart, chunk by chunk.
         let own = cells.iter().skip(position as usize).step_by(members.max(1));
         let own = own.filter(|cell| cell.stage != OUTSIDE);
-        let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| match cell.begun {
-            true => (begun + 1, waiting),
-            false => (begun, waiting + 1),
+        let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| {
+            if cell.begun {
+                (begun + 1, waiting)
+            } else {
+                (begun, waiting + 1)
+            }
         });
         format!(", {begun} are in a stage or done and {waiting} wait in a queue")
     }

@@ -135,10 +135,7 @@ impl ParallelismPlan {
             if found == size || outermost && found < size {
                 continue;
             }
-            let which = match outermost {
-                true => "at most the",
-                false => "all",
-            };
+            let which = if outermost { "at most the" } else { "all" };
             let expected = format!(
                 "members along dimension {index} ({name}) whose product is {which} {size} NPUs of it, not \
                  {found}; ranks fill a machine from the inside"

@@ -15,9 +15,10 @@ pub struct OperatorDegrees {
 impl OperatorDegrees {
     /// Whether it speaks of `operator` of `layer`.
     pub fn names(&self, layer: &str, operator: &str) -> bool {
-        match self.name.contains('/') {
-            true => matches(&self.name, &format!("{layer}/{operator}")),
-            false => matches(&self.name, operator),
+        if self.name.contains('/') {
+            matches(&self.name, &format!("{layer}/{operator}"))
+        } else {
+            matches(&self.name, operator)
         }
     }
 }

@@ -205,9 +205,10 @@ impl RankPlacement {
 
     /// What nodes at `place` call their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
-        match self.is_declared(family) {
-            true => GroupName::from_number((self.first(family) + self.index(family, place)).into()),
-            false => GroupName::World,
+        if self.is_declared(family) {
+            GroupName::from_number((self.first(family) + self.index(family, place)).into())
+        } else {
+            GroupName::World
         }
     }
 

@@ -20,9 +20,10 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     layers(model, plan)?;
-    match plan.operators.is_empty() {
-        true => tensor(model, plan)?,
-        false => operators(model, plan)?,
+    if plan.operators.is_empty() {
+        tensor(model, plan)?
+    } else {
+        operators(model, plan)?
     }
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
@@ -204,9 +205,12 @@ fn describe_layers(model: &Model) -> String {
     let (Some(first), Some(last)) = (first, last) else {
         return format!("{count} and no blocks");
     };
-    let range = |first: usize, last: usize| match first == last {
-        true => format!("{first} is"),
-        false => format!("{first}-{last} are"),
+    let range = |first: usize, last: usize| {
+        if first == last {
+            format!("{first} is")
+        } else {
+            format!("{first}-{last} are")
+        }
     };
     let blocks = model.layers.iter().filter(|layer| is_block(layer)).count();
     let mut around = Vec::new();
@@ -216,12 +220,13 @@ fn describe_layers(model: &Model) -> String {
     if last + 1 < count {
         around.push(format!("{} behind", range(last + 1, count - 1)));
     }
-    match around.is_empty() {
-        true => format!("{count}, all of them blocks"),
-        false => format!(
+    if around.is_empty() {
+        format!("{count}, all of them blocks")
+    } else {
+        format!(
             "{count}, of which {} the {blocks} blocks",
             around.join(" and ")
-        ),
+        )
     }
 }
 

@@ -229,9 +229,10 @@ impl CostParameters {
                 rows, width, gated, ..
             } => {
                 let x = [wide(rows), width.into()];
-                match gated {
-                    true => self.moving(x, 3 * d, 5 * d)?,
-                    false => self.moving(x, 2 * d, 3 * d)?,
+                if gated {
+                    self.moving(x, 3 * d, 5 * d)?
+                } else {
+                    self.moving(x, 2 * d, 3 * d)?
                 }
             }
             OperatorKind::Residual {
@@ -240,9 +241,10 @@ impl CostParameters {
                 dropout,
             } => {
                 let x = [wide(rows), width.into()];
-                match dropout {
-                    true => self.moving(x, 3 * d + 1, 5 * d + 1)?,
-                    false => self.moving(x, 3 * d, 3 * d)?,
+                if dropout {
+                    self.moving(x, 3 * d + 1, 5 * d + 1)?
+                } else {
+                    self.moving(x, 3 * d, 3 * d)?
                 }
             }
             OperatorKind::Loss { rows, classes } => {

@@ -201,9 +201,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let finding = (complete || reduces).then(|| GradientProgress {
                 found: &program.found,
                 operators: 0,
-                buckets: match reduces && plan.plan.overlap {
-                    true => plan.buckets(layer),
-                    false => &[],
+                buckets: if reduces && plan.plan.overlap {
+                    plan.buckets(layer)
+                } else {
+                    &[]
                 },
             });
             self.program(program, layer, pass, finding, freed)?;

@@ -275,9 +275,10 @@ impl LoweringContext {
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        let (what, kind) = match self.sequence {
-            true => ("reduce-scatter", CollectiveKind::ReduceScatter),
-            false => ("all-reduce", CollectiveKind::AllReduce),
+        let (what, kind) = if self.sequence {
+            ("reduce-scatter", CollectiveKind::ReduceScatter)
+        } else {
+            ("all-reduce", CollectiveKind::AllReduce)
         };
         if let Some((name, task)) = self.collective(part, what, phase, kind, part.output) {
             to.push_chained(name, phase, task, ["", ""]);
@@ -313,9 +314,12 @@ impl LoweringContext {
             if begins && self.sequence {
                 let kind = CollectiveKind::AllGather;
                 let again = self.collective(part, "all-gather", phase, kind, part.input);
-                gathered = again.map(|(name, task)| match self.overlap {
-                    true => to.push_parallel(name, phase, task, entry.clone(), ["", ""]),
-                    false => to.push_chained(name, phase, task, ["", ""]),
+                gathered = again.map(|(name, task)| {
+                    if self.overlap {
+                        to.push_parallel(name, phase, task, entry.clone(), ["", ""])
+                    } else {
+                        to.push_chained(name, phase, task, ["", ""])
+                    }
                 });
             }
             let again = self.recompute == RecomputePolicy::Selective && part.kernels.scores > 0;

@@ -88,9 +88,10 @@ impl TraceGenerator for TrainingGenerator {
         let peer = |peer: &u32| {
             // Peers are of another stage and the same member, or of the same stage and another member.
             let peer = self.placement.place(*peer);
-            let tensor = match peer.tensor == model.tensor {
-                true => own.tensor,
-                false => peer.tensor,
+            let tensor = if peer.tensor == model.tensor {
+                own.tensor
+            } else {
+                peer.tensor
             };
             let stage = peer.stage;
             self.placement.rank(RankCoordinates {

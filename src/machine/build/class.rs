@@ -31,9 +31,10 @@ pub(super) fn classes(root: &ConfigTable<'_>) -> Result<Vec<NpuClass>, ConfigErr
         .fields()
         .map(|(name, field)| class(name, &field))
         .collect::<Result<_, _>>()?;
-    match classes.is_empty() {
-        true => Err(tables.refuse("no class", expected)),
-        false => Ok(classes),
+    if classes.is_empty() {
+        Err(tables.refuse("no class", expected))
+    } else {
+        Ok(classes)
     }
 }
 
@@ -71,8 +72,9 @@ fn peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
             any = true;
         }
     }
-    match any {
-        true => Ok(peaks),
-        false => Err(table.refuse("no rate", expected)),
+    if any {
+        Ok(peaks)
+    } else {
+        Err(table.refuse("no rate", expected))
     }
 }

@@ -79,9 +79,10 @@ pub(super) fn remote(
         "pool" => MemoryAttachment::Pool,
         _ => MemoryAttachment::PerNpu,
     };
-    let bandwidth = match keys == CHANNEL || keys == CHUNKED {
-        true => "bandwidth",
-        false => "group_bandwidth",
+    let bandwidth = if keys == CHANNEL || keys == CHUNKED {
+        "bandwidth"
+    } else {
+        "group_bandwidth"
     };
     let through = match dimension {
         Some(dimension) => {
@@ -118,14 +119,14 @@ fn through(
         .collect();
     let chosen: usize = field.choice(&names)?;
     let dimension = &dimensions[chosen];
-    match dimension.shape.has_ports() {
-        true => Ok(chosen),
-        false => {
-            let name = quoted(&dimension.name);
-            let found = format!("{name}, whose shape is {}", dimension.shape);
-            let expected = "a dimension of shape switch or fully_connected, where each NPU has a port of its own";
-            Err(field.refuse(found, expected))
-        }
+    if dimension.shape.has_ports() {
+        Ok(chosen)
+    } else {
+        let name = quoted(&dimension.name);
+        let found = format!("{name}, whose shape is {}", dimension.shape);
+        let expected =
+            "a dimension of shape switch or fully_connected, where each NPU has a port of its own";
+        Err(field.refuse(found, expected))
     }
 }
 

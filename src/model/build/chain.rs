@@ -62,9 +62,10 @@ pub(super) fn layers(
         }
         // Each copy is built anew: a layer may change the shape of the next one's input.
         for number in first..first + repeat {
-            let name = match numbered {
-                true => format!("{name}{number}"),
-                false => name.to_owned(),
+            let name = if numbered {
+                format!("{name}{number}")
+            } else {
+                name.to_owned()
             };
             if !names.insert(name.clone()) {
                 let found = format_args!("a second layer called {name:?}");
@@ -121,15 +122,16 @@ fn input(
         return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
     no_sequence(root, tokens)?;
-    let shape = match image {
-        true => ActivationShape::Image {
+    let shape = if image {
+        ActivationShape::Image {
             channels: size(&table, "channels")?,
             size: [size(&table, "height")?, size(&table, "width")?],
-        },
-        false => ActivationShape::Rows {
+        }
+    } else {
+        ActivationShape::Rows {
             rows: 1,
             columns: size(&table, "columns")?,
-        },
+        }
     };
     Ok((1, shape))
 }

@@ -158,10 +158,7 @@ pub(super) fn operator(
         .get("cut")
         .map_or(Ok(TensorSplit::Replicated), |f| f.choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
-    let shape = match around {
-        true => state.around,
-        false => state.main,
-    };
+    let shape = if around { state.around } else { state.main };
     let (work, shape) = work(op, &table, shape)?;
     match (op, around) {
         (OperatorKeyword::Residual, false) if state.around != state.main => {
@@ -182,10 +179,7 @@ pub(super) fn operator(
         state.around = state.main;
     }
     let operator = LayerOperator::new(name, work, cut);
-    Ok(match around {
-        true => operator.around(),
-        false => operator,
-    })
+    Ok(if around { operator.around() } else { operator })
 }
 
 /// Reads the computation of an operator on `shape`, and returns it with the output's shape.

@@ -122,13 +122,12 @@ impl InFlightMessage {
             self.links = 0;
             self.enter_dimension(&behind, topology);
         }
-        let slack = match self.stop.links > 0 {
-            true => {
-                self.enter_links(topology);
-                self.slowest_rest
-            }
+        let slack = if self.stop.links > 0 {
+            self.enter_links(topology);
+            self.slowest_rest
+        } else {
             // The far end of the link receives bytes as they come, without waiting for a segment.
-            false => self.slowest_rest + self.segment,
+            self.slowest_rest + self.segment
         };
         // Goes on when no later segment can be waited for; see the page of `trains`.
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
@@ -143,9 +142,12 @@ impl InFlightMessage {
         let own = topology.link(self.stop.place.dimension);
         let ahead =
             (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
-        let slower = |slowest: Bandwidth, d: usize| match topology.link(d) < slowest {
-            true => topology.link(d),
-            false => slowest,
+        let slower = |slowest: Bandwidth, d: usize| {
+            if topology.link(d) < slowest {
+                topology.link(d)
+            } else {
+                slowest
+            }
         };
         let slowest = ahead.fold(own, slower);
         self.rest = own.serialization(rest);

@@ -89,10 +89,13 @@ impl RouteCursor {
                         self.second = Some((IN + apart) as u8);
                         (OUT + apart, y, shape.hops(size, x, y), false)
                     }
-                    (_, DimensionShape::Ring | DimensionShape::Mesh) => match up {
-                        true => (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true),
-                        false => (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true),
-                    },
+                    (_, DimensionShape::Ring | DimensionShape::Mesh) => {
+                        if up {
+                            (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true)
+                        } else {
+                            (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true)
+                        }
+                    }
                     (_, DimensionShape::Switch | DimensionShape::FullyConnected) => {
                         self.second = Some(DOWN as u8);
                         (UP, y, 1, shape == DimensionShape::Switch)

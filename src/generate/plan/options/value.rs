@@ -66,10 +66,10 @@ macro_rules! numbers {
             }
 
             fn check(&self, option: &PlanOption) -> Result<(), GenerateError> {
-                match u64::from(*self) < option.least {
-                    true => Err(refused(option.key, self, format!("{} or more", option.least))),
-                    false => Ok(()),
+                if u64::from(*self) < option.least {
+                    return Err(refused(option.key, self, format!("{} or more", option.least)));
                 }
+                Ok(())
             }
         }
     )*};

@@ -38,15 +38,13 @@ pub(super) fn play(
                 let place = pass.chunk * count + stage as u32;
                 let back = pass.direction == PassDirection::Backward;
                 let mut needed = Vec::new();
-                match back {
-                    false if place > 0 => needed.push((pass.micro_batch, place - 1, false)),
-                    false => {}
-                    true => {
-                        needed.push((pass.micro_batch, place, false));
-                        if place < last {
-                            needed.push((pass.micro_batch, place + 1, true));
-                        }
+                if back {
+                    needed.push((pass.micro_batch, place, false));
+                    if place < last {
+                        needed.push((pass.micro_batch, place + 1, true));
                     }
+                } else if place > 0 {
+                    needed.push((pass.micro_batch, place - 1, false));
                 }
                 let times: Option<Vec<u64>> =
                     needed.iter().map(|one| over.get(one).copied()).collect();
@@ -58,10 +56,10 @@ pub(super) fn play(
                 assert_eq!(known, None, "{pass:?} on stage {stage} twice");
                 free[stage] = end;
                 next[stage] += 1;
-                match back {
-                    true => held[stage] -= 1,
-                    false if trains => held[stage] += 1,
-                    false => {}
+                if back {
+                    held[stage] -= 1
+                } else if trains {
+                    held[stage] += 1
                 }
                 peaks[stage] = peaks[stage].max(held[stage]);
             }

@@ -64,9 +64,10 @@ impl RankEmitter<'_, '_> {
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
         if gathers {
             self.data.clear();
-            match waits {
-                true => self.data.push(id),
-                false => self.data.extend_from_slice(&self.chain_tail),
+            if waits {
+                self.data.push(id)
+            } else {
+                self.data.extend_from_slice(&self.chain_tail)
             }
             let shard = plan.boundary(below);
             id = self.node(StepNode {

@@ -184,9 +184,12 @@ impl MemberProgramWriter<'_> {
             }
         }
         // In the order of senders and receivers.
-        let ends = |hop: &MessageEnd| match hop.receive {
-            true => (hop.peer, self.member),
-            false => (self.member, hop.peer),
+        let ends = |hop: &MessageEnd| {
+            if hop.receive {
+                (hop.peer, self.member)
+            } else {
+                (self.member, hop.peer)
+            }
         };
         all.sort_unstable_by_key(ends);
         let context = self.context();

@@ -53,9 +53,10 @@ fn moved(nodes: &[EmittedNode]) -> Vec<String> {
         let name = node.name.strip_prefix("mb0/").unwrap_or(&node.name);
         match &node.op {
             op if op.starts_with("Collective") => {
-                let group = match op.contains("World") {
-                    true => "all".to_owned(),
-                    false => bytes(op, "Number("),
+                let group = if op.contains("World") {
+                    "all".to_owned()
+                } else {
+                    bytes(op, "Number(")
                 };
                 Some(format!("{name} {} B in {group}", bytes(op, "bytes: ")))
             }
