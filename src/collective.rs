@@ -1,10 +1,10 @@
 //! Execution of collectives: the stages over the phases of a group, and in each stage a small program per member that
 //! yields its next step on demand.
 //!
-//! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension that
-//! the group spans; [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line, and the number
-//! of receptions that it depends on. The same programs run step by step in the event loop, and have closed forms for
-//! members that start together on identical paths.
+//! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
+//! that the group spans; [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
+//! and the number of receptions that it depends on. The same programs run step by step in the event loop, and have
+//! closed forms for members that start together on identical paths.
 //!
 //! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
 //! memory exceeds many times over.
@@ -208,8 +208,8 @@ pub struct LinePosition {
 }
 
 impl LinePosition {
-    /// Returns the seat of the member at `position` along `phase`, in a collective rooted at position `root`. `None`
-    /// if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
+    /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
+    /// `None` if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
     /// indices along all inner phases are the root's.
     pub fn new(
         extent: &GroupExtent,
@@ -229,7 +229,7 @@ impl LinePosition {
         })
     }
 
-    /// Returns the same seat with the line numbered from its other end, so that the opposite direction of a ring
+    /// Returns the same position with the line numbered from its other end, so that the opposite direction of a ring
     /// becomes the one to the next index.
     #[inline]
     pub fn reversed(self) -> Self {

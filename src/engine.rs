@@ -22,8 +22,8 @@
 //! *complete*: a kernel or a load after its price, a send when its last byte has left, a collective when this
 //! member's part is done.
 //!
-//! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all that
-//! it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
+//! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all
+//! that it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
 //! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
 //! order.
 //!
@@ -257,7 +257,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         prepared: &'a CompiledReplay<'a>,
         observer: &'a mut O,
         mut network: N,
-        manner: &'a mut M,
+        backend: &'a mut M,
     ) -> Self {
         let (workload, plan) = (prepared.workload, &prepared.plan);
         let mut waiting = huge_pages::huge_page_vec(workload.nodes() as usize);
@@ -287,8 +287,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         let remote = machine.remote();
         // Ports are shared only where the network models contention and carries the messages.
         let met = prepared.comm == CommTiming::Model && network.attachments().is_some();
-        let through = remote.and_then(|memory| memory.through.as_ref());
-        let through = through.filter(|_| met).map(NetworkAttachment::dimension);
+        let through = remote
+            .and_then(|memory| memory.through.as_ref())
+            .filter(|_| met)
+            .map(NetworkAttachment::dimension);
         let npus = machine.topology().npus();
         Self {
             workload,
@@ -299,9 +301,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             observer,
             agenda: Agenda::default(),
             network,
-            rts_bytes: manner.rts_bytes(),
-            mixed_directions: M::IN_ORDER && manner.matches_by_sender(),
-            backend: manner,
+            rts_bytes: backend.rts_bytes(),
+            mixed_directions: M::IN_ORDER && backend.matches_by_sender(),
+            backend,
             remote: remote.map(|memory| RemoteMemoryModel::new(memory, npus, met)),
             attached_dimension: through,
             approached_ports: Vec::new(),

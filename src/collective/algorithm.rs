@@ -76,7 +76,7 @@ impl CollectiveAlgorithm {
     /// - reduce-scatter and all-gather: ring;
     /// - all-to-all: pairwise;
     /// - with a root: ring, but direct in place of pairwise, whose only exchange with data is the one with the root;
-    /// - the fused all-reduce, which callers do not request where it is not carried: tree.
+    /// - the fused all-reduce, which callers do not request where it is not supported: tree.
     #[inline]
     pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {
@@ -89,32 +89,32 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the `i`-th message that the member in `seat` sends, `None` after the last. Messages leave in this
+    /// Returns the `i`-th message that the member at `line` sends, `None` after the last. Messages leave in this
     /// order, one at a time. There is none if the algorithm does not carry the stage's primitive.
     #[inline]
-    pub fn step(self, stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
+    pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
-            Self::Ring => ring::step(stage, seat, i),
-            Self::Direct => direct::step(stage, seat, i),
-            Self::HalvingDoubling => halving_doubling::step(stage, seat, i),
-            Self::RecursiveDoubling => recursive_doubling::step(stage, seat, i),
-            Self::DoubleBinaryTree => double_binary_tree::step(stage, seat, i),
-            Self::Tree => tree::step(stage, seat, i),
-            Self::Pairwise => pairwise::step(stage, seat, i),
+            Self::Ring => ring::step(stage, line, i),
+            Self::Direct => direct::step(stage, line, i),
+            Self::HalvingDoubling => halving_doubling::step(stage, line, i),
+            Self::RecursiveDoubling => recursive_doubling::step(stage, line, i),
+            Self::DoubleBinaryTree => double_binary_tree::step(stage, line, i),
+            Self::Tree => tree::step(stage, line, i),
+            Self::Pairwise => pairwise::step(stage, line, i),
         }
     }
 
-    /// Number of messages that the member in `seat` receives.
+    /// Number of messages that the member at `line` receives.
     #[inline]
-    pub fn receives(self, stage: &CollectiveStage, seat: LinePosition) -> u32 {
+    pub fn receives(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
         match self {
-            Self::Ring => ring::receives(stage, seat),
-            Self::Direct => direct::receives(stage, seat),
-            Self::HalvingDoubling => halving_doubling::receives(stage, seat),
-            Self::RecursiveDoubling => recursive_doubling::receives(stage, seat),
-            Self::DoubleBinaryTree => double_binary_tree::receives(stage, seat),
-            Self::Tree => tree::receives(stage, seat),
-            Self::Pairwise => pairwise::receives(stage, seat),
+            Self::Ring => ring::receives(stage, line),
+            Self::Direct => direct::receives(stage, line),
+            Self::HalvingDoubling => halving_doubling::receives(stage, line),
+            Self::RecursiveDoubling => recursive_doubling::receives(stage, line),
+            Self::DoubleBinaryTree => double_binary_tree::receives(stage, line),
+            Self::Tree => tree::receives(stage, line),
+            Self::Pairwise => pairwise::receives(stage, line),
         }
     }
 

@@ -39,9 +39,9 @@
 //! best reduce-scatter and the best all-gather together.
 //!
 //! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so that rounding never decides. Of algorithms
-//! that take equally long, to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`] is chosen, and two stages
-//! rather than one. So a machine whose latencies are twice as long and whose bandwidths are half as wide chooses the
-//! same.
+//! that take equally long, to within [`TimeEstimate::MARGIN`], the first in [`CollectiveAlgorithm::ALL`] is chosen, and
+//! two stages rather than one. So a machine whose latencies are twice as long and whose bandwidths are half as wide
+//! chooses the same.
 
 use super::{CollectiveAlgorithm, CollectivePrimitive};
 use crate::group::{GroupExtent, GroupPhase};

@@ -1,7 +1,7 @@
 //! The interface between the engine and a way of carrying out collectives.
 //!
 //! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
-//! each along one phase of the group. In a stage the member at a seat runs a program: it has *credits*, takes steps
+//! each along one phase of the group. In a stage each member of a line runs a program: it has *credits*, takes steps
 //! that require some, and earns one with each message that it has received and processed. When all steps are taken
 //! and all credits earned, the stage is over for the member. Steps and sources are computed on demand, so message
 //! schedules are never materialised.
@@ -228,12 +228,12 @@ pub trait CollectiveBackend {
     const IN_ORDER: bool;
 
     /// Returns true if collectives are matched in the order in which members issue them, false if in program order.
-    /// Only asked with [`Self::IN_ORDER`].
+    /// Only called with [`Self::IN_ORDER`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
 
-    /// Returns true if members with two different schedules exchange the same messages throughout. Asked where
+    /// Returns true if members with two different schedules exchange the same messages throughout. Called where
     /// collectives are matched in issue order, since members may then issue different ones.
     fn exchanges_same_messages(
         &self,
@@ -253,7 +253,7 @@ pub trait CollectiveBackend {
     /// Paths along `phase` that messages share; computed once per group.
     fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
 
-    /// The one path that every message of a stage takes; `None` when they differ.
+    /// The path that all messages of a stage share, `None` if they differ.
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
     /// Key of everything besides the group, its root, the kind and the bytes that affects execution of a request;
@@ -269,7 +269,7 @@ pub trait CollectiveBackend {
     ) -> ChunkSchedule<Self::Stage>;
 
     /// Returns true if a stage runs twice concurrently, each time with half of the buffer: once as it is, once from
-    /// [`LinePosition::reversed`] seats. Each run is a *strand* of the chunk.
+    /// [`LinePosition::reversed`] positions. Each run is a *strand* of the chunk.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -277,7 +277,7 @@ pub trait CollectiveBackend {
     /// The phase of the extent along which `stage` goes.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
-    /// Returns the seat of the member at `position`, `None` if it takes no part in `stage`.
+    /// Returns the position of the member at `position`, `None` if it takes no part in `stage`.
     fn line_position(
         &self,
         extent: &GroupExtent,
@@ -311,31 +311,32 @@ pub trait CollectiveBackend {
         false
     }
 
-    /// The direction around a ring, or the tree, that a turn selects; messages of members with equal ones correspond.
-    fn slot_class(&self, _turn: u16) -> u16 {
+    /// The direction around a ring, or the tree, that a queue slot selects; messages of members with equal ones
+    /// correspond.
+    fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
 
-    /// Number of steps after which the member in `seat` posts the receive for a message from index `from` whose
-    /// sender, in another direction or tree, expects it after `heard` steps. `None` if it posts no such receive.
+    /// Number of steps after which the member at `line` posts the receive for a message from index `from` whose
+    /// sender, in another direction or tree, expects it after `recv_posted` steps. `None` if it posts no such receive.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
-        _turn: u16,
-        _seat: LinePosition,
+        _queue_slot: u16,
+        _line: LinePosition,
         _from: u32,
-        heard: u32,
+        recv_posted: u32,
     ) -> Option<u32> {
-        Some(heard)
+        Some(recv_posted)
     }
 
-    /// Step of the member in `seat` that index `to`, in another direction or tree, requests as the sender's step
+    /// Step of the member at `line` that index `to`, in another direction or tree, requests as the sender's step
     /// `step`. `None` if there is no such step.
     fn requested_step(
         &self,
         _stage: &Self::Stage,
-        _turn: u16,
-        _seat: LinePosition,
+        _queue_slot: u16,
+        _line: LinePosition,
         _to: u32,
         step: u32,
     ) -> Option<u32> {
@@ -343,24 +344,30 @@ pub trait CollectiveBackend {
     }
 
     /// The queue in which a chunk waits before `stage`, `None` where none waits.
-    fn queue(&self, stage: &Self::Stage, turn: u16) -> Option<ChunkQueueSpec>;
+    fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
-    /// Credits of the member in `seat` as it begins.
-    fn credits(&self, stage: &Self::Stage, turn: u16, seat: LinePosition) -> u32;
+    /// Credits of the member at `line` as it begins.
+    fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
-    /// Number of messages that the member in `seat` receives.
-    fn receives(&self, stage: &Self::Stage, turn: u16, seat: LinePosition) -> u32;
+    /// Number of messages that the member at `line` receives.
+    fn receives(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
-    /// The `i`-th message that the member in `seat` sends, `None` after the last.
-    fn step(&self, stage: &Self::Stage, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep>;
+    /// The `i`-th message that the member at `line` sends, `None` after the last.
+    fn step(
+        &self,
+        stage: &Self::Stage,
+        queue_slot: u16,
+        line: LinePosition,
+        i: u32,
+    ) -> Option<SendStep>;
 
-    /// Returns the `k`-th source for which the member in `seat` posts a receive once it has taken `taken` steps. Only
+    /// Returns the `k`-th source for which the member at `line` posts a receive once it has taken `taken` steps. Only
     /// called where messages follow a request to send.
     fn source(
         &self,
         stage: &Self::Stage,
-        turn: u16,
-        seat: LinePosition,
+        queue_slot: u16,
+        line: LinePosition,
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource>;
@@ -388,8 +395,8 @@ pub trait CollectiveBackend {
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
-        turn: u16,
-        seat: LinePosition,
+        queue_slot: u16,
+        line: LinePosition,
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer;
@@ -403,7 +410,7 @@ pub trait CollectiveBackend {
         clock: &mut impl BusScheduler,
     );
 
-    /// Handles an event on the bus of `npu`. On completion of a transfer its ticket is returned, and the bus pauses
+    /// Handles an event on the bus of `npu`. On completion of a transfer its token is returned, and the bus pauses
     /// until the consequences are handled and [`Self::resume_bus`] is called.
     fn handle_bus_event(
         &mut self,
@@ -413,12 +420,17 @@ pub trait CollectiveBackend {
         clock: &mut impl BusScheduler,
     ) -> Option<CompletionToken>;
 
-    /// The bus of `npu` goes on after the event with which a load was through.
+    /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
-    /// Time that the member in `seat` spends on the reduction of its `r`-th reception; `None` if it does not reduce.
-    fn reduction(&self, stage: &Self::Stage, turn: u16, seat: LinePosition, r: u32)
-    -> Option<Span>;
+    /// Time that the member at `line` spends on the reduction of its `r`-th reception; `None` if it does not reduce.
+    fn reduction(
+        &self,
+        stage: &Self::Stage,
+        queue_slot: u16,
+        line: LinePosition,
+        r: u32,
+    ) -> Option<Span>;
 
     /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
     /// of them.
@@ -434,7 +446,7 @@ pub trait CollectiveBackend {
     /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
     fn closed_form(
         &self,
-        course: &ChunkSchedule<Self::Stage>,
+        chunk_schedule: &ChunkSchedule<Self::Stage>,
         extent: &GroupExtent,
         paths: &[SharedPaths],
         quiet: &UncontendedCost<'_>,

@@ -27,11 +27,11 @@ struct BinomialNode {
 }
 
 impl BinomialNode {
-    fn new(seat: LinePosition) -> Self {
+    fn new(line: LinePosition) -> Self {
         Self {
-            size: seat.size,
-            root: seat.root,
-            x: (seat.index + seat.size - seat.root) % seat.size,
+            size: line.size,
+            root: line.root,
+            x: (line.index + line.size - line.root) % line.size,
         }
     }
 
@@ -60,8 +60,8 @@ impl BinomialNode {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    let place = BinomialNode::new(seat);
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let place = BinomialNode::new(line);
     let is_root = place.x == 0;
     let share = |x| match stage.primitive {
         CollectivePrimitive::Gather | CollectivePrimitive::Scatter => {
@@ -88,8 +88,8 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    let place = BinomialNode::new(seat);
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let place = BinomialNode::new(line);
     match stage.primitive {
         CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(place.x != 0),
         CollectivePrimitive::Reduce | CollectivePrimitive::Gather => place.children(),

@@ -4,9 +4,9 @@
 //! equally long and differ in the order in which they visit the phases and in the size of their chunks. So chunks of
 //! one route are of one size, and if all are, and visit the phases in one order, there is one route.
 //!
-//! A chunk may have to wait before a stage. At a *gate* chunks pass in an order that is fixed for the whole
-//! collective, the same at every member: members that each decided by themselves could hold a phase that another's
-//! partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
+//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the
+//! whole collective, the same at every member: members that each decided by themselves could hold a phase that
+//! another's partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
 
 /// A chunk enters a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct ChunkSchedule<S> {
     route_of: Vec<u32>,
     chunks: u32,
     strands: u32,
-    gates: Option<AdmissionOrder>,
+    admission: Option<AdmissionOrder>,
 }
 
 impl<S: Copy> ChunkSchedule<S> {
@@ -46,7 +46,7 @@ impl<S: Copy> ChunkSchedule<S> {
             route_of: Vec::new(),
             chunks,
             strands: 1,
-            gates: None,
+            admission: None,
         }
     }
 
@@ -61,24 +61,24 @@ impl<S: Copy> ChunkSchedule<S> {
             chunks: route_of.len() as u32,
             route_of,
             strands: 1,
-            gates: None,
+            admission: None,
         }
     }
 
-    /// The same with chunks that pass `gates`.
-    pub fn with_gates(self, gates: AdmissionOrder) -> Self {
+    /// The same with chunks that enter each phase in the order of `admission`.
+    pub fn with_admission(self, admission: AdmissionOrder) -> Self {
         Self {
-            gates: Some(gates),
+            admission: Some(admission),
             ..self
         }
     }
 
-    /// The same with chunks that are in as many strands at once in some of their stages.
+    /// The same with chunks that have up to `strands` concurrent strands in a stage.
     pub fn with_strands(self, strands: u32) -> Self {
         Self { strands, ..self }
     }
 
-    /// Maximum number of strands that a chunk is in at once.
+    /// Maximum number of concurrent strands of a chunk.
     #[inline]
     pub fn strands(&self) -> u32 {
         self.strands
@@ -124,9 +124,9 @@ impl<S: Copy> ChunkSchedule<S> {
         (number < self.length).then(|| &self.stages[self.route(chunk) * self.length + number])
     }
 
-    /// The gates, if chunks pass any.
+    /// The order of admission to each phase, if it is fixed.
     #[inline]
-    pub fn gates(&self) -> Option<&AdmissionOrder> {
-        self.gates.as_ref()
+    pub fn admission(&self) -> Option<&AdmissionOrder> {
+        self.admission.as_ref()
     }
 }

@@ -16,10 +16,10 @@
 
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    let n = seat.size;
-    let is_root = seat.index == seat.root;
-    let next = (seat.index + 1 + i) % n;
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
+    let is_root = line.index == line.root;
+    let next = (line.index + 1 + i) % n;
     let part = stage.buffer.part(n);
     let (count, to, amount) = match stage.primitive {
         CollectivePrimitive::ReduceScatter
@@ -27,8 +27,8 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
         | CollectivePrimitive::AllToAll => (n - 1, next, part),
         CollectivePrimitive::Broadcast if is_root => (n - 1, next, stage.buffer),
         CollectivePrimitive::Scatter if is_root => (n - 1, next, part),
-        CollectivePrimitive::Reduce if !is_root => (1, seat.root, stage.buffer),
-        CollectivePrimitive::Gather if !is_root => (1, seat.root, part),
+        CollectivePrimitive::Reduce if !is_root => (1, line.root, stage.buffer),
+        CollectivePrimitive::Gather if !is_root => (1, line.root, part),
         _ => return None,
     };
     (i < count).then_some(SendStep {
@@ -40,16 +40,16 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    let is_root = seat.index == seat.root;
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let is_root = line.index == line.root;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
         | CollectivePrimitive::AllGather
-        | CollectivePrimitive::AllToAll => seat.size - 1,
+        | CollectivePrimitive::AllToAll => line.size - 1,
         CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(!is_root),
         CollectivePrimitive::Reduce | CollectivePrimitive::Gather => {
             if is_root {
-                seat.size - 1
+                line.size - 1
             } else {
                 0
             }

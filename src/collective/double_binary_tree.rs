@@ -34,15 +34,15 @@ fn place(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    let n = seat.size;
-    let x = number(stage, n, tree::number(seat));
-    tree::step_at(stage, seat, x, i, |x| place(stage, n, x))
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
+    let x = number(stage, n, tree::number(line));
+    tree::step_at(stage, line, x, i, |x| place(stage, n, x))
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    let x = number(stage, seat.size, tree::number(seat));
-    tree::receives_at(stage, seat, x)
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let x = number(stage, line.size, tree::number(line));
+    tree::receives_at(stage, line, x)
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
         for n in 2..=65 {
             for root in [0, n / 2, n - 1] {
                 for index in 0..n {
-                    let seat = LinePosition {
+                    let line = LinePosition {
                         size: n,
                         index,
                         root,
@@ -70,7 +70,7 @@ mod tests {
                             mirrored,
                             bidirectional: false,
                         };
-                        receives(&stage, seat)
+                        receives(&stage, line)
                     });
                     if index == root {
                         assert_eq!(children, [1, 1])

@@ -84,7 +84,7 @@ impl FlowShopQueue {
 }
 
 struct FlowShopSimulation<'a, S> {
-    course: &'a ChunkSchedule<S>,
+    chunk_schedule: &'a ChunkSchedule<S>,
     stages: FlowShopInput<'a>,
     queues: Vec<FlowShopQueue>,
     /// The stage that each chunk is in or waits for.
@@ -98,7 +98,8 @@ struct FlowShopSimulation<'a, S> {
 impl<S: Copy> FlowShopSimulation<'_, S> {
     /// Index of a chunk's current stage in the flat stage lists.
     fn index(&self, chunk: u32) -> usize {
-        self.course.route(chunk) * self.course.length() + usize::from(self.stage[chunk as usize])
+        self.chunk_schedule.route(chunk) * self.chunk_schedule.length()
+            + usize::from(self.stage[chunk as usize])
     }
 
     fn admit(&mut self, now: Span, queue: u32) {
@@ -116,7 +117,7 @@ impl<S: Copy> FlowShopSimulation<'_, S> {
 
     fn enqueue(&mut self, chunk: u32) -> u32 {
         let index = self.index(chunk);
-        let left = self.course.length() - usize::from(self.stage[chunk as usize]);
+        let left = self.chunk_schedule.length() - usize::from(self.stage[chunk as usize]);
         let key = match self.stages.intra {
             IntraDimensionPolicy::Fifo | IntraDimensionPolicy::Alternate => 0,
             IntraDimensionPolicy::SmallestFirst => self.stages.spans[index].0,
@@ -131,22 +132,28 @@ impl<S: Copy> FlowShopSimulation<'_, S> {
     }
 }
 
-/// Simulates the chunks of `course` through the stages if all start at once.
-pub fn schedule<S: Copy>(course: &ChunkSchedule<S>, stages: FlowShopInput<'_>) -> FlowShopResult {
-    let queues = stages.queue_of.iter().max();
-    let queues = queues.map_or(0, |&queue| queue as usize + 1);
+/// Simulates the chunks of `chunk_schedule` through the stages if all start at once.
+pub fn schedule<S: Copy>(
+    chunk_schedule: &ChunkSchedule<S>,
+    stages: FlowShopInput<'_>,
+) -> FlowShopResult {
+    let queues = stages
+        .queue_of
+        .iter()
+        .max()
+        .map_or(0, |&queue| queue as usize + 1);
     let mut shop = FlowShopSimulation {
-        course,
+        chunk_schedule,
         stages,
         queues: vec![FlowShopQueue::default(); queues],
-        stage: vec![0; course.chunks() as usize],
+        stage: vec![0; chunk_schedule.chunks() as usize],
         ends: BinaryHeap::new(),
         count: 0,
         order: vec![Vec::new(); queues],
     };
     let mut end = Span::ZERO;
-    if course.length() > 0 {
-        for chunk in 0..course.chunks() {
+    if chunk_schedule.length() > 0 {
+        for chunk in 0..chunk_schedule.chunks() {
             shop.enqueue(chunk);
         }
         for queue in 0..queues {
@@ -158,7 +165,7 @@ pub fn schedule<S: Copy>(course: &ChunkSchedule<S>, stages: FlowShopInput<'_>) -
         let left = stages.queue_of[shop.index(chunk)];
         // The chunk joins its next queue before the freed place is refilled.
         shop.stage[chunk as usize] += 1;
-        let goes_on = usize::from(shop.stage[chunk as usize]) < course.length();
+        let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
         let next = goes_on.then(|| shop.enqueue(chunk));
         shop.queues[left as usize].running -= 1;
         shop.admit(now, left);
@@ -222,7 +229,7 @@ mod tests {
         // Two routes over queues 0 and 1: chunk 0 takes 4 ns in queue 0, then 4 in queue 1; chunk 1 takes 3
         // in queue 1, then 3 in queue 0; chunk 2 as chunk 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let course = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
+        let chunk_schedule = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -231,7 +238,7 @@ mod tests {
                 back: &[false; 4],
                 intra,
             };
-            let FlowShopResult { end, order } = schedule(&course, stages);
+            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
@@ -254,11 +261,11 @@ mod tests {
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
         // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: out 0-2, 2-4, 4-6, then
-        // back in the order in which they came. In turns: chunk 0 out 0-2; 1 out 2-4, while 0 is over
+        // back in the order in which they came. Alternating: chunk 0 out 0-2; 1 out 2-4, while 0 is over
         // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
         // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let course = ChunkSchedule::uniform(vec![(); 3], 3);
+        let chunk_schedule = ChunkSchedule::uniform(vec![(); 3], 3);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -267,7 +274,7 @@ mod tests {
                 back: &[false, false, true],
                 intra,
             };
-            let FlowShopResult { end, order } = schedule(&course, stages);
+            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
             let passages = order[0].iter().map(|p| (p.chunk, p.stage));
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };

@@ -25,9 +25,9 @@ use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomi
 use crate::units::BufferShare;
 
 /// The exchange numbered `i`, with the member at `distance`.
-pub(super) fn exchange(seat: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
+pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
     SendStep {
-        to: seat.index ^ distance,
+        to: line.index ^ distance,
         amount,
         after: i,
         arrived: 0,
@@ -36,34 +36,34 @@ pub(super) fn exchange(seat: LinePosition, i: u32, distance: u32, amount: Buffer
 }
 
 /// Number of exchanges: log2 n, or none if n is no power of two.
-pub(super) fn exchanges(seat: LinePosition) -> u32 {
-    if seat.size.is_power_of_two() {
-        seat.size.ilog2()
+pub(super) fn exchanges(line: LinePosition) -> u32 {
+    if line.size.is_power_of_two() {
+        line.size.ilog2()
     } else {
         0
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     // An all-gather runs the distances of a reduce-scatter backwards.
     let half = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
-            if i >= exchanges(seat) =>
+            if i >= exchanges(line) =>
         {
             return None;
         }
         CollectivePrimitive::ReduceScatter => i,
-        CollectivePrimitive::AllGather => exchanges(seat) - 1 - i,
+        CollectivePrimitive::AllGather => exchanges(line) - 1 - i,
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => return None,
-        _ => return binomial::step(stage, seat, i),
+        _ => return binomial::step(stage, line, i),
     };
-    Some(exchange(seat, i, 1 << half, stage.buffer.part(2 << half)))
+    Some(exchange(line, i, 1 << half, stage.buffer.part(2 << half)))
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(seat),
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(line),
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
-        _ => binomial::receives(stage, seat),
+        _ => binomial::receives(stage, line),
     }
 }

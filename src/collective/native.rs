@@ -3,8 +3,8 @@
 //! scripts instead; such a send completes when its last byte has left.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
-//! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for each
-//! level, and they share its port. Their order is computed for the whole collective before it begins, as if all
+//! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for
+//! each level, and they share its port. Their order is computed for the whole collective before it begins, as if all
 //! members started together and each stage took its uncontended time ([`schedule()`]); stragglers keep to the same
 //! order, so no member waits for one that waits for it.
 //!
@@ -58,8 +58,8 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn path(&self, carried: &StageAssignment, paths: &SharedPaths) -> Option<NetworkPath> {
-        carried.path(paths)
+    fn path(&self, assignment: &StageAssignment, paths: &SharedPaths) -> Option<NetworkPath> {
+        assignment.path(paths)
     }
 
     fn variant(&self, _: &CollectiveRequest) -> u64 {
@@ -91,39 +91,42 @@ impl CollectiveBackend for NativeBackend<'_> {
         }
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
-        let course = routes(of, lie, self.algorithms, self.pipeline);
-        let both_ways = course.stages().iter().any(|c| c.stage.bidirectional);
-        let course = course.with_strands(1 + u32::from(both_ways));
-        // With a place for every chunk, gates could never hold one back.
-        if course.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
-            return course;
+        let chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
+        let both_ways = chunk_schedule
+            .stages()
+            .iter()
+            .any(|c| c.stage.bidirectional);
+        let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
+        // With room for every chunk, an admission order could never hold one back.
+        if chunk_schedule.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
+            return chunk_schedule;
         }
-        let alone = |carried: &StageAssignment| self.alone(carried, extent, paths);
-        let spans: Vec<Span> = course.stages().iter().map(alone).collect();
-        let capacity = self.capacity(&course, extent);
-        let order = self.schedule(&course, &spans, &capacity).order;
-        course.with_gates(AdmissionOrder { order, capacity })
+        let alone = |assignment: &StageAssignment| self.alone(assignment, extent, paths);
+        let spans: Vec<Span> = chunk_schedule.stages().iter().map(alone).collect();
+        let capacity = self.capacity(&chunk_schedule, extent);
+        let order = self.schedule(&chunk_schedule, &spans, &capacity).order;
+        chunk_schedule.with_admission(AdmissionOrder { order, capacity })
     }
 
     #[inline]
-    fn is_bidirectional(&self, carried: &StageAssignment) -> bool {
-        carried.stage.bidirectional
+    fn is_bidirectional(&self, assignment: &StageAssignment) -> bool {
+        assignment.stage.bidirectional
     }
 
     #[inline]
-    fn phase(&self, carried: &StageAssignment) -> usize {
-        carried.stage.phase
+    fn phase(&self, assignment: &StageAssignment) -> usize {
+        assignment.stage.phase
     }
 
     #[inline]
     fn line_position(
         &self,
         extent: &GroupExtent,
-        carried: &StageAssignment,
+        assignment: &StageAssignment,
         position: u32,
         root: u32,
     ) -> Option<LinePosition> {
-        LinePosition::new(extent, &carried.stage, position, root)
+        LinePosition::new(extent, &assignment.stage, position, root)
     }
 
     #[inline]
@@ -142,19 +145,19 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn receives(&self, carried: &StageAssignment, _: u16, seat: LinePosition) -> u32 {
-        carried.algorithm.receives(&carried.stage, seat)
+    fn receives(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
+        assignment.algorithm.receives(&assignment.stage, line)
     }
 
     #[inline]
     fn step(
         &self,
-        carried: &StageAssignment,
+        assignment: &StageAssignment,
         _: u16,
-        seat: LinePosition,
+        line: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        carried.algorithm.step(&carried.stage, seat, i)
+        assignment.algorithm.step(&assignment.stage, line, i)
     }
 
     fn source(
@@ -169,20 +172,20 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_scripted(&self, carried: &StageAssignment) -> bool {
-        carried.script.is_some()
+    fn is_scripted(&self, assignment: &StageAssignment) -> bool {
+        assignment.script.is_some()
     }
 
     fn advance_script(
         &mut self,
-        carried: &StageAssignment,
+        assignment: &StageAssignment,
         extent: &GroupExtent,
         player: (u32, u32),
         root: u32,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
-        let number = carried.script.expect("only scripted stages are played");
+        let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
         // Scripts belong to members, which the positions of the extent need not be in the order of.
         let size = extent.size();
@@ -251,8 +254,8 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn is_paced(&self, carried: &StageAssignment) -> bool {
-        !carried.algorithm.has_sole_senders()
+    fn is_paced(&self, assignment: &StageAssignment) -> bool {
+        !assignment.algorithm.has_sole_senders()
     }
 
     fn rts_bytes(&self) -> Option<u64> {
@@ -268,11 +271,15 @@ impl CollectiveBackend for NativeBackend<'_> {
             if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
                 return format!("custom {}", custom.name);
             }
-            let course = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
-            let phases = stage_assignment::describe(course.stages(), extent, topology, &algorithms);
+            let chunk_schedule = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
+            let phases =
+                stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
             let list = AlgorithmDescriber::list(phases.into_iter());
             let mut pipeline = pipeline;
-            match (pipeline.chunks.get(), NonZeroU32::new(course.chunks())) {
+            match (
+                pipeline.chunks.get(),
+                NonZeroU32::new(chunk_schedule.chunks()),
+            ) {
                 (1, _) => return list,
                 _ if extent.phases.is_empty() => return list,
                 (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
@@ -284,36 +291,40 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     fn closed_form(
         &self,
-        course: &ChunkSchedule<StageAssignment>,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
         extent: &GroupExtent,
         paths: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         // Several chunks in a phase at once share its ports in ways that are not proved.
-        let gates = course.gates();
-        let one_by_one = gates.is_some_and(|gates| gates.capacity.iter().all(|&most| most == 1));
-        let one_by_one = one_by_one || course.chunks() == 1;
-        let scripted = course
+        let admission = chunk_schedule.admission();
+        let one_by_one =
+            admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
+        let one_by_one = one_by_one || chunk_schedule.chunks() == 1;
+        let scripted = chunk_schedule
             .stages()
             .iter()
-            .any(|carried| carried.script.is_some());
+            .any(|assignment| assignment.script.is_some());
         if !one_by_one || scripted {
             return None;
         }
-        let spans = course.stages().iter().map(|carried| {
-            let phase = &extent.phases[carried.stage.phase];
-            let next = carried.algorithm == CollectiveAlgorithm::Ring;
+        let spans = chunk_schedule.stages().iter().map(|assignment| {
+            let phase = &extent.phases[assignment.stage.phase];
+            let next = assignment.algorithm == CollectiveAlgorithm::Ring;
             let apart = (quiet.conflict_free)(phase.dimension, phase.size, next);
-            carried.closed_form(extent, paths).filter(|_| apart)
+            assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
         // A stage of no time could end after another operation's message at the very instant of the collective's end.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
-        Some(match gates {
+        Some(match admission {
             None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
-            Some(gates) => self.schedule(course, &spans, &gates.capacity).end,
+            Some(admission) => {
+                self.schedule(chunk_schedule, &spans, &admission.capacity)
+                    .end
+            }
         })
     }
 }
@@ -322,35 +333,43 @@ impl NativeBackend<'_> {
     /// Number of a member's chunks in each phase at once; in trees at least four for each level, since a chunk goes
     /// up and down while others follow. More would only queue at the ports, with messages that go up before those
     /// that come down, which members wait for.
-    fn capacity(&self, course: &ChunkSchedule<StageAssignment>, extent: &GroupExtent) -> Vec<u32> {
+    fn capacity(
+        &self,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+    ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
-        for carried in course.stages() {
+        for assignment in chunk_schedule.stages() {
             if matches!(
-                carried.algorithm,
+                assignment.algorithm,
                 CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
             ) {
-                let levels = extent.phases[carried.stage.phase]
+                let levels = extent.phases[assignment.stage.phase]
                     .size
                     .next_power_of_two()
                     .ilog2();
-                let most = &mut capacity[carried.stage.phase];
+                let most = &mut capacity[assignment.stage.phase];
                 *most = (*most).max(4 * levels);
             }
         }
         capacity
     }
 
-    /// Simulates the chunks of `course` through the phases with the durations of stages in `spans`.
+    /// Simulates the chunks of `chunk_schedule` through the phases with the durations of stages in `spans`.
     fn schedule(
         &self,
-        course: &ChunkSchedule<StageAssignment>,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
         spans: &[Span],
         capacity: &[u32],
     ) -> flow_shop::FlowShopResult {
-        let phases = course.stages().iter().map(|carried| carried.stage.phase);
+        let phases = chunk_schedule
+            .stages()
+            .iter()
+            .map(|assignment| assignment.stage.phase);
         let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
-        let back = course.stages().iter();
-        let back = back.map(|carried| carried.stage.primitive == CollectivePrimitive::AllGather);
+        let back = chunk_schedule.stages().iter();
+        let back =
+            back.map(|assignment| assignment.stage.primitive == CollectivePrimitive::AllGather);
         let back: Vec<bool> = back.collect();
         let stages = flow_shop::FlowShopInput {
             spans,
@@ -359,7 +378,7 @@ impl NativeBackend<'_> {
             back: &back,
             intra: self.pipeline.intra,
         };
-        schedule(course, stages)
+        schedule(chunk_schedule, stages)
     }
 
     /// Uncontended duration of a stage. Where no closed form exists this is an estimate that affects only the order
@@ -368,16 +387,16 @@ impl NativeBackend<'_> {
     /// them.
     fn alone(
         &self,
-        carried: &StageAssignment,
+        assignment: &StageAssignment,
         extent: &GroupExtent,
         paths: &[SharedPaths],
     ) -> Span {
-        carried.closed_form(extent, paths).unwrap_or_else(|| {
-            let phase = &extent.phases[carried.stage.phase];
+        assignment.closed_form(extent, paths).unwrap_or_else(|| {
+            let phase = &extent.phases[assignment.stage.phase];
             let dimension = &self.topology.dimensions()[phase.dimension];
-            let (message, count) = carried
+            let (message, count) = assignment
                 .algorithm
-                .serial_messages(&carried.stage, phase.size);
+                .serial_messages(&assignment.stage, phase.size);
             (dimension.link().serialization(message) + dimension.latency).times(count.into())
         })
     }

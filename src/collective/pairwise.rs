@@ -18,22 +18,22 @@
 
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-fn rounds(stage: &CollectiveStage, seat: LinePosition) -> u32 {
+fn rounds(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
         CollectivePrimitive::ReduceScatter
         | CollectivePrimitive::AllGather
-        | CollectivePrimitive::AllToAll => seat.size - 1,
+        | CollectivePrimitive::AllToAll => line.size - 1,
         _ => 0,
     }
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    let (n, k) = (seat.size, i + 1);
-    (i < rounds(stage, seat)).then(|| SendStep {
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let (n, k) = (line.size, i + 1);
+    (i < rounds(stage, line)).then(|| SendStep {
         to: if n.is_power_of_two() {
-            seat.index ^ k
+            line.index ^ k
         } else {
-            (seat.index + k) % n
+            (line.index + k) % n
         },
         amount: stage.buffer.part(n),
         after: i,
@@ -42,6 +42,6 @@ pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Optio
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    rounds(stage, seat)
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    rounds(stage, line)
 }

@@ -8,8 +8,8 @@ use std::num::NonZeroU32;
 /// Chunking of collectives: number, order and overlap of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes. [`InterDimensionPolicy::ThemisFlex`] splits
-    /// them further.
+    /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes.
+    /// [`InterDimensionPolicy::ThemisFlex`] splits them further.
     pub chunks: NonZeroU32,
     /// Number of chunks of an NPU in one dimension at once; trees may have more.
     pub active: NonZeroU32,

@@ -13,18 +13,18 @@
 use super::halving_doubling::{self, exchange, exchanges};
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     match stage.primitive {
         CollectivePrimitive::AllReduce => {
-            (i < exchanges(seat)).then(|| exchange(seat, i, 1 << i, stage.buffer))
+            (i < exchanges(line)).then(|| exchange(line, i, 1 << i, stage.buffer))
         }
-        _ => halving_doubling::step(stage, seat, i),
+        _ => halving_doubling::step(stage, line, i),
     }
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
-        CollectivePrimitive::AllReduce => exchanges(seat),
-        _ => halving_doubling::receives(stage, seat),
+        CollectivePrimitive::AllReduce => exchanges(line),
+        _ => halving_doubling::receives(stage, line),
     }
 }

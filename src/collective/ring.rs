@@ -14,14 +14,14 @@
 //! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
 //! reduce are pipelined over the chain in as many parts as there are members.
 //!
-//! **Both directions.** Where members lie evenly around a ring of more than two NPUs ([`Extent::goes_round`]) each
+//! **Both directions.** Where members lie evenly around a ring of more than two NPUs ([`GroupExtent::closes_ring`]) each
 //! has two links, to the next and to the previous one, with B/2 each. Then a stage runs twice concurrently, with half
-//! of the buffer: once as above and once in the opposite direction, where the member with index i has the seat of
+//! of the buffer: once as above and once in the opposite direction, where the member with index i has the place of
 //! n−1−i. The two share neither links nor dependencies. A half takes s/2 · B/(B/2) = s, so the table holds with s at
 //! B, and an NPU sends at all of B. Elsewhere on rings and on meshes a message from the last member to the first goes
 //! back over the links between, so the second direction would gain nothing: everything goes one way, at B/2.
 //!
-//! [`Extent::goes_round`]: crate::group::Extent::goes_round
+//! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 
@@ -43,70 +43,70 @@ fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    let n = seat.size;
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
     // Number of messages, and of receptions that the first of them waits for.
     let (count, first_after) = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
         CollectivePrimitive::AllToAll => (all_to_all(n), 0),
-        CollectivePrimitive::Broadcast => match seat.hops_from_root() {
-            0 => return send(stage, seat, i, n, None),
+        CollectivePrimitive::Broadcast => match line.hops_from_root() {
+            0 => return send(stage, line, i, n, None),
             last if last == n - 1 => (0, 0),
             _ => (n, 1),
         },
-        CollectivePrimitive::Reduce => match seat.hops_to_root() {
+        CollectivePrimitive::Reduce => match line.hops_to_root() {
             0 => (0, 0),
-            last if last == n - 1 => return send(stage, seat, i, n, None),
+            last if last == n - 1 => return send(stage, line, i, n, None),
             _ => (n, 1),
         },
         // Its own part first, then those of the members behind it.
-        CollectivePrimitive::Gather => match seat.hops_to_root() {
+        CollectivePrimitive::Gather => match line.hops_to_root() {
             0 => (0, 0),
             hops => (n - hops, 0),
         },
         // The farthest part first; each member keeps the last that it gets.
-        CollectivePrimitive::Scatter => match seat.hops_from_root() {
-            0 => return send(stage, seat, i, n - 1, None),
+        CollectivePrimitive::Scatter => match line.hops_from_root() {
+            0 => return send(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),
         },
         CollectivePrimitive::AllReduce => return None,
     };
-    send(stage, seat, i, count, Some(first_after))
+    send(stage, line, i, count, Some(first_after))
 }
 
 /// The `i`-th of `count` messages to the next member. Message i waits for `first_after + i`
 /// receptions, or for none at all.
 fn send(
     stage: &CollectiveStage,
-    seat: LinePosition,
+    line: LinePosition,
     i: u32,
     count: u32,
     first_after: Option<u32>,
 ) -> Option<SendStep> {
     (i < count).then(|| SendStep {
-        to: (seat.index + 1) % seat.size,
-        amount: stage.part(seat.size),
+        to: (line.index + 1) % line.size,
+        amount: stage.part(line.size),
         after: first_after.map_or(0, |first| first + i),
         arrived: 0,
         recv_posted: 0,
     })
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    let n = seat.size;
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let n = line.size;
     match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
         CollectivePrimitive::AllToAll => all_to_all(n),
-        CollectivePrimitive::Broadcast => match seat.hops_from_root() {
+        CollectivePrimitive::Broadcast => match line.hops_from_root() {
             0 => 0,
             _ => n,
         },
-        CollectivePrimitive::Reduce => match seat.hops_to_root() {
+        CollectivePrimitive::Reduce => match line.hops_to_root() {
             last if last == n - 1 => 0,
             _ => n,
         },
-        CollectivePrimitive::Gather => n - 1 - seat.hops_to_root(),
-        CollectivePrimitive::Scatter => match seat.hops_from_root() {
+        CollectivePrimitive::Gather => n - 1 - line.hops_to_root(),
+        CollectivePrimitive::Scatter => match line.hops_from_root() {
             0 => 0,
             hops => n - hops,
         },

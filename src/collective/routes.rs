@@ -10,9 +10,9 @@ use crate::topology::Topology;
 use crate::trace::CollectiveKind;
 use crate::units::BufferShare;
 
-/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without gates. It has as many
-/// chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other chunk
-/// takes the second.
+/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. It has
+/// as many chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other
+/// chunk takes the second.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -64,7 +64,7 @@ mod tests {
     use crate::units::{Bandwidth, Span};
     use std::num::NonZeroU32;
 
-    fn course(
+    fn chunk_schedule(
         sizes: &[(u32, f64)],
         bytes: u64,
         (inter, chunks): (InterDimensionPolicy, u32),
@@ -98,19 +98,19 @@ mod tests {
             for (inter, _) in InterDimensionPolicy::ALL {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
-                    let course = course(&sizes, bytes, (inter, chunks));
+                    let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
                     // In units of the smallest fraction: 256 grains in each of the chunks.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
-                    for chunk in 0..course.chunks() {
-                        let stage = course.stage(chunk, 0).unwrap().stage;
+                    for chunk in 0..chunk_schedule.chunks() {
+                        let stage = chunk_schedule.stage(chunk, 0).unwrap().stage;
                         assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
                         let BufferShare { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);
                         sum += u128::from(bytes) * (unit / u128::from(parts));
                     }
                     assert_eq!(sum, u128::from(bytes) * unit, "{inter:?} {bytes} {chunks}");
-                    unequal += u32::from(course.chunks() > chunks);
+                    unequal += u32::from(chunk_schedule.chunks() > chunks);
                 }
             }
         }
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn equal_chunks_of_one_way_have_one_route() {
-        let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
         assert!(all.is_uniform());
-        // Two trees in turn.
-        let all = course(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
+        // Two trees that alternate.
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
         let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
         assert_eq!(routes, [0, 1, 0, 1, 0]);
     }

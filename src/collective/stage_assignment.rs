@@ -110,9 +110,9 @@ pub(super) fn describe(
 ) -> Vec<String> {
     let describe = |(d, phase): (usize, &crate::group::GroupPhase)| {
         let mut used: Vec<CollectiveAlgorithm> = Vec::new();
-        for carried in all.iter().filter(|carried| carried.stage.phase == d) {
-            if !used.contains(&carried.algorithm) {
-                used.push(carried.algorithm);
+        for assignment in all.iter().filter(|assignment| assignment.stage.phase == d) {
+            if !used.contains(&assignment.algorithm) {
+                used.push(assignment.algorithm);
             }
         }
         let used: Vec<_> = used.iter().map(CollectiveAlgorithm::to_string).collect();
@@ -169,7 +169,7 @@ mod tests {
         };
         let mut out = Vec::new();
         assign_stages(kind, &extent, &topology, choices, &chunk, &mut out);
-        assert!(out.iter().all(|carried| carried.stage.mirrored));
+        assert!(out.iter().all(|assignment| assignment.stage.mirrored));
         out.iter()
             .map(|c| (c.stage.phase, c.stage.primitive, c.stage.buffer.parts))
             .collect()
@@ -224,7 +224,7 @@ mod tests {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
-        // Recursive doubling does not carry it among 3, and a tree that is not last is not asked.
+        // Recursive doubling does not support it among 3, and only the last phase is offered a tree.
         let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);

@@ -89,22 +89,22 @@ impl TreeNeighbours {
     }
 }
 
-/// The number of the member in `seat`, counted from the root.
-pub(super) fn number(seat: LinePosition) -> u32 {
-    (seat.index + seat.size - seat.root) % seat.size
+/// The number of the member at `line`, counted from the root.
+pub(super) fn number(line: LinePosition) -> u32 {
+    (line.index + line.size - line.root) % line.size
 }
 
 /// The `i`-th message of the member with number `x` in its tree; `index` is the inverse of numbering.
 pub(super) fn step_at(
     stage: &CollectiveStage,
-    seat: LinePosition,
+    line: LinePosition,
     x: u32,
     i: u32,
     index: impl Fn(u32) -> u32,
 ) -> Option<SendStep> {
-    let (to, after) = TreeNeighbours::of(seat.size, x).step(stage.primitive, i)?;
+    let (to, after) = TreeNeighbours::of(line.size, x).step(stage.primitive, i)?;
     Some(SendStep {
-        to: (index(to) + seat.root) % seat.size,
+        to: (index(to) + line.root) % line.size,
         amount: stage.buffer,
         after,
         arrived: 0,
@@ -113,16 +113,16 @@ pub(super) fn step_at(
 }
 
 /// Number of messages that the member with number `x` in its tree receives.
-pub(super) fn receives_at(stage: &CollectiveStage, seat: LinePosition, x: u32) -> u32 {
-    TreeNeighbours::of(seat.size, x).receives(stage.primitive)
+pub(super) fn receives_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
+    TreeNeighbours::of(line.size, x).receives(stage.primitive)
 }
 
-pub(super) fn step(stage: &CollectiveStage, seat: LinePosition, i: u32) -> Option<SendStep> {
-    step_at(stage, seat, number(seat), i, |x| x)
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    step_at(stage, line, number(line), i, |x| x)
 }
 
-pub(super) fn receives(stage: &CollectiveStage, seat: LinePosition) -> u32 {
-    receives_at(stage, seat, number(seat))
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    receives_at(stage, line, number(line))
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ enum StageAdmission {
     Nothing,
     /// A queue of the chunk's NPU.
     Queue(ChunkQueueSpec),
-    /// The gate of a phase.
-    Gate(usize),
+    /// The schedule's admission order, in a phase.
+    Ordered(usize),
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
@@ -48,11 +48,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let cell = self.runs[id as usize].cell(chunk, position);
             for stage in 0..stages {
                 let run = &mut self.runs[id as usize];
-                let course = self.schedules.get(run.course_at(position));
-                let of = course.stage(chunk, stage as u16);
-                let turn = self.backend.queue_slot(npu, of.expect("it is one of them"));
+                let schedule = self.schedules.get(run.schedule_at(position));
+                let of = schedule.stage(chunk, stage as u16);
+                let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
-                progress.turns[cell as usize * stages + stage] = turn;
+                progress.queue_slots[cell as usize * stages + stage] = queue_slot;
             }
             if self.mixed_directions {
                 self.number_deferred(id, cell);
@@ -71,8 +71,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let state = &mut progress.cells[cell as usize];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
-        let turn = progress.turns[cell as usize * run.length + stage as usize];
-        let wait = self.wait(id, (chunk, position), stage, turn);
+        let queue_slot = progress.queue_slots[cell as usize * run.length + stage as usize];
+        let wait = self.wait(id, (chunk, position), stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
             self.queues.put(npu, queue.number, (id, cell));
         }
@@ -86,13 +86,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         id: u32,
         (chunk, position): (u32, u32),
         stage: u16,
-        turn: u16,
+        queue_slot: u16,
     ) -> StageAdmission {
         let run = &self.runs[id as usize];
-        let course = self.schedules.get(run.course_at(position));
-        let of = course.stage(chunk, stage).expect("it is one of them");
-        match (course.gates(), self.backend.queue(of, turn)) {
-            (Some(_), _) => StageAdmission::Gate(self.backend.phase(of)),
+        let schedule = self.schedules.get(run.schedule_at(position));
+        let of = schedule.stage(chunk, stage).expect("it is one of them");
+        match (schedule.admission(), self.backend.queue(of, queue_slot)) {
+            (Some(_), _) => StageAdmission::Ordered(self.backend.phase(of)),
             (None, Some(queue)) => StageAdmission::Queue(queue),
             (None, None) => StageAdmission::Nothing,
         }
@@ -104,38 +104,39 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         match wait {
             StageAdmission::Nothing => self.open(now, id, cell),
             StageAdmission::Queue(queue) => self.admit(now, npu, queue),
-            StageAdmission::Gate(phase) => {
+            StageAdmission::Ordered(phase) => {
                 let position = self.runs[id as usize].position(cell);
-                self.pass_gate(now, id, position, phase);
+                self.admit_in_order(now, id, position, phase);
             }
         }
     }
 
-    /// Admits chunks of the member at `position` through the gate of `phase`, in the order of the schedule, up to the
-    /// gate's capacity.
-    fn pass_gate(&mut self, now: Time, id: u32, position: u32, phase: usize) {
+    /// Admits chunks of the member at `position` to `phase` in the schedule's admission order, up to the capacity of
+    /// the phase.
+    fn admit_in_order(&mut self, now: Time, id: u32, position: u32, phase: usize) {
         loop {
             let run = &mut self.runs[id as usize];
             let group = &self.plan.groups[run.group as usize];
-            let gates = self.schedules.get(run.schedule).gates();
-            let gates = gates.expect("its chunks pass gates");
+            let order = self.schedules.get(run.schedule).admission();
+            let order = order.expect("its chunks are admitted in order");
             let first = run.cell(0, position);
             let apart = run.cell(1, 0);
             let progress = run.progress.as_mut().expect("it has begun");
-            let gate = &mut progress.gates[position as usize * group.extent.phases.len() + phase];
-            if gate.inside >= gates.capacity[phase] {
+            let phases = group.extent.phases.len();
+            let admitted = &mut progress.admission[position as usize * phases + phase];
+            if admitted.inside >= order.capacity[phase] {
                 return;
             }
             // The next passage of the schedule has to go first: a chunk that is here early waits for it.
-            let Some(passage) = gates.order[phase].get(gate.next as usize) else {
+            let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
             let cell = passage.chunk * apart + first;
             if progress.cells[cell as usize].stage != passage.stage {
                 return;
             }
-            gate.next += 1;
-            gate.inside += 1;
+            admitted.next += 1;
+            admitted.inside += 1;
             self.open(now, id, cell);
         }
     }
@@ -153,9 +154,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.schedules.get(run.course_at(run.position(cell)));
-        let place = run.place(cell, course, group, &*self.backend);
-        let (stage, turn, seat) = place.expect("it is in a stage");
+        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let place = run.place(cell, schedule, group, &*self.backend);
+        let (stage, queue_slot, line) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         state.begun = true;
@@ -169,10 +170,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if !M::IN_ORDER {
             self.begun_chunks.push((id, cell));
         }
-        let Some(seat) = seat else {
+        let Some(line) = line else {
             return;
         };
-        self.open_strand(now, id, cell, (stage, turn, seat));
+        self.open_strand(now, id, cell, (stage, queue_slot, line));
         if !self.backend.is_bidirectional(&stage) {
             return;
         }
@@ -188,7 +189,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             credits: 0,
         };
         self.begun_chunks.push((id, other));
-        self.open_strand(now, id, other, (stage, turn, seat.reversed()));
+        self.open_strand(now, id, other, (stage, queue_slot, line.reversed()));
     }
 
     /// Begins one strand of a chunk's stage at a member.
@@ -198,9 +199,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         now: Time,
         id: u32,
         cell: u32,
-        (stage, turn, seat): (M::Stage, u16, LinePosition),
+        (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
-        self.open_endpoint(now, id, cell, (stage, turn, seat));
+        self.open_endpoint(now, id, cell, (stage, queue_slot, line));
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[cell as usize].stage;
@@ -226,23 +227,30 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
     }
 
-    /// Delivers a message of `stage` to `cell`, which receives it once it has taken `heard` steps.
+    /// Delivers a message of `stage` to `cell`, which receives it once it has taken `recv_posted` steps.
     #[inline]
-    pub(super) fn on_arrival(&mut self, now: Time, id: u32, cell: u32, stage: u16, heard: u32) {
+    pub(super) fn on_arrival(
+        &mut self,
+        now: Time,
+        id: u32,
+        cell: u32,
+        stage: u16,
+        recv_posted: u32,
+    ) {
         let run = &mut self.runs[id as usize];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
-        if state.stage == stage && state.begun && state.taken >= heard {
+        if state.stage == stage && state.begun && state.taken >= recv_posted {
             self.on_receive(now, id, cell);
             if !M::IN_ORDER {
                 self.advance(now, id, cell);
             }
-        } else if heard == 0 {
+        } else if recv_posted == 0 {
             // Without a step to wait for, a count per stage suffices.
             progress.waiting[cell as usize * stages + stage as usize] += 1;
         } else {
-            progress.defer(cell, stage, heard, false);
+            progress.defer(cell, stage, recv_posted, false);
         }
     }
 
@@ -262,18 +270,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.schedules.get(run.course_at(run.position(cell)));
-        let Some((stage, turn, seat)) = run.place(cell, course, group, &*self.backend) else {
+        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let Some((stage, queue_slot, line)) = run.place(cell, schedule, group, &*self.backend)
+        else {
             return;
         };
-        if let Some(seat) = seat {
+        if let Some(line) = line {
             let state = |e: &Self| {
                 let progress = e.runs[id as usize].progress.as_ref();
                 progress.expect("it has begun").cells[cell as usize]
             };
             let paced = self.backend.is_paced(&stage);
             let mut at = state(self);
-            let mut next = self.backend.step(&stage, turn, seat, at.taken);
+            let mut next = self.backend.step(&stage, queue_slot, line, at.taken);
             while let Some(step) = next {
                 let held = step.after > at.credits || step.arrived > at.arrived;
                 // Where a member may send to all others at once, the next message waits until the port is free, so
@@ -281,12 +290,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 if held || (paced && at.leaving) {
                     break;
                 }
-                next = self.backend.step(&stage, turn, seat, at.taken + 1);
+                next = self.backend.step(&stage, queue_slot, line, at.taken + 1);
                 self.take_step(now, id, cell, step, paced || next.is_none());
                 at = state(self);
             }
-            let all = self.backend.receives(&stage, turn, seat)
-                + self.backend.credits(&stage, turn, seat);
+            let all = self.backend.receives(&stage, queue_slot, line)
+                + self.backend.credits(&stage, queue_slot, line);
             if next.is_some() || at.leaving || at.credits < all {
                 return;
             }
@@ -317,7 +326,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let position = run.position(cell);
-        let (chunk, course) = (run.chunk(cell), run.course_at(position));
+        let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
         let strand = run.strand(cell);
         let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
@@ -326,9 +335,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::IN_ORDER && matters;
-        let course = self.schedules.get(course);
-        let carried = course.stage(chunk, number).expect("it is in one");
-        let index = self.backend.phase(carried);
+        let schedule = self.schedules.get(schedule);
+        let assignment = schedule.stage(chunk, number).expect("it is in one");
+        let index = self.backend.phase(assignment);
         let phase = &group.extent.phases[index];
         // The second strand runs the mirrored program, so its partner is counted from the other end of the line.
         let to = match strand {
@@ -341,7 +350,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             from: cell,
             to: cell - position + to,
             stage: number,
-            heard: step.recv_posted,
+            recv_posted: step.recv_posted,
         });
         let (a, b) = (
             group.extent.npus[position as usize],
@@ -362,10 +371,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             ends: (a, b),
             from,
             to,
-            path: self.backend.path(carried, &group.paths[index]),
+            path: self.backend.path(assignment, &group.paths[index]),
             amount: step.amount,
             tell_injected: state.leaving,
-            sole_sender: !self.backend.is_paced(carried),
+            sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
         if self.rts_bytes.is_some() {
@@ -399,9 +408,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[cell as usize].stage;
-        let turn = progress.turns[cell as usize * run.length + number as usize];
+        let queue_slot = progress.queue_slots[cell as usize * run.length + number as usize];
         let length = run.length;
-        let passed = self.wait(id, (chunk, position), number, turn);
+        let passed = self.wait(id, (chunk, position), number, queue_slot);
         if number as usize + 1 < length {
             // The chunk queues for the next stage before its place is released, because both may be one queue.
             let next = self.enter_stage(npu, id, cell, number + 1);
@@ -415,7 +424,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         progress.done[position as usize] += 1;
         if progress.done[position as usize] == run.chunks {
             self.end_member(now, id, position);
-            // All that waits at the gates has passed them and their state is gone; queues are shared by all
+            // All chunks have been admitted and the state of admission is gone; queues are shared by all
             // collectives.
             if let StageAdmission::Queue(_) = passed {
                 self.release_place(now, npu, (id, cell), passed);
@@ -440,14 +449,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 self.queues.leave(npu, queue.number);
                 self.admit(now, npu, queue);
             }
-            StageAdmission::Gate(phase) => {
+            StageAdmission::Ordered(phase) => {
                 let run = &mut self.runs[id as usize];
                 let position = run.position(cell);
                 let group = &self.plan.groups[run.group as usize];
-                let gate = position as usize * group.extent.phases.len() + phase;
+                let place = position as usize * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
-                progress.gates[gate].inside -= 1;
-                self.pass_gate(now, id, position, phase);
+                progress.admission[place].inside -= 1;
+                self.admit_in_order(now, id, position, phase);
             }
         }
     }

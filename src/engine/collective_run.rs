@@ -35,7 +35,7 @@ pub(super) struct CollectiveRun {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<u32>,
-    /// Number of its schedule in [`Courses`](super::courses::Courses).
+    /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub schedule: u32,
     /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
     /// empty otherwise.
@@ -77,9 +77,9 @@ pub(super) struct ChunkProgress {
     pub credits: u32,
 }
 
-/// Progress of a member's chunks through a gate.
+/// Admission of a member's chunks to a phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GateProgress {
+pub(super) struct AdmissionProgress {
     /// Index of the next passage.
     pub next: u32,
     /// Chunks inside.
@@ -92,10 +92,11 @@ pub(super) struct StepwiseProgress {
     pub ports: PortRange,
     /// By chunk, strand and position. The second strand is in use in stages that have one.
     pub cells: Vec<ChunkProgress>,
-    /// Queue, direction and tree of each passage through a stage ([`CollectiveBackend::turn`]), by cell and stage.
-    pub turns: Vec<u16>,
-    /// By position and phase, where chunks pass gates.
-    pub gates: Vec<GateProgress>,
+    /// Queue, direction and tree of each passage through a stage ([`CollectiveBackend::queue_slot`]), by cell and
+    /// stage.
+    pub queue_slots: Vec<u16>,
+    /// By position and phase, where chunks are admitted in a fixed order.
+    pub admission: Vec<AdmissionProgress>,
     /// Messages that arrived before their receiver was in their stage, by cell and stage.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
@@ -126,10 +127,10 @@ pub(super) enum InFlightOp {
         to: u32,
         stage: u16,
         /// Steps that the receiver has to have taken before it receives the message.
-        heard: u32,
+        recv_posted: u32,
     },
     /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
-    Asking {
+    ChunkRequest {
         run: u32,
         from: u32,
         to: u32,
@@ -153,7 +154,7 @@ pub(super) enum InFlightOp {
         ports: PortRange,
     },
     /// Rendezvous request of a receive between two ranks: its instance and node.
-    AskingRank { pair: u32, receiver: u32, node: u32 },
+    RankRequest { pair: u32, receiver: u32, node: u32 },
 }
 
 /// Slab of the ops of messages in flight; slots are reused.
@@ -257,7 +258,7 @@ impl CollectiveRun {
         (group, sequence): (u32, u32),
         (request, root): (CollectiveRequest, u32),
         members: usize,
-        (number, course): (u32, &ChunkSchedule<S>),
+        (number, schedule): (u32, &ChunkSchedule<S>),
     ) {
         (self.group, self.sequence) = (group, sequence);
         (self.request, self.root) = (Some(request), root);
@@ -274,8 +275,8 @@ impl CollectiveRun {
         self.begins.clear();
         (self.end, self.transfer) = (Time::ZERO, Span::ZERO);
         self.schedule = number;
-        (self.chunks, self.length) = (course.chunks(), course.length());
-        self.strands = course.strands();
+        (self.chunks, self.length) = (schedule.chunks(), schedule.length());
+        self.strands = schedule.strands();
     }
 
     /// Records the arrival of `member` with its node.
@@ -291,8 +292,12 @@ impl CollectiveRun {
 
     /// Returns the rank with a trace that started last; of several the lowest.
     pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
-        let late = self.starts.iter().zip(&self.nodes).zip(&plan.members);
-        let late = late.filter(|((start, node), _)| **start == self.last && **node != NONE);
+        let late = self
+            .starts
+            .iter()
+            .zip(&self.nodes)
+            .zip(&plan.members)
+            .filter(|((start, node), _)| **start == self.last && **node != NONE);
         // The lowest rank, so that the order of arrivals within the instant does not matter.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
@@ -300,15 +305,19 @@ impl CollectiveRun {
 
     /// Returns the total time that members waited for the last to start, and that rank with its share.
     pub fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
-        let present = self.nodes.iter().zip(&self.starts);
-        let present = present.filter(|(n, _)| **n != NONE);
+        let present = self
+            .nodes
+            .iter()
+            .zip(&self.starts)
+            .filter(|(n, _)| **n != NONE);
         let waited = present.map(|(_, start)| self.last.since(*start)).sum();
         let late = (self.first < self.last).then(|| (self.last_to_start(plan), waited));
         (waited, late)
     }
 
-    /// Begins to run message by message through `ports`, and through `gates` gates at each member.
-    pub fn begin(&mut self, ports: PortRange, gates: usize) {
+    /// Begins to run message by message through `ports`, with `phases` phases at each member to which chunks are
+    /// admitted in a fixed order.
+    pub fn begin(&mut self, ports: PortRange, phases: usize) {
         let members = self.nodes.len();
         // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
@@ -323,9 +332,9 @@ impl CollectiveRun {
         self.progress = Some(StepwiseProgress {
             ports,
             cells: vec![outside; cells],
-            turns: vec![0; cells * self.length],
+            queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            gates: vec![GateProgress::default(); members * gates],
+            admission: vec![AdmissionProgress::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -338,7 +347,7 @@ impl CollectiveRun {
 
     /// Returns the number of the schedule of the member at a position.
     #[inline]
-    pub fn course_at(&self, position: u32) -> u32 {
+    pub fn schedule_at(&self, position: u32) -> u32 {
         if self.own_schedules.is_empty() {
             self.schedule
         } else {
@@ -383,8 +392,8 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
-    pub fn chunk_in<S: Copy>(&self, course: &ChunkSchedule<S>, cell: u32) -> u32 {
-        if course.is_uniform() {
+    pub fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: u32) -> u32 {
+        if schedule.is_uniform() {
             0
         } else {
             self.chunk(cell)
@@ -406,37 +415,40 @@ impl CollectiveRun {
     pub fn place<M: CollectiveBackend>(
         &self,
         cell: u32,
-        course: &ChunkSchedule<M::Stage>,
+        schedule: &ChunkSchedule<M::Stage>,
         plan: &GroupPlan,
-        manner: &M,
+        backend: &M,
     ) -> Option<(M::Stage, u16, Option<LinePosition>)> {
         let progress = self.progress.as_ref()?;
         let number = progress.cells[cell as usize].stage;
-        let stage = *course.stage(self.chunk_in(course, cell), number)?;
-        let turn = progress.turns[cell as usize * self.length + number as usize];
-        let seat = manner.line_position(&plan.extent, &stage, self.position(cell), self.root);
-        let seat = match self.strand(cell) {
-            0 => seat,
-            _ => seat.map(LinePosition::reversed),
+        let stage = *schedule.stage(self.chunk_in(schedule, cell), number)?;
+        let queue_slot = progress.queue_slots[cell as usize * self.length + number as usize];
+        let line = backend.line_position(&plan.extent, &stage, self.position(cell), self.root);
+        let line = match self.strand(cell) {
+            0 => line,
+            _ => line.map(LinePosition::reversed),
         };
-        Some((stage, turn, seat))
+        Some((stage, queue_slot, line))
     }
 }
 
 impl StepwiseProgress {
     /// Defers a message or request until `cell` has taken `taken` steps.
-    pub fn defer(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) {
-        *self.early.entry((cell, stage, taken, asking)).or_insert(0) += 1;
+    pub fn defer(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) {
+        *self
+            .early
+            .entry((cell, stage, taken, is_request))
+            .or_insert(0) += 1;
     }
 
     /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
     #[inline]
-    pub fn take_deferred(&mut self, cell: u32, stage: u16, taken: u32, asking: bool) -> u32 {
+    pub fn take_deferred(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) -> u32 {
         if self.early.is_empty() {
             0
         } else {
             self.early
-                .remove(&(cell, stage, taken, asking))
+                .remove(&(cell, stage, taken, is_request))
                 .unwrap_or(0)
         }
     }

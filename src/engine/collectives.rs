@@ -51,15 +51,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Has a member that holds its lane join its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let (slot, mut sequence) = self.call_of(instance, node);
-        let turns = &mut self.launch_orders[slot.group as usize];
+        let launch_order = &mut self.launch_orders[slot.group as usize];
         if M::IN_ORDER {
             sequence = if self.backend.matches_in_issue_order() {
-                turns.issued(slot.member)
+                launch_order.issued(slot.member)
             } else {
-                turns.numbered(sequence)
+                launch_order.numbered(sequence)
             };
         }
-        let run = turns.run_of[sequence as usize];
+        let run = launch_order.run_of[sequence as usize];
         let run = if run == NONE {
             let run = self.free_runs.pop().unwrap_or_else(|| {
                 self.runs.push(CollectiveRun::default());
@@ -67,10 +67,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             });
             let (request, root) = self.request(instance, node, slot, sequence);
             let group = &self.plan.groups[slot.group as usize];
-            let manner = &*self.backend;
-            let variant = manner.variant(&request);
+            let backend = &*self.backend;
+            let variant = backend.variant(&request);
             let key = (slot.group, &request, root, variant);
-            let work_out = || manner.chunk_schedule(&request, &group.extent, &group.paths);
+            let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
             let number = self.schedules.find(key, work_out);
             self.runs[run as usize].reset(
                 (slot.group, sequence),
@@ -161,9 +161,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
         let group = &self.plan.groups[slot.group as usize];
         let of = &self.runs[run as usize];
-        let come = of.nodes.iter().enumerate();
-        let come = come.filter(|(_, node)| **node != NONE);
-        let mut come = come.map(|(member, _)| member);
+        let mut come = of
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| **node != NONE)
+            .map(|(member, _)| member);
         let first = come.clone().next().unwrap_or(0);
         let Some(shared) = of.request.filter(|_| self.backend.matches_in_issue_order()) else {
             return Err(first);
@@ -176,9 +179,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             buffer: buffer.unwrap_or(u64::MAX),
             number: shared.number,
         };
-        let manner = &*self.backend;
-        let key = (slot.group, &request, of.root, manner.variant(&request));
-        let work_out = || manner.chunk_schedule(&request, &group.extent, &group.paths);
+        let backend = &*self.backend;
+        let key = (slot.group, &request, of.root, backend.variant(&request));
+        let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self.schedules.find(key, work_out);
         let own = self.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
@@ -188,15 +191,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let positions = &group.extent.position_of;
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
-            let other = of.course_at(positions[member]);
+            let other = of.schedule_at(positions[member]);
             let stages = self.schedules.get(other).stages();
             let mut phases = stages.iter().chain(own.stages());
             let share_line = phases.any(|stage| {
-                let phase = &group.extent.phases[manner.phase(stage)];
+                let phase = &group.extent.phases[backend.phase(stage)];
                 phase.position(position, 0) == phase.position(positions[member], 0)
             });
             let alike = other == number
-                || manner.exchanges_same_messages(&group.extent, self.schedules.get(other), own);
+                || backend.exchanges_same_messages(&group.extent, self.schedules.get(other), own);
             share_line && !alike
         };
         come.find(disagrees).map_or(Ok(number), Err)
@@ -281,8 +284,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if !run.own_schedules.is_empty() {
             return None;
         }
-        let filed = self.schedules.filed(run.schedule);
-        if let Some(known) = filed.closed {
+        let cached = self.schedules.cached(run.schedule);
+        if let Some(known) = cached.closed {
             return known;
         }
         let GroupPlan { extent, paths, .. } = &self.plan.groups[run.group as usize];
@@ -301,9 +304,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         };
         let span = self
             .backend
-            .closed_form(&filed.course, extent, paths, &quiet);
+            .closed_form(&cached.schedule, extent, paths, &quiet);
         // A missing closed form is cached too.
-        filed.closed = Some(span);
+        cached.closed = Some(span);
         span
     }
 
@@ -370,15 +373,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             let phases = group.extent.phases.len();
             let ports = group.ports();
-            let gates = self.schedules.get(run.schedule).gates();
-            run.begin(self.network.open(ports), gates.map_or(0, |_| phases));
+            let order = self.schedules.get(run.schedule).admission();
+            run.begin(self.network.open(ports), order.map_or(0, |_| phases));
             self.outcome.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrived_now);
         if all {
             // Absent members arrive with the last of the present ones.
-            let absent = group.members.iter().enumerate();
-            let absent = absent.filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
+            let absent = group
+                .members
+                .iter()
+                .enumerate()
+                .filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
             fresh.extend(absent.map(|(member, _)| member as u32));
         }
         for member in &mut fresh {

@@ -24,13 +24,13 @@ pub struct GroupView<'a> {
     pub dimensions: Option<u32>,
     /// The members.
     pub members: &'a [Rank],
-    /// How many of them have a trace.
+    /// Number of members that have a trace.
     pub present: u32,
-    /// Where they lie.
+    /// Their placement on the machine.
     pub extent: &'a GroupExtent,
 }
 
-/// How `machine` carries out collectives for which there is no `custom` algorithm.
+/// The backend of `machine` for collectives without a `custom` algorithm.
 fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
@@ -51,7 +51,7 @@ pub struct CompiledReplay<'a> {
     pub(super) comm: CommTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
-    /// [`CollectiveBackend::IN_ORDER`] of the manner that it was prepared for.
+    /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
     in_order: bool,
     describer: AlgorithmDescriber,
 }
@@ -75,32 +75,32 @@ impl<'a> CompiledReplay<'a> {
         )
     }
 
-    /// As [`Self::new`], for collectives that are carried out in another manner; to be run with it.
+    /// As [`Self::new`], for collectives of another backend, with which it has to be run.
     pub fn with_backend<M: CollectiveBackend>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
-        manner: &M,
+        backend: &M,
     ) -> Result<Self, ReplayRefusal> {
         Ok(Self {
             workload,
             machine,
-            plan: ReplayPlan::new(workload, machine, options, manner)?,
+            plan: ReplayPlan::new(workload, machine, options, backend)?,
             stepwise: options.stepwise,
             comm: options.comm,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
             in_order: M::IN_ORDER,
-            describer: manner.describer(),
+            describer: backend.describer(),
         })
     }
 
-    /// What the replay rests on.
+    /// The share of communication and kernels that has a price, and its sources.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// How durations of collectives and messages are found.
+    /// The source of durations of collectives and messages.
     pub fn comm(&self) -> CommTiming {
         self.comm
     }
@@ -121,7 +121,7 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// What people call the algorithms of a collective of a group with a buffer of `bytes`.
+    /// Names, for people, the algorithms of a collective of a group with a buffer of `bytes`.
     pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
         self.describer.say(kind, group.extent, topology, bytes)
@@ -170,32 +170,32 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let topology = self.machine.topology();
-        let manner = &mut native(self.machine, &self.custom);
+        let backend = &mut native(self.machine, &self.custom);
         match self.network {
             NetworkKind::ContentionFree => {
-                self.run_with_backend(observer, ContentionFreeNetwork::new(topology), manner)
+                self.run_with_backend(observer, ContentionFreeNetwork::new(topology), backend)
             }
             NetworkKind::Ports => {
-                self.run_with_backend(observer, PortNetwork::new(topology), manner)
+                self.run_with_backend(observer, PortNetwork::new(topology), backend)
             }
             NetworkKind::Links => {
-                self.run_with_backend(observer, LinkNetwork::new(topology), manner)
+                self.run_with_backend(observer, LinkNetwork::new(topology), backend)
             }
         }
     }
 
-    /// Runs to the end over `network`, with collectives in the manner that this was prepared for.
+    /// Runs to the end over `network`, with collectives by the `backend` that this was compiled for.
     pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
         &self,
         observer: &mut O,
         network: N,
-        manner: &mut M,
+        backend: &mut M,
     ) -> Result<ReplayOutcome, ReplayError> {
         assert_eq!(
             self.in_order,
             M::IN_ORDER,
-            "another manner than it was prepared for"
+            "another backend than it was prepared for"
         );
-        Engine::new(self, observer, network, manner).run()
+        Engine::new(self, observer, network, backend).run()
     }
 }

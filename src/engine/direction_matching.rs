@@ -1,6 +1,6 @@
 //! Members that run one stage of a collective in different directions or trees.
 //!
-//! Where NPUs take the queues or the trees of a dimension in turn, members that carried out different numbers of
+//! If NPUs alternate between the queues or the trees of a dimension, members that carried out different numbers of
 //! collectives before go opposite ways round a ring, or sit in different trees. A message then has a receiver only if
 //! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
 //! requests are kept until the queue slot of their receiver is known.
@@ -20,7 +20,7 @@ pub(super) struct UnsortedMessage {
     /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
     /// the sender counts them.
     pub number: u32,
-    pub asking: bool,
+    pub is_request: bool,
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
@@ -47,26 +47,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             from,
             stage,
             number,
-            asking,
+            is_request,
         } = message;
         let run = &self.runs[id as usize];
         let progress = run.progress.as_ref()?;
-        let turn = |cell: u32| progress.turns[cell as usize * run.length + stage as usize];
-        let manner = &*self.backend;
+        let queue_slot =
+            |cell: u32| progress.queue_slots[cell as usize * run.length + stage as usize];
+        let backend = &*self.backend;
         // Members in one direction and tree number their messages alike.
-        if manner.slot_class(turn(from)) == manner.slot_class(turn(to)) {
+        if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
         let group = &self.plan.groups[run.group as usize];
-        let course = self.schedules.get(run.course_at(run.position(to)));
-        let of = *course.stage(run.chunk_in(course, to), stage)?;
+        let schedule = self.schedules.get(run.schedule_at(run.position(to)));
+        let of = *schedule.stage(run.chunk_in(schedule, to), stage)?;
         let ends = (run.position(from), run.position(to));
-        let seat = manner.line_position(&group.extent, &of, ends.1, run.root)?;
-        let index = group.extent.phases[manner.phase(&of)].index(ends.0);
-        let found = if asking {
-            manner.requested_step(&of, turn(to), seat, index, number)
+        let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
+        let index = group.extent.phases[backend.phase(&of)].index(ends.0);
+        let found = if is_request {
+            backend.requested_step(&of, queue_slot(to), line, index, number)
         } else {
-            manner.steps_before_receive(&of, turn(to), seat, index, number)
+            backend.steps_before_receive(&of, queue_slot(to), line, index, number)
         };
         if found.is_none() {
             let progress = self.runs[id as usize].progress.as_mut()?;
@@ -84,14 +85,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         };
         let first = *progress.first.get_or_insert(position);
         let other = (cell - position + first) as usize * length;
-        let ways = |cell: usize| progress.turns[cell..][..length].iter();
-        let ways = ways(cell as usize * length).zip(ways(other));
-        let mut ways = ways.map(|(own, other)| {
-            (
-                self.backend.slot_class(*own),
-                self.backend.slot_class(*other),
-            )
-        });
+        let ways = |cell: usize| progress.queue_slots[cell..][..length].iter();
+        let mut ways = ways(cell as usize * length)
+            .zip(ways(other))
+            .map(|(own, other)| {
+                (
+                    self.backend.slot_class(*own),
+                    self.backend.slot_class(*other),
+                )
+            });
         progress.mixed |= ways.any(|(own, other)| own != other);
         for early in progress.unsorted.remove(&cell).unwrap_or_default() {
             let stage = early.stage;
@@ -101,7 +103,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let run = &mut self.runs[id as usize];
             let progress = run.progress.as_mut().expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
-            if early.asking {
+            if early.is_request {
                 progress.defer(cell, stage, number + 1, true)
             } else if number == 0 {
                 progress.waiting[cell as usize * length + stage as usize] += 1;

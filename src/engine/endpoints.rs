@@ -24,7 +24,7 @@ impl BusScheduler for NpuBusScheduler<'_> {
 }
 
 /// Names a bus transfer by the event that its completion is.
-fn ticket(event: Event, detail: u32) -> CompletionToken {
+fn completion_token(event: Event, detail: u32) -> CompletionToken {
     let word = event.word();
     CompletionToken { word, detail }
 }
@@ -37,9 +37,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         now: Time,
         id: u32,
         cell: u32,
-        (stage, turn, seat): (M::Stage, u16, LinePosition),
+        (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
-        let credits = self.backend.credits(&stage, turn, seat);
+        let credits = self.backend.credits(&stage, queue_slot, line);
         let run = &mut self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
         let npu = group.extent.npus[run.position(cell) as usize];
@@ -55,10 +55,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             EndpointCost::Delay(_) => {}
             EndpointCost::Bus => {
                 for _ in 0..credits {
-                    let (passing, ticket) = (TransferCause::Start, ticket(event, 1));
+                    let (passing, token) = (TransferCause::Start, completion_token(event, 1));
                     let load = self
                         .backend
-                        .bus_transfer(&stage, turn, seat, passing, ticket);
+                        .bus_transfer(&stage, queue_slot, line, passing, token);
                     self.carry(now, npu, load);
                 }
             }
@@ -79,8 +79,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let course = self.schedules.get(run.course_at(run.position(cell)));
-        let stage = course.stage(run.chunk_in(course, cell), number);
+        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let stage = schedule.stage(run.chunk_in(schedule, cell), number);
         let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
@@ -92,13 +92,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
             self.agenda.delay(npu.0, now + delay, event, r);
-        } else if let Some((stage, turn, Some(seat))) =
-            run.place(cell, course, group, &*self.backend)
+        } else if let Some((stage, queue_slot, Some(line))) =
+            run.place(cell, schedule, group, &*self.backend)
         {
             let passing = TransferCause::Reception(r - 1);
-            let load = self
-                .backend
-                .bus_transfer(&stage, turn, seat, passing, ticket(event, r));
+            let load = self.backend.bus_transfer(
+                &stage,
+                queue_slot,
+                line,
+                passing,
+                completion_token(event, r),
+            );
             self.carry(now, npu, load);
         }
     }
@@ -106,10 +110,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: u32, event: u32) {
         let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
-        let Some(ticket) = self.backend.handle_bus_event(now, Npu(npu), event, clock) else {
+        let Some(token) = self.backend.handle_bus_event(now, Npu(npu), event, clock) else {
             return;
         };
-        self.handle(now, Event::from_word(ticket.word), ticket.detail);
+        self.handle(now, Event::from_word(token.word), token.detail);
         self.dispatch_by_id(now);
         let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
         self.backend.resume_bus(now, Npu(npu), event, clock);
@@ -120,12 +124,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
         let group = &self.plan.groups[run.group as usize];
-        let course = self.schedules.get(run.course_at(run.position(cell)));
-        let (stage, turn, seat) = run
-            .place(cell, course, group, &*self.backend)
+        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let (stage, queue_slot, line) = run
+            .place(cell, schedule, group, &*self.backend)
             .expect("its messages are dealt with in their stage");
-        let seat = seat.expect("whoever receives has a seat");
-        match self.backend.reduction(&stage, turn, seat, r - 1) {
+        let line = line.expect("whoever receives has a line");
+        match self.backend.reduction(&stage, queue_slot, line, r - 1) {
             None => self.credit(now, id, cell, 1),
             Some(span) => {
                 let npu = group.extent.npus[run.position(cell) as usize];

@@ -136,8 +136,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Wakes instances with nothing in flight: their dormant nodes would otherwise sleep for ever, as they do in
     /// ASTRA-sim.
     fn wake_idle_instances(&mut self) {
-        let sleeping = self.dormant.iter().map(|word| (word >> 32) as u32);
-        let mut sleeping: Vec<u32> = sleeping.collect();
+        let mut sleeping: Vec<u32> = self
+            .dormant
+            .iter()
+            .map(|word| (word >> 32) as u32)
+            .collect();
         sleeping.dedup();
         for instance in sleeping {
             if !self.is_under_way(instance) {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
     /// Per collective: its place in the order, or [`NONE`] before it is launched.
-    turn_of: Vec<u32>,
+    place_of: Vec<u32>,
     /// Launched collectives in their order.
     order: Vec<u32>,
     /// Per collective: present members that are not ready for it.
@@ -46,7 +46,7 @@ impl LaunchOrder {
 
     fn of(calls: usize, members: usize, present: u32, gathers: bool) -> Self {
         Self {
-            turn_of: vec![NONE; calls],
+            place_of: vec![NONE; calls],
             order: Vec::new(),
             unready: vec![present; calls],
             run_of: vec![NONE; calls],
@@ -89,10 +89,10 @@ impl LaunchOrder {
         let everyone = *unready == 0;
         // The first in program order cannot depend on a later one, so a single ready member suffices.
         let first = sequence == self.first && !self.gathers;
-        if self.turn_of[sequence as usize] == NONE && (everyone || first) {
+        if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant(sequence);
         }
-        if self.turn_of[sequence as usize] == self.next[member as usize] {
+        if self.place_of[sequence as usize] == self.next[member as usize] {
             self.next[member as usize] += 1;
             self.due.push(member);
             return true;
@@ -103,14 +103,14 @@ impl LaunchOrder {
 
     /// Launches `sequence`, and then those that became first in program order and have a ready member.
     fn grant(&mut self, sequence: u32) {
-        self.turn_of[sequence as usize] = self.order.len() as u32;
+        self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
-        while let Some(turn) = self.turn_of.get_mut(self.first as usize) {
-            if *turn == NONE {
+        while let Some(place) = self.place_of.get_mut(self.first as usize) {
+            if *place == NONE {
                 if self.gathers || self.unready[self.first as usize] == self.present {
                     break;
                 }
-                *turn = self.order.len() as u32;
+                *place = self.order.len() as u32;
                 self.order.push(self.first);
             }
             self.first += 1;
@@ -143,8 +143,8 @@ impl LaunchOrder {
     /// Returns the collective that `member`, which is ready for `sequence`, has to start before it, if there is one.
     pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
         let next = self.next[member as usize];
-        let turn = self.turn_of[sequence as usize];
-        if turn < next || (turn == NONE && self.gathers) {
+        let place = self.place_of[sequence as usize];
+        if place < next || (place == NONE && self.gathers) {
             return None;
         }
         let before = self.order.get(next as usize).copied().unwrap_or(self.first);
@@ -158,41 +158,41 @@ mod tests {
 
     #[test]
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
-        let mut turns = LaunchOrder::of(2, 2, 2, false);
+        let mut order = LaunchOrder::of(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
-        assert!(!turns.ready(0, 1, 70));
+        assert!(!order.ready(0, 1, 70));
         assert_eq!(
-            (turns.next_parked(), turns.blocked_by(0, 1)),
+            (order.next_parked(), order.blocked_by(0, 1)),
             (None, Some(0))
         );
         // It does; then both go in program order.
-        assert!(turns.ready(1, 0, 80));
-        assert_eq!(turns.next_parked(), None);
-        assert!(turns.ready(0, 0, 71));
-        assert_eq!(turns.next_parked(), Some((0, 70)));
-        assert!(turns.ready(1, 1, 81));
+        assert!(order.ready(1, 0, 80));
+        assert_eq!(order.next_parked(), None);
+        assert!(order.ready(0, 0, 71));
+        assert_eq!(order.next_parked(), Some((0, 70)));
+        assert!(order.ready(1, 1, 81));
     }
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
-        let mut turns = LaunchOrder::of(2, 2, 2, false);
-        assert!(!turns.ready(0, 1, 70));
-        assert!(turns.ready(1, 1, 81));
-        assert_eq!(turns.next_parked(), Some((0, 70)));
-        assert!(turns.ready(1, 0, 80));
-        assert!(turns.ready(0, 0, 71));
-        assert_eq!(turns.blocked_by(0, 0), None);
+        let mut order = LaunchOrder::of(2, 2, 2, false);
+        assert!(!order.ready(0, 1, 70));
+        assert!(order.ready(1, 1, 81));
+        assert_eq!(order.next_parked(), Some((0, 70)));
+        assert!(order.ready(1, 0, 80));
+        assert!(order.ready(0, 0, 71));
+        assert_eq!(order.blocked_by(0, 0), None);
     }
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
-        let mut turns = LaunchOrder::of(2, 3, 3, true);
-        assert!(!turns.ready(0, 0, 70));
-        assert!(!turns.ready(2, 0, 90));
-        assert_eq!((turns.next_parked(), turns.blocked_by(0, 0)), (None, None));
-        assert!(turns.ready(1, 0, 80));
-        assert_eq!(turns.next_parked(), Some((0, 70)));
-        assert_eq!(turns.next_parked(), Some((2, 90)));
-        assert_eq!(turns.next_parked(), None);
+        let mut order = LaunchOrder::of(2, 3, 3, true);
+        assert!(!order.ready(0, 0, 70));
+        assert!(!order.ready(2, 0, 90));
+        assert_eq!((order.next_parked(), order.blocked_by(0, 0)), (None, None));
+        assert!(order.ready(1, 0, 80));
+        assert_eq!(order.next_parked(), Some((0, 70)));
+        assert_eq!(order.next_parked(), Some((2, 90)));
+        assert_eq!(order.next_parked(), None);
     }
 }

@@ -58,8 +58,10 @@ fn group_calls(
     let Some(first) = members.next() else {
         return Ok(Vec::new());
     };
-    let calls = first.iter().map(|call| call_plan(workload, group, call));
-    let calls = calls.collect::<Result<_, _>>()?;
+    let calls = first
+        .iter()
+        .map(|call| call_plan(workload, group, call))
+        .collect::<Result<_, _>>()?;
     // A member with a trace that never names the group.
     let mut silent = None;
     if count < group.present as usize {
@@ -180,11 +182,11 @@ fn call_plan(
 }
 
 /// Numbers the channels of messages that nothing tells apart: the ends, the tag and the size. Refuses a
-/// channel with more halves of one kind than of the other, unless `lonely`.
+/// channel with more halves of one kind than of the other, unless `allow_unmatched`.
 pub(super) fn channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
-    lonely: bool,
+    allow_unmatched: bool,
 ) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |graph, node| graph.bytes(node));
     let mut before = None;
@@ -197,7 +199,10 @@ pub(super) fn channels(
         };
         plan.request_channels.push(askings);
         before = Some(ends);
-        if let Some(disagreement) = found.disagreement(|_| channel.scope).filter(|_| !lonely) {
+        if let Some(disagreement) = found
+            .disagreement(|_| channel.scope)
+            .filter(|_| !allow_unmatched)
+        {
             return Err(refuse(workload, &disagreement));
         }
         for half in found.sends.iter().chain(found.receives) {

@@ -232,7 +232,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     InFlightOp::Scripted {
                         run, from, part, ..
                     } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
-                    InFlightOp::Asking { .. } | InFlightOp::AskingRank { .. } => {}
+                    InFlightOp::ChunkRequest { .. } | InFlightOp::RankRequest { .. } => {}
                 },
                 DeliveryNotice::Delivered(op) => match self.ops.remove(op) {
                     InFlightOp::Send {
@@ -249,20 +249,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         from,
                         to,
                         stage,
-                        heard,
+                        recv_posted,
                     } => {
                         if self.mixed_directions {
                             let message = UnsortedMessage {
                                 from,
                                 stage,
-                                number: heard,
-                                asking: false,
+                                number: recv_posted,
+                                is_request: false,
                             };
-                            if let Some(heard) = self.number_for_receiver(run, to, message) {
-                                self.on_arrival(now, run, to, stage, heard);
+                            if let Some(recv_posted) = self.number_for_receiver(run, to, message) {
+                                self.on_arrival(now, run, to, stage, recv_posted);
                             }
                         } else {
-                            self.on_arrival(now, run, to, stage, heard)
+                            self.on_arrival(now, run, to, stage, recv_posted)
                         }
                     }
                     InFlightOp::Scripted {
@@ -272,7 +272,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         part,
                         label,
                     } => self.scripted(now, run, (from, to), (part, label)),
-                    InFlightOp::Asking {
+                    InFlightOp::ChunkRequest {
                         run,
                         from,
                         to,
@@ -280,20 +280,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         step,
                     } => {
                         if self.mixed_directions {
-                            let asking = UnsortedMessage {
+                            let request = UnsortedMessage {
                                 from,
                                 stage,
                                 number: step,
-                                asking: true,
+                                is_request: true,
                             };
-                            if let Some(step) = self.number_for_receiver(run, to, asking) {
+                            if let Some(step) = self.number_for_receiver(run, to, request) {
                                 self.on_request(now, run, to, stage, step);
                             }
                         } else {
                             self.on_request(now, run, to, stage, step)
                         }
                     }
-                    InFlightOp::AskingRank {
+                    InFlightOp::RankRequest {
                         pair,
                         receiver,
                         node,

@@ -123,10 +123,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     }
                 }
                 let (slot, sequence) = self.call_of(instance, node);
-                let turns = &mut self.launch_orders[slot.group as usize];
-                // A node that waits for nobody counts as ready like all others, but has gone when its turn comes.
+                let launch_order = &mut self.launch_orders[slot.group as usize];
+                // A node that waits for nobody counts as ready like all others, but has left before it is reached.
                 let parked = if alone { NONE } else { node.0 };
-                if turns.ready(slot.member, sequence, parked) && !alone {
+                if launch_order.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
                 let parked = |e: &mut Self| e.launch_orders[slot.group as usize].next_parked();

@@ -31,14 +31,14 @@ pub struct ReplayOptions {
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
-    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::NetworkKind`] carries out collectives
-    /// and messages.
+    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
+    /// collectives and messages.
     pub network: Option<NetworkKind>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
-    /// [`CommTiming::NetworkKind`] carries out collectives at all.
+    /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
     /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
-    /// scripts. Have an effect only where [`CommTiming::NetworkKind`] carries out collectives natively.
+    /// scripts. Have an effect only where [`CommTiming::Model`] carries out collectives natively.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
     /// a receive never does. In insertion order only ([`CollectiveBackend::IN_ORDER`]).
@@ -240,7 +240,7 @@ impl ReplayPlan {
         workload: &Workload,
         machine: &Machine,
         options: &ReplayOptions,
-        manner: &M,
+        backend: &M,
     ) -> Result<Self, ReplayRefusal> {
         let npu_of = place(workload.ranks(), machine, options.map.as_deref())?;
         let mut instance_of = vec![NONE; workload.ranks() as usize];
@@ -301,7 +301,7 @@ impl ReplayPlan {
             basis,
         };
         in_switch::check(workload, machine)?;
-        plan.bind_groups(workload, machine, manner);
+        plan.bind_groups(workload, machine, backend);
         if M::IN_ORDER {
             matching::renumber_shared_groups(&mut plan, workload);
             matching::channels(&mut plan, workload, options.allow_unmatched)?;
@@ -322,7 +322,7 @@ impl ReplayPlan {
         &mut self,
         workload: &Workload,
         machine: &Machine,
-        manner: &M,
+        backend: &M,
     ) {
         let mut known: BTreeMap<(GroupId, NpuCoordinates), u32> = BTreeMap::new();
         // The members of each group, partitioned by the dimensions that a mask leaves out.
@@ -371,7 +371,7 @@ impl ReplayPlan {
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
                     let name = group.name.clone();
-                    let plan = self.group((id, name), dimensions, members, machine, manner);
+                    let plan = self.group((id, name), dimensions, members, machine, backend);
                     self.groups.push(plan);
                     new
                 });
@@ -397,14 +397,14 @@ impl ReplayPlan {
         dimensions: Option<u32>,
         members: Vec<Rank>,
         machine: &Machine,
-        manner: &M,
+        backend: &M,
     ) -> GroupPlan {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
         let party = GroupMembers { npus: &npus, named };
-        let extent = manner.extent(party, machine.topology());
+        let extent = backend.extent(party, machine.topology());
         let paths = extent.phases.iter();
-        let paths = paths.map(|phase| manner.paths(&extent, phase, machine.topology()));
+        let paths = paths.map(|phase| backend.paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
         // Rings and meshes have links to either side instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
@@ -435,7 +435,8 @@ impl ReplayPlan {
 ///
 /// # Errors
 ///
-/// When the machine has fewer NPUs, or the map is for other ranks, or names an NPU that does not exist, or one twice.
+/// Fails if the machine has fewer NPUs, or the map is for other ranks, or names an NPU that does not exist, or one
+/// twice.
 pub fn place(
     ranks: u32,
     machine: &Machine,

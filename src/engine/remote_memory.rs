@@ -1,6 +1,6 @@
 //! Loads and stores beyond the NPU: the loop's side of the remote memory.
 //!
-//! Where they share ports with messages, an access announces itself at its port from its beginning until its last
+//! If they share ports with messages, an access announces itself at its port from its beginning until its last
 //! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
 //! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
 
@@ -62,8 +62,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let place = port(access.npu, dimension, access.store);
             self.approached_ports.push(place);
         }
-        let remote = self.remote.as_mut();
-        let remote = remote.expect("the plan refused machines without");
+        let remote = self
+            .remote
+            .as_mut()
+            .expect("the plan refused machines without");
         if let Some(end) = remote.begin(now, access) {
             self.complete_at(end, instance, node);
         }
@@ -90,16 +92,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return;
         };
         let network = &mut self.network;
-        let serve = |turn: PortRequest| {
-            let place = port(turn.npu, dimension, turn.store);
+        let serve = |request: PortRequest| {
+            let place = port(request.npu, dimension, request.store);
             let Some(servers) = network.attachments() else {
                 return now;
             };
-            if turn.last {
+            if request.last {
                 // The last chunk ends the announcement at the port.
-                servers.receive(now, place, turn.span)
+                servers.receive(now, place, request.span)
             } else {
-                servers.serve(now, place, turn.span)
+                servers.serve(now, place, request.span)
             }
         };
         let ends = &mut self.ends;

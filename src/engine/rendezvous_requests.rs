@@ -20,21 +20,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         for k in 0.. {
             let run = &self.runs[id as usize];
             let group = &self.plan.groups[run.group as usize];
-            let course = self.schedules.get(run.course_at(run.position(cell)));
-            let place = run.place(cell, course, group, &*self.backend);
-            let Some((stage, turn, Some(seat))) = place else {
+            let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+            let place = run.place(cell, schedule, group, &*self.backend);
+            let Some((stage, queue_slot, Some(line))) = place else {
                 return;
             };
             let progress = run.progress.as_ref().expect("it has begun");
             let state = progress.cells[cell as usize];
-            let source = self.backend.source(&stage, turn, seat, state.taken, k);
+            let source = self
+                .backend
+                .source(&stage, queue_slot, line, state.taken, k);
             let Some(source) = source else {
                 return;
             };
             let position = run.position(cell);
             let phase = &group.extent.phases[self.backend.phase(&stage)];
             let from = phase.position(position, source.from);
-            let op = InFlightOp::Asking {
+            let op = InFlightOp::ChunkRequest {
                 run: id,
                 from: cell,
                 to: cell - position + from,
@@ -62,7 +64,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (receiver, node) = (instance, node.0);
         self.send_request(
             now,
-            InFlightOp::AskingRank {
+            InFlightOp::RankRequest {
                 pair,
                 receiver,
                 node,
@@ -85,8 +87,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.release_send(now, op);
             return;
         }
-        let progress = self.runs[id as usize].progress.as_mut();
-        let progress = progress.expect("a member waits for it");
+        let progress = self.runs[id as usize]
+            .progress
+            .as_mut()
+            .expect("a member waits for it");
         progress.defer(to, stage, step + 1, true);
     }
 

@@ -11,7 +11,7 @@ type ScheduleKey = (u32, CollectiveKind, u64, u32, u64);
 /// A schedule, and its closed form once computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
-    pub course: ChunkSchedule<S>,
+    pub schedule: ChunkSchedule<S>,
     /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
     /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
@@ -20,14 +20,14 @@ pub(super) struct CachedSchedule<S> {
 /// All schedules of a replay.
 #[derive(Debug)]
 pub(super) struct ScheduleCache<S> {
-    filed: Vec<CachedSchedule<S>>,
+    cached: Vec<CachedSchedule<S>>,
     index: BTreeMap<ScheduleKey, u32>,
 }
 
 impl<S> Default for ScheduleCache<S> {
     fn default() -> Self {
         Self {
-            filed: Vec::new(),
+            cached: Vec::new(),
             index: BTreeMap::new(),
         }
     }
@@ -42,20 +42,20 @@ impl<S> ScheduleCache<S> {
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);
         *self.index.entry(key).or_insert_with(|| {
-            self.filed.push(CachedSchedule {
-                course: work_out(),
+            self.cached.push(CachedSchedule {
+                schedule: work_out(),
                 closed: None,
             });
-            self.filed.len() as u32 - 1
+            self.cached.len() as u32 - 1
         })
     }
 
     #[inline]
     pub fn get(&self, number: u32) -> &ChunkSchedule<S> {
-        &self.filed[number as usize].course
+        &self.cached[number as usize].schedule
     }
 
-    pub fn filed(&mut self, number: u32) -> &mut CachedSchedule<S> {
-        &mut self.filed[number as usize]
+    pub fn cached(&mut self, number: u32) -> &mut CachedSchedule<S> {
+        &mut self.cached[number as usize]
     }
 }

@@ -243,7 +243,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // Every node has at most one successor here, so the walk closes the first cycle it meets.
+        // Every node has at most one successor here, so the walk closes the first cycle that it reaches.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -258,9 +258,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
         // Nodes that only wait within their own rank are left out, except those that others wait for.
-        let circle = &path[from..];
-        let named = circle.iter().enumerate().filter(|&(i, &vertex)| {
-            let before = circle[(i + circle.len() - 1) % circle.len()];
+        let cycle = &path[from..];
+        let named = cycle.iter().enumerate().filter(|&(i, &vertex)| {
+            let before = cycle[(i + cycle.len() - 1) % cycle.len()];
             self.is_posted(vertex) || self.is_posted(before)
         });
         named.map(|(_, &vertex)| self.reference(vertex)).collect()

@@ -57,8 +57,10 @@ impl UnpricedKernels {
             return Ok(());
         };
         let class = &machine.classes()[class];
-        let instances = workload.instances().iter();
-        let mut instances = instances.filter(|instance| instance.rank == kernels.rank);
+        let mut instances = workload
+            .instances()
+            .iter()
+            .filter(|instance| instance.rank == kernels.rank);
         let first = instances.next().map_or_else(String::new, |instance| {
             let graph = workload.graph(instance);
             matching::describe(instance.rank, graph, kernels.node)

@@ -155,8 +155,10 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
     };
     let mut ready = all(&waiting, true);
     while let Some((position, part)) = ready.pop() {
-        let own = scripts[position as usize].successors(part);
-        let own = own.iter().map(|&next| (position, next));
+        let own = scripts[position as usize]
+            .successors(part)
+            .iter()
+            .map(|&next| (position, next));
         for (position, next) in own.chain(sends.get(&(position, part)).copied()) {
             let left = &mut waiting[position as usize][next as usize];
             *left -= 1;
@@ -169,8 +171,10 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {
-        let own = scripts[position as usize].successors(part);
-        let own = own.iter().map(|&next| (position, next));
+        let own = scripts[position as usize]
+            .successors(part)
+            .iter()
+            .map(|&next| (position, next));
         for next in own.chain(sends.get(&(position, part)).copied()) {
             before.insert(next, (position, part));
         }
@@ -240,10 +244,10 @@ mod tests {
                 peer
             }
         );
-        let lonely = vec![chain(&[send(1)]), chain(&[receive(0), receive(0)])];
+        let unmatched = vec![chain(&[send(1)]), chain(&[receive(0), receive(0)])];
         let (position, part, peer, receive_half) = (1, 1, 0, true);
         assert_eq!(
-            fault(lonely),
+            fault(unmatched),
             ScriptFault::Unpaired {
                 position,
                 part,

@@ -63,8 +63,8 @@ fn flexible_chunks_close_the_gap() {
             (16, out.clone()),
         ]
     );
-    // Two of 2, the second half as fast again: s/2 and s/3 where it comes first. Chunk 0: 1/2 and 1/6. Chunk 1, for 1/3,
-    // is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, three quarters: 3/4 and
+    // Two of 2, the second half as fast again: s/2 and s/3 where it comes first. Chunk 0: 1/2 and 1/6. Chunk 1, for
+    // 1/3, is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, three quarters: 3/4 and
     // 3/4 + 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16: a quarter is left of three.
     assert_eq!(
         cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),

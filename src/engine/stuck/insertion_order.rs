@@ -60,8 +60,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let Some(run) = runs.next() else {
             return ("an event that never came".to_owned(), None);
         };
-        let missing = group.members.iter().zip(&run.nodes);
-        let missing: Vec<_> = missing.filter(|(_, node)| **node == NONE).collect();
+        let missing: Vec<_> = group
+            .members
+            .iter()
+            .zip(&run.nodes)
+            .filter(|(_, node)| **node == NONE)
+            .collect();
         if let Some((rank, _)) = missing.first() {
             let other = self.plan.instance_of[rank.index()];
             // The first collective of the group that the member has not completed is in the way.
@@ -123,8 +127,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     ) -> String {
         let cells = progress.map_or(&[][..], |progress| &progress.cells);
         // Cells of a member are `members` apart, chunk by chunk.
-        let own = cells.iter().skip(position as usize).step_by(members.max(1));
-        let own = own.filter(|cell| cell.stage != OUTSIDE);
+        let own = cells
+            .iter()
+            .skip(position as usize)
+            .step_by(members.max(1))
+            .filter(|cell| cell.stage != OUTSIDE);
         let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| {
             if cell.begun {
                 (begun + 1, waiting)
