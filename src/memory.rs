@@ -2,13 +2,13 @@
 //!
 //! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways. *Channels* serve one
 //! access at a time, first come, first served ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`],
-//! [`MemoryAttachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the designs
-//! of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the path of
-//! an access over them (`memory/layout.rs`); bandwidth sharing is the same for all (`memory/sharing.rs`).
+//! [`MemoryAttachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the
+//! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
+//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all (`memory/fair_sharing.rs`).
 //!
-//! The last stage of either may be the port of the NPU into a dimension of the network ([`NetworkAttachment`]). With a network
-//! model that has contention, loads and stores compete with messages there, chunk by chunk (`memory/chunks.rs`);
-//! otherwise the port is one more stage.
+//! The last stage of either may be the port of the NPU into a dimension of the network ([`NetworkAttachment`]). With a
+//! network model that has contention, loads and stores compete with messages there, chunk by chunk
+//! (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::Topology;
 use crate::units::{Bandwidth, Bytes, Span};
@@ -158,13 +158,13 @@ impl RemoteMemory {
     /// if it does not.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
-        let piece = match &self.attachment {
-            MemoryAttachment::Hierarchical(design) => design.piece(npus),
-            MemoryAttachment::Switch(design) => design.piece(npus),
+        let chunk_bytes = match &self.attachment {
+            MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
+            MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
             // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
             _ => through.chunk().0 as f64,
         };
-        Some(chunked_access::count(bytes as f64, piece))
+        Some(chunked_access::count(bytes as f64, chunk_bytes))
     }
 }
 

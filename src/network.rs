@@ -1,8 +1,8 @@
 //! Cost of transfers: network models behind one contract.
 //!
-//! A model owns state and no queue. [`NetworkBackend::submit`] accepts a message and schedules its events in the one agenda;
-//! [`NetworkBackend::handle`] is called when such an event is due and returns [`DeliveryNotice`]s. Messages of one operation leave
-//! and enter through [`PortHandle`]s that the operation opened.
+//! A model owns state and no queue. [`NetworkBackend::submit`] accepts a message and schedules its events in the one
+//! agenda; [`NetworkBackend::handle`] is called when such an event is due and returns [`DeliveryNotice`]s. Messages of
+//! one operation leave and enter through [`PortHandle`]s that the operation opened.
 
 use crate::ids::Npu;
 use crate::topology::NetworkPath;

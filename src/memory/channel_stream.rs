@@ -34,8 +34,8 @@ pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth
 
 /// The time of a chunk of an access of `bytes` in the channel and in the port.
 pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
-    let piece = through.chunk().0.min(bytes) as f64;
-    [channel, through.bandwidth()].map(|rate| piece / rate.bytes_per_second())
+    let chunk_bytes = through.chunk().0.min(bytes) as f64;
+    [channel, through.bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
 impl ChannelStreams {
@@ -60,8 +60,8 @@ impl ChannelStreams {
             port,
             longest: front.max(port),
         };
-        let piece = self.through.chunk().0 as f64;
-        let number = self.chunks.open(access, piece, 1.0, times);
+        let chunk_bytes = self.through.chunk().0 as f64;
+        let number = self.chunks.open(access, chunk_bytes, 1.0, times);
         if number as usize == self.begins.len() {
             self.begins.push(begin);
         } else {

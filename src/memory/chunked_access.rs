@@ -1,10 +1,10 @@
 //! Accesses in chunks, which come one by one to the port that an NPU shares with its messages.
 //!
-//! The stages in front of the port, of the memory and its own network, are a stream (`memory/sharing.rs`,
-//! `memory/lines.rs`): S(x) is the time at which it has passed x bytes. The port is one of its stages, so that the
-//! stream never exceeds the rate of an uncontended port. Of the time of a chunk in each stage, t[s], let f be the sum
-//! over the stages in front of the port, p that of the port, and L the longest. An access of W bytes has chunks of c;
-//! the last is the remainder. Chunk k (from 1) has *streamed* at
+//! The stages in front of the port, of the memory and its own network, are a stream (`memory/fair_sharing.rs`,
+//! `memory/channel_stream.rs`): S(x) is the time at which it has passed x bytes. The port is one of its stages, so that
+//! the stream never exceeds the rate of an uncontended port. Of the time of a chunk in each stage, t[s], let f be the
+//! sum over the stages in front of the port, p that of the port, and L the longest. An access of W bytes has chunks of
+//! c; the last is the remainder. Chunk k (from 1) has *streamed* at
 //!
 //! ```text
 //! S(k c) + f − L                     where f is L or more
@@ -63,9 +63,9 @@ pub struct PortRequest {
     pub last: bool,
 }
 
-/// Number of chunks of `piece` bytes in an access of `bytes`; at least one.
-pub(super) fn count(bytes: f64, piece: f64) -> u64 {
-    ((bytes / piece - NOTHING).ceil() as u64).max(1)
+/// Number of chunks of `chunk_bytes` bytes in an access of `bytes`; at least one.
+pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
+    ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
 /// The time of a chunk: in all stages in front of the port, in the port, in the longest of all.
@@ -81,7 +81,7 @@ pub(super) struct ChunkTimes {
 struct ChunkedAccess {
     access: RemoteMemoryAccess,
     /// Bytes of a chunk, of the access.
-    piece: f64,
+    chunk_bytes: f64,
     /// Bytes that pass the port for each byte of the access.
     weight: f64,
     count: u64,
@@ -102,7 +102,7 @@ struct ChunkArrival {
     npu: u32,
     token: u64,
     number: u64,
-    cut: u32,
+    slot: u32,
 }
 
 /// The accesses that have chunks to come.
@@ -111,7 +111,7 @@ pub(super) struct ChunkedTransfers {
     port: Bandwidth,
     /// The latencies, which follow when a chunk has streamed.
     latency: Span,
-    cuts: Vec<ChunkedAccess>,
+    accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
     coming: BinaryHeap<Reverse<ChunkArrival>>,
 }
@@ -121,7 +121,7 @@ impl ChunkedTransfers {
         Self {
             port,
             latency,
-            cuts: Vec::new(),
+            accesses: Vec::new(),
             free: Vec::new(),
             coming: BinaryHeap::new(),
         }
@@ -131,19 +131,19 @@ impl ChunkedTransfers {
     pub fn open(
         &mut self,
         access: RemoteMemoryAccess,
-        piece: f64,
+        chunk_bytes: f64,
         weight: f64,
         times: ChunkTimes,
     ) -> u32 {
         // Negative if the port alone takes longer than all stages in front: then chunks count as streamed early.
         let behind = times.front - times.longest;
-        let cut = ChunkedAccess {
+        let chunked = ChunkedAccess {
             access,
-            piece,
+            chunk_bytes,
             weight,
             count: match access.bytes {
                 0 => 1,
-                bytes => count(bytes as f64, piece),
+                bytes => count(bytes as f64, chunk_bytes),
             },
             next: 0,
             ahead: if behind < 0.0 {
@@ -157,38 +157,38 @@ impl ChunkedTransfers {
         // Reuses slots, so memory is bounded by concurrent accesses.
         match self.free.pop() {
             Some(number) => {
-                self.cuts[number as usize] = cut;
+                self.accesses[number as usize] = chunked;
                 number
             }
             None => {
-                self.cuts.push(cut);
-                self.cuts.len() as u32 - 1
+                self.accesses.push(chunked);
+                self.accesses.len() as u32 - 1
             }
         }
     }
 
     /// Streamed bytes of an access at which [`Self::streamed`] is due next; `None` if never again.
     pub fn position(&self, number: u32) -> Option<f64> {
-        self.cuts[number as usize].position()
+        self.accesses[number as usize].position()
     }
 
     /// Notifies that the stream has reached [`Self::position`].
     pub fn streamed(&mut self, now: Time, number: u32) {
-        let cut = &mut self.cuts[number as usize];
+        let chunked = &mut self.accesses[number as usize];
         // A store's chunk is at the port at once; its latencies follow behind the port.
-        let at = if cut.access.store && cut.next < cut.count {
+        let at = if chunked.access.store && chunked.next < chunked.count {
             now
         } else {
-            now + self.latency + cut.behind
+            now + self.latency + chunked.behind
         };
         self.coming.push(Reverse(ChunkArrival {
             at,
-            npu: cut.access.npu.0,
-            token: cut.access.token,
-            number: cut.next,
-            cut: number,
+            npu: chunked.access.npu.0,
+            token: chunked.access.token,
+            number: chunked.next,
+            slot: number,
         }));
-        cut.next += 1;
+        chunked.next += 1;
     }
 
     /// Returns true if more chunks are in flight than fit in memory.
@@ -211,21 +211,21 @@ impl ChunkedTransfers {
     ) {
         while let Some(&Reverse(coming)) = self.coming.peek().filter(|next| next.0.at <= now) {
             self.coming.pop();
-            let cut = &mut self.cuts[coming.cut as usize];
+            let chunked = &mut self.accesses[coming.slot as usize];
             let mut over = |at| {
                 let token = coming.token;
                 take(AccessEnd { token, at });
-                self.free.push(coming.cut);
+                self.free.push(coming.slot);
             };
             // The entry behind a store's last chunk is the end of its stream.
-            if coming.number == cut.count {
-                over(now + cut.waited + cut.span(cut.count - 1, self.port));
+            if coming.number == chunked.count {
+                over(now + chunked.waited + chunked.span(chunked.count - 1, self.port));
                 continue;
             }
-            let RemoteMemoryAccess { npu, store, .. } = cut.access;
+            let RemoteMemoryAccess { npu, store, .. } = chunked.access;
             let (span, last) = (
-                cut.span(coming.number, self.port),
-                coming.number + 1 == cut.count,
+                chunked.span(coming.number, self.port),
+                coming.number + 1 == chunked.count,
             );
             let begin = serve(PortRequest {
                 npu,
@@ -234,7 +234,7 @@ impl ChunkedTransfers {
                 last,
             });
             if store {
-                cut.waited = cut.waited.max(begin.since(now));
+                chunked.waited = chunked.waited.max(begin.since(now));
             } else if last {
                 over(begin + span);
             }
@@ -246,7 +246,7 @@ impl ChunkedAccess {
     /// Bytes before a chunk.
     fn before(&self, chunk: u64) -> f64 {
         if chunk < self.count {
-            chunk as f64 * self.piece
+            chunk as f64 * self.chunk_bytes
         } else {
             self.access.bytes as f64
         }

@@ -19,7 +19,7 @@
 //! what is left, and its stream takes its exact share of time; only the fill is that of a whole chunk.
 //! An access of less than one chunk is a chunk of its own size: it takes the sum of t[s].
 //!
-//! With network ports, streams proceed as here, and chunks queue at the ports: `memory/chunks.rs`.
+//! With network ports, streams proceed as here, and chunks queue at the ports: `memory/chunked_access.rs`.
 //!
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
 //! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
@@ -64,7 +64,7 @@ struct AccessStream {
     /// True once the current settlement has fixed its rate.
     fixed: bool,
     /// Its number among the chunks, as long as any of them has yet to stream.
-    cut: Option<u32>,
+    chunked: Option<u32>,
 }
 
 /// The accesses in flight in one layout.
@@ -131,7 +131,7 @@ impl FairSharing {
             passed: Time::END,
             fill: None,
             fixed: false,
-            cut: None,
+            chunked: None,
         });
         self.unsettled = true;
         self.changed = true;
@@ -187,9 +187,9 @@ impl FairSharing {
         {
             self.due.pop();
             let stream = &mut self.streams[index as usize];
-            match stream.cut {
-                Some(cut) => {
-                    chunks.streamed(now, cut);
+            match stream.chunked {
+                Some(chunked) => {
+                    chunks.streamed(now, chunked);
                     let at = stream.next_due(chunks);
                     self.due.push(Reverse((at, index)));
                 }
@@ -198,7 +198,7 @@ impl FairSharing {
         }
         if self.changed {
             let streams = &mut self.streams;
-            streams.retain(|stream| stream.cut.is_some() || stream.passed > now);
+            streams.retain(|stream| stream.chunked.is_some() || stream.passed > now);
         }
     }
 
@@ -262,11 +262,11 @@ impl FairSharing {
             if stream.fill.is_some() {
                 continue;
             }
-            let piece = self.layout.piece.min(stream.access.bytes as f64);
+            let chunk_bytes = self.layout.chunk_bytes.min(stream.access.bytes as f64);
             self.stages.fill(0.0);
             for leg in self.layout.way(&stream.access) {
                 let load = self.servers[leg.server as usize].load;
-                let time = piece * load / self.layout.rates()[leg.server as usize];
+                let time = chunk_bytes * load / self.layout.rates()[leg.server as usize];
                 let stage = &mut self.stages[leg.stage as usize];
                 *stage = stage.max(time);
             }
@@ -281,7 +281,8 @@ impl FairSharing {
                     longest,
                 };
                 let weight = weight(self.layout.port(&stream.access), &stream.access);
-                stream.cut = Some(chunks.open(stream.access, self.layout.piece, weight, times));
+                stream.chunked =
+                    Some(chunks.open(stream.access, self.layout.chunk_bytes, weight, times));
             }
         }
     }
@@ -335,8 +336,10 @@ impl AccessStream {
 
     /// Time at which the stream reaches the position that its chunks wait for, or ends if they wait for none.
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
-        self.cut = self.cut.filter(|&cut| chunks.position(cut).is_some());
-        let Some(position) = self.cut.and_then(|cut| chunks.position(cut)) else {
+        self.chunked = self
+            .chunked
+            .filter(|&chunked| chunks.position(chunked).is_some());
+        let Some(position) = self.chunked.and_then(|chunked| chunks.position(chunked)) else {
             return self.passed;
         };
         let gone = self.access.bytes as f64 - self.left;

@@ -19,8 +19,8 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/sharing.rs` turns them into a duration. Here the memories are one server, each node has one (its S links
-//! always carry equal loads) and each NPU its port: NPUs of different nodes contend at the memories only. A store
+//! `memory/fair_sharing.rs` turns them into a duration. Here the memories are one server, each node has one (its S
+//! links always carry equal loads) and each NPU its port: NPUs of different nodes contend at the memories only. A store
 //! takes the same path back, and shares it with loads.
 //!
 //! In the switches W is the part that the memory holds for each NPU: all n parts reach every node and
@@ -54,7 +54,7 @@ impl HierarchicalPool {
     }
 
     /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
-    pub(super) fn piece(&self, npus: u32) -> f64 {
+    pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 

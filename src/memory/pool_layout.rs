@@ -48,7 +48,7 @@ pub(super) struct PoolLayout {
     outward: u32,
     stages: u32,
     /// Bytes of one access in one round of chunks, when all NPUs load together.
-    pub piece: f64,
+    pub chunk_bytes: f64,
 }
 
 /// The stage of the memories, and their server.
@@ -74,7 +74,7 @@ impl PoolLayout {
             npus,
             outward: FIRST_PORT,
             stages: BETWEEN,
-            piece: round / f64::from(npus),
+            chunk_bytes: round / f64::from(npus),
         }
     }
 

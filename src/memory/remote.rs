@@ -50,20 +50,20 @@ enum ChannelPort {
     /// A network port without contention, and the channel's own bandwidth.
     Alone(NetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Met(Box<channel_stream::ChannelStreams>),
+    Shared(Box<channel_stream::ChannelStreams>),
 }
 
 impl RemoteMemoryModel {
     /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked. If it is reached through
-    /// the network, `met` is true if messages contend there.
-    pub fn new(memory: &RemoteMemory, npus: u32, met: bool) -> Self {
+    /// the network, `contended` is true if messages contend there.
+    pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
         let shared = |mut layout: pool_layout::PoolLayout| {
             if through.is_some() {
                 layout.make_ports_full_duplex();
             }
-            let through = through.filter(|_| met);
+            let through = through.filter(|_| contended);
             let chunks = through
                 .map(|through| chunked_access::ChunkedTransfers::new(through.bandwidth(), latency));
             AttachmentState::Shared(Box::new(fair_sharing::FairSharing::new(
@@ -88,7 +88,7 @@ impl RemoteMemoryModel {
             state,
             ports: match through {
                 None => ChannelPort::None,
-                Some(through) if met => ChannelPort::Met(Box::new(
+                Some(through) if contended => ChannelPort::Shared(Box::new(
                     channel_stream::ChannelStreams::new(one, through, latency),
                 )),
                 Some(through) => ChannelPort::Alone(through.clone(), one),
@@ -125,7 +125,7 @@ impl RemoteMemoryModel {
                 // A pipeline of two stages: only one chunk's time in the faster stage is not hidden.
                 Some(free + through.latency() + Span::from_seconds(front.min(port)))
             }
-            ChannelPort::Met(lines) => {
+            ChannelPort::Shared(lines) => {
                 // The stream begins when the channel is granted: `span` before it is free again.
                 lines.begin(Time(free.0.saturating_sub(span.0)), access);
                 None
@@ -138,7 +138,7 @@ impl RemoteMemoryModel {
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
-            (_, ChannelPort::Met(lines)) => lines.is_unsettled(),
+            (_, ChannelPort::Shared(lines)) => lines.is_unsettled(),
             _ => false,
         }
     }
@@ -148,7 +148,7 @@ impl RemoteMemoryModel {
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle(now),
-            (_, ChannelPort::Met(lines)) => lines.settle(),
+            (_, ChannelPort::Shared(lines)) => lines.settle(),
             _ => None,
         }
     }
@@ -157,7 +157,7 @@ impl RemoteMemoryModel {
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.ended(now, settlement, take),
-            (_, ChannelPort::Met(lines)) => lines.ended(now, settlement),
+            (_, ChannelPort::Shared(lines)) => lines.ended(now, settlement),
             _ => {}
         }
     }
@@ -166,7 +166,7 @@ impl RemoteMemoryModel {
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
-            (_, ChannelPort::Met(lines)) => lines.is_full(),
+            (_, ChannelPort::Shared(lines)) => lines.is_full(),
             _ => false,
         }
     }
@@ -181,7 +181,7 @@ impl RemoteMemoryModel {
     ) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.pass(now, serve, take),
-            (_, ChannelPort::Met(lines)) => lines.pass(now, serve, take),
+            (_, ChannelPort::Shared(lines)) => lines.pass(now, serve, take),
             _ => {}
         }
     }

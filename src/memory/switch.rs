@@ -18,7 +18,7 @@
 //! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
 //! ```
 //!
-//! Each is a stage of the pipeline in `memory/sharing.rs`. Every link up is a server of its own.
+//! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every link up is a server of its own.
 
 use super::pool_layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
@@ -57,7 +57,7 @@ impl SwitchPool {
     }
 
     /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
-    pub(super) fn piece(&self, npus: u32) -> f64 {
+    pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 

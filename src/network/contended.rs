@@ -1,18 +1,18 @@
-//! Trains: messages that pass a sequence of servers, each of which carries one message at a time.
+//! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
 //!
-//! Messages go in dimension order, innermost first; the servers that they pass there ([`ContentionScope`]) depend on the model:
-//! [`Links`](super::Links) or [`SharedPorts`](super::SharedPorts). A server is first come, first served. A message
-//! goes as a *train*: on server i, which passes it in s = m/B_i, it begins at b and ends at b + s, in one piece. With
-//! the latency α of the link and γ, the serialization of a segment on the link ([`SwitchingMode`]; zero in the ideal, all
-//! of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
-//! its *tail*, at b + s + α. From there the train reaches the next server at
+//! Messages go in dimension order, innermost first; the servers that they pass there ([`ContentionScope`]) depend on
+//! the model: the links or the ports of NPUs. A server is first come, first served. A message
+//! passes server i, which takes s = m/B_i, from b to b + s without a gap. With
+//! the latency α of the link and γ, the serialization of a segment on the link ([`SwitchingMode`]; zero in the ideal,
+//! all of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
+//! its *tail*, at b + s + α. From there it reaches the next server at
 //!
 //! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
 //!
 //! which is when no segment will be waited for any more: one that comes in more slowly than it can go on is
 //! gathered first, so it takes a fast link only as long as that needs. (Where a slower link is yet to come,
 //! gathering would only have it wait there. It then goes on as it comes, in its place in the queue, and
-//! counts as passing in one piece: the slower link makes up for that.)
+//! counts as passing without a gap: the slower link makes up for that.)
 //!
 //! # Alone
 //!
@@ -40,9 +40,9 @@
 //!
 //! # Events
 //!
-//! As trains join a server when they are ready, in the order of events, a time until which it is busy is all
+//! As messages join a server when they are ready, in the order of events, a time until which it is busy is all
 //! that is kept of its queue. The first server is joined when a message is submitted; each further one costs
-//! an event, and so does the arrival. Trains that are ready at one instant go by the number of their sender,
+//! an event, and so does the arrival. Messages that are ready at one instant go by the number of their sender,
 //! and those of one sender in the order in which they left.
 
 use super::servers::ServerTable;
@@ -76,7 +76,7 @@ pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
     servers: ServerTable,
     /// By op.
-    trains: Vec<Option<InFlightMessage>>,
+    in_flight: Vec<Option<InFlightMessage>>,
     detail: PhantomData<D>,
 }
 
@@ -86,19 +86,21 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
         Self {
             topology,
             servers: ServerTable::new(topology.dimensions().len()),
-            trains: Vec::new(),
+            in_flight: Vec::new(),
             detail: PhantomData,
         }
     }
 
-    /// Advances a train whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
+    /// Advances a message whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
     #[inline]
     fn advance(&mut self, begin: Time, op: u32, agenda: &mut impl EventScheduler) {
-        let train = self.trains[op as usize].as_mut().expect("it is under way");
-        match train.pass(begin, self.topology) {
-            None => agenda.schedule(train.tail(), NetworkEvent::Delivered(op)),
+        let in_flight = self.in_flight[op as usize]
+            .as_mut()
+            .expect("it is under way");
+        match in_flight.pass(begin, self.topology) {
+            None => agenda.schedule(in_flight.tail(), NetworkEvent::Delivered(op)),
             Some(ready) => {
-                let order = train.order();
+                let order = in_flight.order();
                 agenda.schedule(ready, NetworkEvent::Hop { order, op });
             }
         }
@@ -118,25 +120,27 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;
-        if op >= self.trains.len() {
-            self.trains.resize(op + 1, None);
+        if op >= self.in_flight.len() {
+            self.in_flight.resize(op + 1, None);
         }
         let (a, b) = message.ends;
-        let path = message.path.or_else(|| self.topology.path(a, b));
-        let path = path.expect("a message goes from one NPU to another");
-        let train = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
-        let mut ahead = train.route();
-        // Announces the train at all further servers, so that they do not count as idle until it has passed.
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
+        let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
+        let mut ahead = in_flight.route();
+        // Announces the message at all further servers, so that they do not count as idle until it has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect(stop.place);
         }
-        let begin = self.servers.serve(now, train.place(), train.span());
+        let begin = self.servers.serve(now, in_flight.place(), in_flight.span());
         if message.tell_injected {
             // At the slowest link's rate: back-pressure of the path.
             let left = begin + path.bandwidth.serialization(message.amount);
             agenda.schedule(left, NetworkEvent::Injected(message.op));
         }
-        self.trains[op] = Some(train);
+        self.in_flight[op] = Some(in_flight);
         self.advance(begin, message.op, agenda);
     }
 
@@ -195,16 +199,20 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         match event {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
-                self.trains[op as usize] = None;
+                self.in_flight[op as usize] = None;
                 notices.push(DeliveryNotice::Delivered(op));
             }
             NetworkEvent::Hop { op, .. } => {
-                let train = self.trains[op as usize].as_ref().expect("it is under way");
-                let begin = self.servers.receive(now, train.place(), train.span());
+                let in_flight = self.in_flight[op as usize]
+                    .as_ref()
+                    .expect("it is under way");
+                let begin = self
+                    .servers
+                    .receive(now, in_flight.place(), in_flight.span());
                 self.advance(begin, op, agenda);
             }
             NetworkEvent::FirstByte { .. } | NetworkEvent::LinkFree(_) => {
-                unreachable!("servers are asked when a train comes")
+                unreachable!("servers are asked when a message comes")
             }
         }
     }

@@ -3,15 +3,15 @@
 //! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both at
 //! the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
 //! neighbours on either side. With α from the departure of the first byte to its arrival, devices on the path
-//! included ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted at t
-//! to a port whose egress is free at e and whose receiver's ingress is free at i
+//! included ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted
+//! at t to a port whose egress is free at e and whose receiver's ingress is free at i
 //!
 //! - begins to leave at b = max(t, e) and has left at b + s,
 //! - begins to arrive at max(b + α, i) and has arrived s later.
 //!
 //! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
-//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a port
-//! come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
+//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
+//! port come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
 //! when the first byte arrives.
 
 use super::{
@@ -94,8 +94,10 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let (a, b) = message.ends;
-        let path = message.path.or_else(|| self.topology.path(a, b));
-        let path = path.expect("a message goes from one NPU to another");
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
         let serialization = path.bandwidth.serialization(message.amount);
         let egress = &mut self.calendars[message.from.0 as usize].egress;
         let begin = now.max(*egress);

@@ -2,9 +2,9 @@
 //! on a ring or a mesh, one for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two sides are servers
-//! of [`ContendedNetwork`]. A message passes them in every dimension that it crosses: the egress of the NPU where it enters the
-//! dimension, and the ingress of the NPU where it leaves it. In between, messages do not contend. Each side is as
-//! fast as a link ([`Dimension::link`](crate::topology::Dimension::link)).
+//! of [`ContendedNetwork`]. A message passes them in every dimension that it crosses: the egress of the NPU where it
+//! enters the dimension, and the ingress of the NPU where it leaves it. In between, messages do not contend. Each side
+//! is as fast as a link ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

@@ -60,10 +60,10 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
             assert_eq!(remote.begin(now, access), None);
             begun += 1;
         }
-        let serve = |turn: super::PortRequest| {
-            let free = &mut free[turn.npu.index()][usize::from(turn.store)];
+        let serve = |request: super::PortRequest| {
+            let free = &mut free[request.npu.index()][usize::from(request.store)];
             let begin = now.max(*free);
-            *free = begin + turn.span;
+            *free = begin + request.span;
             begin
         };
         remote.pass(now, serve, |end| {
@@ -108,8 +108,8 @@ fn ports_go_both_ways_at_once() {
 
 #[test]
 fn rates_change_between_chunks() {
-    // A memory of 10 GB/s for NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at 15 us,
-    // and the last chunk is in 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
+    // A memory of 10 GB/s for NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at 15
+    // us, and the last chunk is in 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
     // A memory of 16 GB/s: 0.625 us for a chunk, so one has streamed when 3.75 kB are left of it. NPU 0 is held by its

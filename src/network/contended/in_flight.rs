@@ -1,4 +1,4 @@
-//! A message on its way, and the times at which it is where.
+//! A message in flight: its position on its route, and its times there.
 
 use super::{
     BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
@@ -36,7 +36,7 @@ pub(super) struct InFlightMessage {
 }
 
 impl InFlightMessage {
-    /// Creates the train of a message that is submitted at `now`, along `path`.
+    /// Creates the state of a message that is submitted at `now`, along `path`.
     #[inline]
     pub fn new(
         now: Time,
@@ -46,9 +46,10 @@ impl InFlightMessage {
     ) -> Self {
         let mut route = RouteCursor::new(reach, message.ends);
         let whole = route;
-        let stop = route.next(topology);
-        let stop = stop.expect("a message goes from one NPU to another");
-        let mut train = Self {
+        let stop = route
+            .next(topology)
+            .expect("a message goes from one NPU to another");
+        let mut in_flight = Self {
             amount: message.amount,
             sender: message.ends.0,
             route,
@@ -64,9 +65,9 @@ impl InFlightMessage {
             links: 0,
             passed: Span::ZERO,
         };
-        train.enter_dimension(&whole, topology);
-        train.enter_links(topology);
-        train
+        in_flight.enter_dimension(&whole, topology);
+        in_flight.enter_links(topology);
+        in_flight
     }
 
     /// The server that it has yet to pass.
@@ -93,7 +94,7 @@ impl InFlightMessage {
         self.tail
     }
 
-    /// Priority among trains that are ready at one instant.
+    /// Priority among messages that are ready at one instant.
     #[inline]
     pub fn order(&self) -> u32 {
         self.sender.0
@@ -129,7 +130,7 @@ impl InFlightMessage {
             // The far end of the link receives bytes as they come, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // Goes on when no later segment can be waited for; see the page of `trains`.
+        // Goes on when no later segment can be waited for; see `network/contended.rs`.
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }

@@ -16,7 +16,7 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
     // Both want the link from 1 to 2: that of 1 has it from 0 to 1,000, the other, which is there at 10,
-    // from then on. The ways back do not meet.
+    // from then on. The ways back share no link.
     for shape in [Ring, Mesh] {
         let t = topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -52,7 +52,7 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At 5 nobody is at 1 yet; at 15 the train from 0 is.
+    // At 5 nobody is at 1 yet; at 15 the message from 0 is.
     let t = topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         ends(
@@ -79,7 +79,7 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
-    // The same with one link's latency; and one to three takes turns as well.
+    // The same with one link's latency; and one to three alternates as well.
     let t = topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -98,9 +98,9 @@ fn routes_share_inner_and_outer_links() {
     let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
-    // 1 → 2 first: the inner link is free at 1,000, when 0's train has waited since 10.
+    // 1 → 2 first: the inner link is free at 1,000, when 0's message has waited since 10.
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
-    // 2 → 6 first: the outer link is free at 1,000; the train is there at 20.
+    // 2 → 6 first: the outer link is free at 1,000; the message is there at 20.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
     // 5 → 6 is a link of the other ring.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
@@ -134,13 +134,13 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     // 4, 1 and 2 ps/B: 2,000 of the last are enough from 2,020 on, when it goes through the middle one.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // 1 → 3 at 2,005 takes the middle one until 3,005, and that is the end of it 3,015; then the train
+    // 1 → 3 at 2,005 takes the middle one until 3,005, and that is the end of it 3,015; then the message
     // begins there, is at 3 at 3,015, all of it at 4,020, and takes the last until 5,015.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
     );
-    // At 2,015 the train has its place in the queue from 2,010 to 3,010.
+    // At 2,015 the message has its place in the queue from 2,010 to 3,010.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
         [4030, 4020]
@@ -166,8 +166,8 @@ fn devices_wait_for_a_segment_or_for_all() {
         );
     }
     // The wire between two fully connected NPUs is one link: nothing waits on the way.
-    let t = topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]);
-    let t = t.with_switching(by_segment(100));
+    let t =
+        topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
     // With a switch behind it two segments: before the link up, before the link down.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
