@@ -1,8 +1,8 @@
 //! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
 //!
-//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern whose options were checked; it streams any rank's
-//! nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the same options give
-//! the same bytes.
+//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern whose options were checked; it
+//! streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the
+//! same options give the same bytes.
 //!
 //! ```
 //! use chakram::generate::{Collective, Pattern};
@@ -111,7 +111,7 @@ impl GeneratedJob {
     /// that callers generate one and share it. It may be `rank` itself.
     ///
     /// # Panics
-    /// When `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
     pub fn class_of(&self, rank: u32) -> u32 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.class_of(rank)
@@ -120,7 +120,7 @@ impl GeneratedJob {
     /// Number of nodes of `rank`, at least 1.
     ///
     /// # Panics
-    /// When `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
     pub fn node_count(&self, rank: u32) -> u64 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.node_count(rank)
@@ -130,7 +130,7 @@ impl GeneratedJob {
     /// those it depends on. Fails only when `sink` does.
     ///
     /// # Panics
-    /// When `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
     pub fn nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.nodes(rank, &mut TraceEmitter::new(sink))
@@ -140,7 +140,7 @@ impl GeneratedJob {
     /// that are so alike; ranks of one class have one shape. It may be `rank` itself.
     ///
     /// # Panics
-    /// When `rank` is not below [`GeneratedJob::ranks`].
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
     pub fn shape_of(&self, rank: u32) -> u32 {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.shape_of(rank)
@@ -161,8 +161,9 @@ impl GeneratedJob {
         let graphs = all(&mut shapes.into_iter());
         let states = all(&mut (0..self.ranks()));
         // Lower bounds: a job that passes may still fail later, but none is refused that fits.
-        let bytes = graphs.saturating_mul(NODE_BYTES);
-        let bytes = bytes.saturating_add(states.saturating_mul(STATE_BYTES));
+        let bytes = graphs
+            .saturating_mul(NODE_BYTES)
+            .saturating_add(states.saturating_mul(STATE_BYTES));
         let what = format!("a replay of {states} nodes in graphs of {graphs}");
         bounds::check(
             what,

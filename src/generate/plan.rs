@@ -1,7 +1,7 @@
-//! Plans: on how many NPUs a model runs, and how its work and its state are dealt out among them.
+//! Plans: the number of NPUs on which a model runs, and the distribution of its operators and state over them.
 //!
-//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it together
-//! with a model and refuses what does not fit.
+//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it
+//! together with a model and refuses what does not fit.
 
 use super::schedule::PipelineSchedule;
 use super::{GenerateError, refused};
@@ -20,7 +20,7 @@ pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
 
 impl ParallelismPlan {
-    /// How many ranks it takes, if they can be counted.
+    /// Number of ranks.
     pub fn ranks(&self) -> u128 {
         [self.data, self.tensor, self.pipeline]
             .map(u128::from)
@@ -28,7 +28,7 @@ impl ParallelismPlan {
             .product()
     }
 
-    /// Whether there is a backward pass.
+    /// Returns true if there is a backward pass.
     pub fn trains(&self) -> bool {
         self.schedule != PipelineSchedule::Inference
     }
@@ -67,9 +67,9 @@ macro_rules! words {
 }
 
 words! {
-    /// What ranks differ in.
+    /// An axis of parallelism, along which ranks differ.
     ParallelAxis {
-        /// The part of a matrix.
+        /// Shard of a matrix.
         Tensor = "tp",
         /// The samples.
         Data = "dp",
@@ -79,12 +79,12 @@ words! {
 }
 
 words! {
-    /// What replicas share of the state of training, so that each has a part of it (Rajbhandari et al., "ZeRO",
+    /// State of training that is sharded over replicas instead of being replicated (Rajbhandari et al., "ZeRO",
     /// 2020): each stage shares what those before it do.
     ZeroStage {
         /// Nothing: every replica has all of it.
         None = "0",
-        /// What the optimizer keeps.
+        /// State of the optimizer.
         Optimizer = "1",
         /// And gradients.
         Gradients = "2",
@@ -94,7 +94,7 @@ words! {
 }
 
 words! {
-    /// What is computed again for the backward pass instead of being kept.
+    /// Activations that are recomputed for the backward pass instead of being saved.
     RecomputePolicy {
         /// Nothing.
         None = "none",
@@ -108,7 +108,7 @@ words! {
 }
 
 words! {
-    /// What gradients are put into buckets by.
+    /// Unit by which gradients are put into buckets.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
@@ -119,7 +119,7 @@ words! {
 }
 
 words! {
-    /// Who turns gradients into steps.
+    /// The optimizer, which turns gradients into steps.
     Optimizer {
         /// Nobody.
         None = "none",
@@ -131,7 +131,7 @@ words! {
 }
 
 words! {
-    /// How attention is carried out.
+    /// Implementation of attention.
     AttentionKernel {
         /// In one kernel; scores stay on chip and are found again by the backward one (Dao et al.,
         /// "FlashAttention", 2022).
@@ -142,7 +142,7 @@ words! {
 }
 
 words! {
-    /// What can be left out, to see what it matters.
+    /// An effect that can be left out, to see its share.
     AblationEffect {
         /// Stages wait for one another.
         Bubble = "bubble",
@@ -173,7 +173,7 @@ impl AblationSet {
         self.0 |= 1 << effect as u8;
     }
 
-    /// Whether `effect` is left out.
+    /// Returns true if `effect` is left out.
     pub fn has(self, effect: AblationEffect) -> bool {
         self.0 & (1 << effect as u8) != 0
     }

@@ -7,8 +7,8 @@
 //! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
 //! reverse that of chunks.
 //!
-//! Dependencies between stages are the same in all of them: [`PipelineSchedule::predecessor`]. With buffered sends no order of
-//! passes deadlocks, even if receives block.
+//! Dependencies between stages are the same in all of them: [`PipelineSchedule::predecessor`]. With buffered sends no
+//! order of passes deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
 
@@ -117,7 +117,7 @@ impl PipelineSchedule {
     /// The passes of stage `stage` of `stages` in the order in which it runs them.
     ///
     /// # Panics
-    /// Where [`PipelineSchedule::check`] refuses, or when `stage` is not below `stages`.
+    /// Panics where [`PipelineSchedule::check`] refuses, or if `stage` is not below `stages`.
     pub fn passes(&self, stage: u32, stages: u32, micro_batches: u32) -> PassIter {
         PassIter::new(self.shape(stage, stages, micro_batches), micro_batches)
     }

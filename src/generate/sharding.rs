@@ -1,10 +1,10 @@
 //! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for each
-//! combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a result
-//! is summed, each device has a partial sum:
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for
+//! each combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a
+//! result is summed, each device has a partial sum:
 //!
-//! | pass | result | cut by | summed over |
+//! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
 //! | forward (FD) | output `B M N` | b, m, n | k |
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
@@ -17,9 +17,9 @@
 //! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
 //! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
 //! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
-//! the rows that its windows reach into ([`OperatorSharding::rows`], [`OperatorSharding::halo`]); their gradients go back the
-//! same way before they are summed over k, and are not counted in that sum. The gradient of the input has its own
-//! channels (`B H W C`; in print it is `B H W K`).
+//! the rows that its windows reach into ([`OperatorSharding::rows`], [`OperatorSharding::halo`]); their gradients go
+//! back the same way before they are summed over k, and are not counted in that sum. The gradient of the input has its
+//! own channels (`B H W C`; in print it is `B H W K`).
 //!
 //! Shards are equal: sizes that do not divide are refused.
 
@@ -232,7 +232,7 @@ impl OperatorSharding {
     /// by their first members, members by their positions.
     ///
     /// # Panics
-    /// When there are not as many `devices` as positions.
+    /// Panics if there are not as many `devices` as positions.
     pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.devices());
         let groups = self.grid.groups(reduction.over);

@@ -178,8 +178,8 @@ impl TrainingGenerator {
             DistinctLayers::by_degrees(&model, &plan, &context)?
         };
         check::messages(&model, &plan, slots, micro_batches)?;
-        let layers = lowered_of.iter().map(|of| &lowered[*of as usize]);
-        let layers: Vec<&LoweredLayer> = layers.collect();
+        let layers: Vec<&LoweredLayer> =
+            lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&model, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
         placement.use_partitions(partitions);

@@ -1,4 +1,4 @@
-//! Which line of a plan's file has what was refused.
+//! Location of a refused value in a plan's file.
 
 use super::ParallelismPlan;
 use crate::config::{ConfigDocument, ConfigError};

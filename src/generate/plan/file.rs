@@ -12,7 +12,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// When the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
+    /// Fails if the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();

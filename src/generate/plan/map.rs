@@ -1,4 +1,4 @@
-//! Where axes lie on a machine's dimensions, said outright: `tp@nvlink`, `dp:2@1`.
+//! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
 //! Rank r sits on NPU r, and NPUs count along the innermost dimension first. So a place that is said becomes a
 //! numbering of ranks: of each dimension its [`AxisMapping`]es are counted in their order, and dimensions from the
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// What a stretch looks like, for messages.
+/// The syntax of a mapping, for messages.
 pub const EXAMPLE: &str =
     "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
 
 /// Members of an axis along a dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
-    /// Whose members.
+    /// The axis.
     pub axis: ParallelAxis,
-    /// How many; what the axis' other stretches leave where it is not said.
+    /// Number of members; if absent, those that the axis' other mappings leave.
     pub members: Option<u32>,
-    /// Along what.
+    /// The dimension.
     pub along: DimensionRef,
 }
 
@@ -30,7 +30,7 @@ pub struct AxisMapping {
 pub enum DimensionRef {
     /// By number, innermost 0.
     Index(u32),
-    /// As the machine calls it.
+    /// By its name in the machine file.
     Name(String),
 }
 
@@ -104,8 +104,10 @@ impl ParallelismPlan {
     pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
         let mut place = self.place.clone();
         let list = || {
-            let all = dimensions.iter().enumerate();
-            let all = all.map(|(index, (name, size))| format!("{index} ({name}, {size} NPUs)"));
+            let all = dimensions
+                .iter()
+                .enumerate()
+                .map(|(index, (name, size))| format!("{index} ({name}, {size} NPUs)"));
             all.collect::<Vec<_>>().join(", ")
         };
         for stretch in &mut place {
@@ -127,8 +129,11 @@ impl ParallelismPlan {
             let members = along.entry(known.dimension as usize).or_insert(1);
             *members = members.saturating_mul(known.members.into());
         }
-        let last = along.iter().rev().find(|(_, members)| **members > 1);
-        let last = last.map_or(0, |(dimension, _)| *dimension);
+        let last = along
+            .iter()
+            .rev()
+            .find(|(_, members)| **members > 1)
+            .map_or(0, |(dimension, _)| *dimension);
         for (index, (name, size)) in dimensions.iter().enumerate().take(last + 1) {
             let found = along.get(&index).copied().unwrap_or(1);
             let (size, outermost) = (u64::from(*size), index == last);
@@ -156,8 +161,10 @@ impl ParallelismPlan {
         let mut left = BTreeMap::new();
         for (axis, word) in ParallelAxis::ALL {
             let own = place.iter().filter(|stretch| stretch.axis == *axis);
-            let said = own.clone().filter_map(|stretch| stretch.members);
-            let said: u64 = said.fold(1, |product, members| product.saturating_mul(members.into()));
+            let said: u64 = own
+                .clone()
+                .filter_map(|stretch| stretch.members)
+                .fold(1, |product, members| product.saturating_mul(members.into()));
             let degree = u64::from(degree(*axis));
             let open = own.filter(|stretch| stretch.members.is_none()).count();
             let whole = said > 0 && degree.is_multiple_of(said) && (open > 0 || degree == said);

@@ -1,19 +1,19 @@
-//! Operators that a tensor group cuts by degrees of their own (`[[operator]]` of a plan's file).
+//! Operators that a tensor group shards by degrees of their own (`[[operator]]` of a plan's file).
 
 use crate::generate::sharding::ShardingDegrees;
 
 /// Operators by name, and by which degrees members share them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
-    /// Which ones: `mlp.up` in every layer, or with the layer's name in front, `stage2.0/conv1`. A `*` stands for any
-    /// letters.
+    /// Pattern of their names: `mlp.up` in every layer, or with the layer's name in front, `stage2.0/conv1`. A `*`
+    /// stands for any letters.
     pub name: String,
     /// Parts along each axis; their product is the plan's tensor degree.
     pub degrees: ShardingDegrees,
 }
 
 impl OperatorDegrees {
-    /// Whether it speaks of `operator` of `layer`.
+    /// Returns true if the pattern matches `operator` of `layer`.
     pub fn names(&self, layer: &str, operator: &str) -> bool {
         if self.name.contains('/') {
             matches(&self.name, &format!("{layer}/{operator}"))
@@ -33,7 +33,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // The earliest place of each piece leaves most for those behind it.
+    // The earliest match of each literal leaves most for those behind it.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

@@ -158,8 +158,8 @@ macro_rules! plan_option {
     };
 }
 
-/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the field's;
-/// `, and NAME, …` is an option that says more of the same field.
+/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the
+/// field's; `, and NAME, …` is an option that says more of the same field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
@@ -262,7 +262,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Put gradients into buckets by layers, or by parameters as PyTorch does" {
         value: "WHAT"
     };
-    /// What fills a bucket up to these bytes is the last that goes in.
+    /// The gradient that fills a bucket up to these bytes is its last.
     bucket: u64 = 40_000_000, "Gradients that are reduced together" {
         value: "SIZE", example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),

@@ -1,11 +1,11 @@
-//! Which rank has which part of which layers for which samples, and whom it works with.
+//! Placement of ranks along the axes of parallelism, and the groups that they form.
 
 use super::{ParallelAxis, ParallelismPlan};
 use crate::generate::sharding::MemberPartition;
 use crate::trace::GroupName;
 use crate::trace::groups::DeclaredGroups;
 
-/// What a rank has: its place along each axis.
+/// Coordinates of a rank: its place along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCoordinates {
     /// Along the tensor group.
@@ -27,7 +27,7 @@ pub enum ParallelGroupKind {
     Embedding,
     /// All of a replica.
     Model,
-    /// Those of a tensor group who work together on operators with degrees of their own: the placement's partition
+    /// Members of a tensor group that share operators with degrees of their own: the placement's partition
     /// of this number.
     Operator(u16),
 }
@@ -36,7 +36,7 @@ impl ParallelGroupKind {
     /// Those that every plan may have, in the order in which groups are numbered.
     pub const COMMON: [Self; 4] = [Self::Tensor, Self::Data, Self::Embedding, Self::Model];
 
-    /// What people call it.
+    /// Name for people.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -48,7 +48,7 @@ impl ParallelGroupKind {
     }
 }
 
-/// Where everything lies.
+/// The coordinates of all ranks, and their groups.
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
@@ -56,9 +56,9 @@ pub struct RankPlacement {
     /// The rank at each position, and the position of each rank; empty where they are the same.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
-    /// Which of the common families are used.
+    /// True for each common family that is used.
     used: [bool; ParallelGroupKind::COMMON.len()],
-    /// Into what groups tensor groups fall for operators with degrees of their own.
+    /// Partitions of tensor groups for operators with degrees of their own.
     partitions: Vec<MemberPartition>,
 }
 
@@ -80,17 +80,17 @@ impl RankPlacement {
         }
     }
 
-    /// Says that the first and the last stage sum what they both have.
+    /// Declares the groups of first and last stages, which sum gradients of the weights that both have.
     pub fn use_embedding(&mut self) {
         self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
     }
 
-    /// Says that all ranks of a replica sum something.
+    /// Declares the groups of all ranks of a replica.
     pub fn use_model(&mut self) {
         self.used[3] = self.members(ParallelGroupKind::Model) > 1;
     }
 
-    /// Says into what groups tensor groups fall for operators, which have [`ParallelGroupKind::Operator`] in this order.
+    /// Declares the partitions of tensor groups for operators, [`ParallelGroupKind::Operator`] in this order.
     pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
@@ -106,7 +106,7 @@ impl RankPlacement {
         &self.partitions[usize::from(number)]
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.degrees.iter().product()
     }
@@ -124,7 +124,7 @@ impl RankPlacement {
         }
     }
 
-    /// Where `rank` is.
+    /// Coordinates of `rank`.
     pub fn place(&self, rank: u32) -> RankCoordinates {
         let mut rest = self.position_of.get(rank as usize).copied().unwrap_or(rank);
         let mut at = [0; 3];
@@ -140,7 +140,7 @@ impl RankPlacement {
         }
     }
 
-    /// How many members a group of `family` has.
+    /// Number of members of a group of `family`.
     pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -152,7 +152,7 @@ impl RankPlacement {
         }
     }
 
-    /// How many groups of `family` there are.
+    /// Number of groups of `family`.
     pub fn count(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -164,7 +164,7 @@ impl RankPlacement {
         }
     }
 
-    /// Which group of `family` has `place`.
+    /// Index of the group of `family` that `place` is in.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let [tensor, data, _] = self.degrees;
         match family {
@@ -187,7 +187,7 @@ impl RankPlacement {
         1 + used.map(|other| self.count(other)).sum::<u32>()
     }
 
-    /// Whether groups of `family` are used.
+    /// Returns true if groups of `family` are used.
     pub fn is_used(&self, family: ParallelGroupKind) -> bool {
         match family {
             ParallelGroupKind::Tensor => self.used[0],
@@ -198,12 +198,12 @@ impl RankPlacement {
         }
     }
 
-    /// Whether groups of `family` have names of their own.
+    /// Returns true if groups of `family` have names of their own.
     pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.members(family) < self.ranks()
     }
 
-    /// What nodes at `place` call their group of `family`.
+    /// Name by which nodes at `place` refer to their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
         if self.is_declared(family) {
             GroupName::from_number((self.first(family) + self.index(family, place)).into())

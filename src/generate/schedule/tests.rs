@@ -254,7 +254,7 @@ proptest! {
             _ => rounds + over,
         };
         let found = play(schedule, &stages, micro_batches).time;
-        let both = |&(forward, back): &(u64, u64)| if schedule.trains() { forward + back } else { forward };
+        let both = |&(forward, back): &(u64, u64)| forward + if schedule.trains() { back } else { 0 };
         let passes = u64::from(micro_batches * schedule.chunks());
         let slowest = stages.iter().map(both).max().unwrap();
         let through: u64 = stages.iter().map(both).sum();

@@ -1,8 +1,8 @@
 //! Layouts of a result over the members of a group, and the redistribution when the next operator needs another one.
 //!
 //! Members are numbered in mixed radix, and a [`MeshAxis`] of a member's number selects its shard of an axis. A
-//! [`ShardLayout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in other digits only
-//! have the same shard: it is replicated. Everything here is in fractions of the result, whose shards are equal.
+//! [`ShardLayout`] has a digit for each axis of a result: samples, rows, columns. Members that differ in other digits
+//! only have the same shard: it is replicated. Everything here is in fractions of the result, whose shards are equal.
 //!
 //! Redistribution moves the least possible: each member receives exactly those elements that it needs and does not
 //! have. [`redistribute`] returns the collective. Some cases, with members 0, 1, ..:
@@ -10,7 +10,7 @@
 //! | from | to | members | what moves |
 //! |---|---|---|---|
 //! | columns by 4 (Megatron-LM's column-parallel linear) | whole | 4 | all-gather among all: 3/4 to each |
-//! | samples by 4 | columns by 4 (DLRM's tables, backwards) | 4 | all-to-all among all: 3 pieces of 1/16 to each |
+//! | samples by 4 | columns by 4 (DLRM's tables, backwards) | 4 | all-to-all among all: 3 fragments of 1/16 to each |
 //! | whole | columns by 4 | 4 | nothing, a slice is there |
 //! | columns by 2, 0 and 2 having the first | samples by 2, 0 and 1 needing the first | 4 | all-gather of 1/4 each in {0, 1} and {2, 3} |
 //! | columns by 2, 0 and 2 having the first | columns by 2, 0 and 1 needing the first | 4 | 0 to 1 and 1 to 2, 1/2 each |
@@ -41,10 +41,10 @@ impl MeshAxis {
         stride: 1,
     };
 
-    /// Cut into `parts`, neighbours `stride` apart.
+    /// Sharded into `parts`, neighbours `stride` apart.
     ///
     /// # Panics
-    /// When one of them is 0.
+    /// Panics if one of them is 0.
     pub fn new(parts: u32, stride: u32) -> Self {
         assert!(parts > 0 && stride > 0, "{parts} parts, stride {stride}");
         match parts {

@@ -172,8 +172,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
         2,
         ShardingDegrees::convolution(1, 2, 2, 2),
         8,
-    );
-    let found = found.unwrap();
+    )
+    .unwrap();
     let devices: Vec<Rank> = (0..8).map(Rank).collect();
     assert_eq!(found.groups(&found.forward, &devices)[0], [0, 4].map(Rank));
     assert_eq!(found.groups(&found.backward, &devices)[0], [0, 1].map(Rank));

@@ -22,8 +22,8 @@ pub struct TransformerRow {
 }
 
 impl TransformerRow {
-    /// Shards the layer over `data` times `model` devices; those that share a replica are consecutive. [`OperatorAxis::B`] is
-    /// Nd, [`OperatorAxis::N`] is Nm.
+    /// Shards the layer over `data` times `model` devices; those that share a replica are consecutive.
+    /// [`OperatorAxis::B`] is Nd, [`OperatorAxis::N`] is Nm.
     pub fn sharding(
         &self,
         data: u32,

@@ -178,8 +178,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let blocks = model
         .layers
         .iter()
-        .filter(|layer| layer.role == LayerRole::Block);
-    let blocks = blocks.count() as u64;
+        .filter(|layer| layer.role == LayerRole::Block)
+        .count() as u64;
     if !blocks.is_multiple_of(parts) || blocks < parts && parts > 1 {
         let times = match chunks {
             1 => String::new(),

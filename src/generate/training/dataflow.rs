@@ -4,7 +4,8 @@
 //! The sharding of an operator follows from the first of these that applies:
 //!
 //! 1. the degrees that the plan has for it;
-//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are members;
+//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are
+//! members;
 //! 3. with sequence parallelism, shards of its tokens, if these divide;
 //! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
 //!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
@@ -147,12 +148,15 @@ impl<'p> DataflowTracer<'p> {
             last = Some(gives);
         }
         // A layer that ends beside the chain passes the chain's result on.
-        let end = way.main.or(last).map(|held| ShardedActivation {
-            produced_by: None,
-            partial_over: None,
-            ..held
-        });
-        let end = end.ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
+        let end = way
+            .main
+            .or(last)
+            .map(|held| ShardedActivation {
+                produced_by: None,
+                partial_over: None,
+                ..held
+            })
+            .ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
         Ok(LayerDataflow { steps, end })
     }
 
@@ -190,8 +194,8 @@ impl<'p> DataflowTracer<'p> {
             },
             other => other,
         };
-        let sharding = OperatorSharding::new(&work, self.samples, own.degrees, self.members);
-        let sharding = sharding.map_err(whose)?;
+        let sharding =
+            OperatorSharding::new(&work, self.samples, own.degrees, self.members).map_err(whose)?;
         let cutting = ShardSpec {
             samples: sharding.digit(OperatorAxis::B),
             rows: sharding.digit(OperatorAxis::M),

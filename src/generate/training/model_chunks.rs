@@ -40,8 +40,11 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     let blocks = model.layers.iter().filter(is_block).count();
     // Divides exactly: `check` refuses other plans.
     let each = blocks / parts as usize;
-    let before = model.layers.iter().take_while(|layer| !is_block(layer));
-    let before = before.count();
+    let before = model
+        .layers
+        .iter()
+        .take_while(|layer| !is_block(layer))
+        .count();
     let inner = (1..parts as usize).map(|part| before + part * each);
     [0].into_iter().chain(inner).chain([count]).collect()
 }

@@ -3,7 +3,7 @@
 use crate::generate::plan::ParallelGroupKind;
 use crate::trace::{CollectiveKind, MemoryChanges, TensorClass, TrainingPhase};
 
-/// Work of a program's node.
+/// Operation of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ProgramTask {
     /// A kernel.

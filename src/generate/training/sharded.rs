@@ -1,13 +1,13 @@
 //! A layer whose operators have degrees of their own, as the members of a tensor group run it.
 //!
-//! The sharding of its operators determines what a layer does ([`dataflow`](super::flow)):
+//! The sharding of its operators determines what a layer does ([`dataflow`](super::dataflow)):
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | into an operator | what lies otherwise than it is needed is moved | the gradient of what came in goes the way back |
+//! | into an operator | a layout other than the needed one is redistributed | the gradient of the input is redistributed back |
 //! | its products | terms over `k` are summed, with an all-reduce | terms of the input's gradient are summed over `n` |
-//! | … | a sum of which each member then needs a part alone is a reduce-scatter | the same |
-//! | windows that reach over a cut | rows come from the neighbours | gradients of these rows go back |
+//! | … | a sum of which each member needs only its shard is a reduce-scatter | the same |
+//! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows go back |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
 //! In bytes, for `B` samples of `M` rows in numbers of `d` bytes and gradients of `g`:
@@ -18,7 +18,7 @@
 //! | sum of an input's gradient of `K` columns (BD) | `d BMK / bmk` | n |
 //! | sum of weights' gradients (GU) | `g (NK / nk + N / n)`, the bias being the last term | b and m |
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
-//! | a loss over classes that are cut, three times | `4 BM / bm` | n |
+//! | a loss over classes that are sharded, three times | `4 BM / bm` | n |
 //!
 //! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
 //!
@@ -50,7 +50,7 @@ use redistribution_cache::RedistributionCache;
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
 
-/// Lowers layers, and knows the groups of those that work together.
+/// Lowers layers, and collects the groups of members that communicate.
 pub(super) struct ShardedLowering {
     pub context: LoweringContext,
     /// True if the first and the last stage have a copy each of a tied matrix.

@@ -17,8 +17,10 @@ fn small() -> ParallelismPlan {
 }
 
 fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a str> {
-    let node = nodes.iter().find(|node| node.name == name);
-    let node = node.unwrap_or_else(|| panic!("{name} is not there"));
+    let node = nodes
+        .iter()
+        .find(|node| node.name == name)
+        .unwrap_or_else(|| panic!("{name} is not there"));
     node.data
         .iter()
         .map(|id| &nodes[*id as usize - 1].name[..])

@@ -51,7 +51,8 @@ fn ranks_follow_from_where_axes_lie() {
 }
 
 /// Four replicas, pairs of them along the outer dimension first: replica d = a + 2 b sits at a of dimension 1 and at b
-/// of what tensor groups leave of dimension 0, which is rank t + 2 b + 4 a. So replicas 0, 1, 2, 3 of t = 0 are ranks 0, 4, 2, 6.
+/// of what tensor groups leave of dimension 0, which is rank t + 2 b + 4 a. So replicas 0, 1, 2, 3 of t = 0 are ranks
+/// 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);

@@ -20,7 +20,7 @@ pub enum ValueSyntax {
     LongNumber,
     /// These words.
     Words(fn() -> Vec<&'static str>),
-    /// What the function takes.
+    /// Text that the function accepts.
     Text(fn(&str) -> Result<(), String>),
 }
 

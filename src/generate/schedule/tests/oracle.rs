@@ -1,4 +1,4 @@
-//! A pipeline that is played through: each stage takes its passes in turn and starts one when what it needs is
+//! A pipeline that is played through: each stage takes its passes in order and starts one when what it needs is
 //! there. Who needs whom is told here by the place of a chunk among all layers, not by the schedule.
 
 use super::super::{PassDirection, PipelineSchedule};

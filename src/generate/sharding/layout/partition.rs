@@ -17,7 +17,7 @@ impl MemberPartition {
     /// Groups of members that differ in `digits` only.
     ///
     /// # Panics
-    /// When `digits` are not digits of one grid of `members`, each in a place of its own.
+    /// Panics if `digits` are not digits of one grid of `members`, each in a place of its own.
     pub fn over(digits: &[MeshAxis], members: u32) -> Self {
         assert!(on_one_grid(digits, members), "{digits:?} of {members}");
         let first = |member: u32| {

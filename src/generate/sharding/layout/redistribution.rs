@@ -6,13 +6,13 @@
 //! of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the products of its
 //! axes' blocks.
 //!
-//! If all axes are nested and every member needs elements of the block that its shard is in, then it has one piece of
-//! what it needs, and receives each of the others from a member of its block: all pieces are equal. Among any group
-//! of members that have the block's shards, each shard once, that is a collective. If such groups can be formed of
-//! members with equal needs, it is an all-gather (of the needed elements of their shards), else an all-to-all.
-//! Members with the same shard are assigned to groups in ascending order.
+//! If all axes are nested and every member needs elements of the block that its shard is in, then it has one fragment
+//! of the elements that it needs, and receives each of the others from a member of its block: all fragments are equal.
+//! Among any group of members that have the block's shards, each shard once, that is a collective. If such groups can
+//! be formed of members with equal needs, it is an all-gather (of the needed elements of their shards), else an
+//! all-to-all. Members with the same shard are assigned to groups in ascending order.
 //!
-//! Otherwise pieces differ in size, or a member has nothing of what it needs: point-to-point messages.
+//! Otherwise fragments differ in size, or a member has nothing of what it needs: point-to-point messages.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
@@ -32,19 +32,19 @@ pub enum Redistribution {
         /// A member has 1/share of the whole afterwards.
         share: u64,
     },
-    /// All-to-all: each member of a group has an equal piece for every other and itself. Elements that nobody in the
-    /// group needs are left out, and those that two need are in the pieces of both.
+    /// All-to-all: each member of a group has an equal fragment for every other and itself. Elements that nobody in the
+    /// group needs are left out, and those that two need are in the fragments of both.
     AllToAll {
         /// Groups that exchange.
         among: MemberPartition,
         /// A member brings 1/share of the whole into it, and takes as much out of it.
         share: u64,
     },
-    /// Pieces from one to another.
+    /// Fragments from one to another.
     Messages {
         /// Ascending by sender and receiver, at most one for each two of them.
         messages: Vec<ShardMessage>,
-        /// Equal pieces of the whole.
+        /// Equal fragments of the whole.
         of: u64,
     },
 }
@@ -56,17 +56,17 @@ pub struct ShardMessage {
     pub from: u32,
     /// Receiver.
     pub to: u32,
-    /// Size in pieces, of which [`Redistribution::Messages`] states the total.
+    /// Size in fragments, of which [`Redistribution::Messages`] states the total.
     pub pieces: u64,
 }
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// A piece that several members have comes from the nearest one if it is a message, the lower one of two; see the
+/// A fragment that several members have comes from the nearest one if it is a message, the lower one of two; see the
 /// head of this file for groups. There are at most as many messages as members times parts of `from`.
 ///
 /// # Panics
-/// When the digits of one of them are not digits of one grid of `members`, each in a place of its own.
+/// Panics if the digits of one of them are not digits of one grid of `members`, each in a place of its own.
 pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.in_blocks() {
@@ -92,7 +92,7 @@ pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redis
 /// gives each of them an equal and distinct share of that shard: say, columns split by 4, and 4 members that sum.
 ///
 /// # Panics
-/// When `over` or the digits of a layout are not digits of one grid of `members`, each in a place of its own.
+/// Panics if `over` or the digits of a layout are not digits of one grid of `members`, each in a place of its own.
 pub fn reduce_scatter_groups(
     from: &ShardLayout,
     over: &[MeshAxis],
@@ -146,7 +146,7 @@ impl AxisSplits {
         }
     }
 
-    /// Number of pieces: the common refinement of both splits.
+    /// Number of fragments: the common refinement of both splits.
     fn pieces(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -168,7 +168,7 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal pieces of the whole: the common refinement of both layouts.
+    /// Number of equal fragments of the whole: the common refinement of both layouts.
     fn pieces(&self) -> u64 {
         self.axes.iter().map(AxisSplits::pieces).product()
     }

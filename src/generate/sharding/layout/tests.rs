@@ -49,7 +49,7 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = redistribute(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // With the samples cut in two besides, two groups of four: each member has 1/2 afterwards.
+    // With the samples also sharded in two, two groups of four: each member has 1/2 afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
@@ -92,7 +92,7 @@ fn slices_are_there() {
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
-    // Columns by parity; 0 and 1 need the first half of the samples. 0 and 1 cut that from theirs: 1/4 each.
+    // Columns by parity; 0 and 1 need the first half of the samples. 0 and 1 slice that from theirs: 1/4 each.
     let change = redistribute(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
     // After a sum over k: 0 and 1 have the first columns, i needs the quarter i of the samples. 0 has half of what

@@ -25,7 +25,7 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Sizes, windows, strides and paddings: overlapping windows, ones that meet, ones with gaps, ones that reach
+/// Sizes, windows, strides and paddings: overlapping windows, adjacent ones, ones with gaps, ones that reach
 /// beyond a neighbour, more padding than window, so that a device uses only rows of others.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),

@@ -1,4 +1,4 @@
-//! Cuts that are refused, and what is said then.
+//! Degrees that are refused, and the messages.
 
 use super::*;
 

@@ -195,8 +195,9 @@ impl MemberProgramWriter<'_> {
         let context = self.context();
         let samples = context.sizes.samples / u64::from(cutting.samples.parts);
         let each = channels / u64::from(parts);
-        let row = [each, width, samples, context.sizes.number];
-        let row = row.into_iter().fold(1, u64::saturating_mul);
+        let row = [each, width, samples, context.sizes.number]
+            .into_iter()
+            .fold(1, u64::saturating_mul);
         let bytes = |rows: u64| rows.saturating_mul(row);
         self.messages(&all, bytes, &one.step.operator.name, phase, to);
     }

@@ -21,7 +21,7 @@ pub(super) enum GroupRedistribution {
         family: ParallelGroupKind,
         share: u64,
     },
-    /// Messages by member, in pieces of 1/of of the whole.
+    /// Messages by member, in fragments of 1/of of the whole.
     Messages {
         hops: Vec<Vec<MessageEnd>>,
         of: u64,

@@ -1,4 +1,4 @@
-//! Operators with degrees of their own: what is summed, moved and sent, in numbers.
+//! Operators with degrees of their own: sums, redistributions and messages, in numbers.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -149,12 +149,12 @@ operators = [
 
 #[test]
 fn rows_of_images_come_from_neighbours() {
-    // Two samples in numbers of 2 bytes; both convolutions cut into two halves of 4 rows. The windows of `second`
-    // reach one row over the cut: 8 pixels of 8 channels of 2 samples, 256 B, there and, of their gradients, back.
-    // `first` fetches rows of the samples as they are (8 x 4 x 2 x 2 = 128 B), and nobody asks for gradients.
-    // Windows of the pool do not reach over. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the product, half
-    // of it by each; its gradient is there in whole. Weights' gradients are found for half of the rows each: `first`
-    // 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // Two samples in numbers of 2 bytes; both convolutions sharded into two halves of 4 rows. The windows of `second`
+    // reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256 B, there and, of their gradients, back.
+    // `first` fetches rows of the samples as they are (8 x 4 x 2 x 2 = 128 B), and nobody needs gradients.
+    // Windows of the pool do not reach over. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the product,
+    // half of it by each; its gradient is there in whole. Weights' gradients are found for half of the rows each:
+    // `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -192,10 +192,11 @@ fn rows_of_images_come_from_neighbours() {
 fn channels_are_summed_over_those_that_share_them() {
     // Four members; `first` by output channels into 4, `second` by 2 input channels and 2 output channels, numbered
     // (b, c, i, k): input channels have stride 2. Two samples of 2 bytes.
-    // `second` needs half of the 8 channels where a quarter is: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024
-    // B, 512 B from each. Its output, 16 channels, has terms over 0 and 2, and 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B.
-    // Backwards the gradient of its input, half of the channels, has terms over {0, 1} and {2, 3}, of which each needs a
-    // quarter of all: a reduce-scatter of 1024 B. Pool and loss have all: its gradient is cut without a message.
+    // `second` needs half of the 8 channels where a quarter is: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
+    // 1024 B, 512 B from each. Its output, 16 channels, has terms over 0 and 2, and 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048
+    // B. Backwards the gradient of its input, half of the channels, has terms over {0, 1} and {2, 3}, of which each
+    // needs a quarter of all: a reduce-scatter of 1024 B. Pool and loss have all: its gradient is sharded without a
+    // message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -203,7 +204,7 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = every_rank(pattern(&model, &plan));
-    // Groups by number: partitions come in the order in which they are met.
+    // Groups by number: partitions come in the order of their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pieces from one member to another.
+//! Fragments from one member to another.
 
 use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl LayoutChange<'_> {
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }
 
-    /// Pieces along `axis` that are in both parts.
+    /// Fragments along `axis` that are in both parts.
     fn common(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {

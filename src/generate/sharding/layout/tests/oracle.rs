@@ -111,7 +111,7 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Elements that each member has after it took what it needs from all members of its group, in pieces of equal size
+/// Elements that each member has after it took what it needs from all members of its group, in fragments of equal size
 /// and none of them twice; and that size.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
@@ -132,7 +132,7 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if the pieces of those with equal needs are all of what they need, each of them equally often.
+/// Returns true if the fragments of those with equal needs are all of what they need, each of them equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {

@@ -10,11 +10,12 @@ fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
     for radices in radices(members) {
         for chosen in 0..1_u32 << radices.len() {
             let is_chosen = |place: usize| chosen >> place & 1 == 1;
-            let digits = (0..radices.len()).filter(|&place| is_chosen(place));
-            let digits = digits.map(|place| MeshAxis {
-                parts: radices[place],
-                stride: radices[..place].iter().product(),
-            });
+            let digits = (0..radices.len())
+                .filter(|&place| is_chosen(place))
+                .map(|place| MeshAxis {
+                    parts: radices[place],
+                    stride: radices[..place].iter().product(),
+                });
             let others = |mut member: u32| {
                 let mut others = Vec::new();
                 for (place, radix) in radices.iter().enumerate() {

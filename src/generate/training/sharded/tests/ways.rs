@@ -26,9 +26,9 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is cut by samples, and so is what stands behind it. Its result goes around `down`, so `sum2` finds both
-    // as it needs them; back, one gradient is gathered, that of `sum1`: 4 samples x 8 x 2 B, half of it by each. Weights
-    // of the norm, 16, and of `down`, 64, have their gradients summed.
+    // The norm is sharded by samples, and so is what stands behind it. Its result goes around `down`, so `sum2` finds
+    // both as it needs them; back, one gradient is gathered, that of `sum1`: 4 samples x 8 x 2 B, half of it by each.
+    // Weights of the norm, 16, and of `down`, 64, have their gradients summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
@@ -105,7 +105,7 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // Beside the table, positions and norms are cut by samples, as what stands before them is.
+    // Beside the table, positions and norms are sharded by samples, as what stands before them is.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;
