@@ -9,7 +9,7 @@ use crate::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A rank's part: a graph with its slots bound, released at some instant.
+/// An instance of a graph at a rank: the graph with its slots bound, released at some instant.
 #[derive(Clone, Debug)]
 pub struct RankInstance {
     /// Graph that the rank executes.
@@ -220,8 +220,11 @@ impl WorkloadBuilder {
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
         // Ranks without a trace count too if a peer or a group names them.
-        let traces = self.tables.values().flatten();
-        let traces = traces.flat_map(|table| table.values());
+        let traces = self
+            .tables
+            .values()
+            .flatten()
+            .flat_map(|table| table.values());
         let groups = self.declared.values().chain(traces).flatten().copied();
         own.chain(peers)
             .chain(groups)
@@ -321,7 +324,7 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups met so far. A name is a communicator of its own: two of the same members are two, and that of
+/// The groups found so far. A name is a communicator of its own: two of the same members are two, and that of
 /// all ranks which nodes mean by naming none is one more. Groups of one name with other members, as when every
 /// trace declares its own, are different groups.
 struct GroupRegistry {

@@ -82,8 +82,10 @@ impl<'d> ConfigField<'d> {
     /// A whole number from 1 to `most`.
     pub(crate) fn count(&self, most: u32) -> Result<u32, ConfigError> {
         let expected = format_args!("a whole number from 1 to {most}");
-        let number = self.whole().and_then(|n| u32::try_from(n).ok());
-        let number = number.filter(|n| (1..=most).contains(n));
+        let number = self
+            .whole()
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|n| (1..=most).contains(n));
         number.ok_or_else(|| self.mismatch(expected))
     }
 

@@ -108,8 +108,10 @@ mod tests {
     use super::*;
 
     fn assign(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
-        let all = texts.iter().zip(0..);
-        let all = all.flat_map(|(text, class)| ranges(text, class, npus).unwrap());
+        let all = texts
+            .iter()
+            .zip(0..)
+            .flat_map(|(text, class)| ranges(text, class, npus).unwrap());
         ClassAssignment::new(all.collect(), npus)
     }
 

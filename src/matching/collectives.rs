@@ -49,7 +49,7 @@ impl MemberCalls<'_> {
         self.calls.iter().map(|&call| (self.rank, call))
     }
 
-    /// Whether the two obviously make the same calls: those of one trace that both ranks share.
+    /// Returns true if both certainly make the same calls: those of one trace that they share.
     fn is_like(&self, other: &Self) -> bool {
         match (&self.calls, &other.calls) {
             (Cow::Borrowed(own), Cow::Borrowed(other)) => std::ptr::eq(*own, *other),

@@ -11,7 +11,7 @@ pub struct MessageChannel<S = ()> {
     pub target: u32,
     /// The tag.
     pub tag: i32,
-    /// Parts the messages between these ends further, as communicators do.
+    /// Separates the messages between these ends further, as communicators do.
     pub scope: S,
 }
 
@@ -20,7 +20,7 @@ pub struct MessageChannel<S = ()> {
 pub struct MessageHalf<S = ()> {
     /// Channel of both halves.
     pub channel: MessageChannel<S>,
-    /// Whether it receives.
+    /// True for a receive.
     pub receive: bool,
     /// The node that it is.
     pub at: CommRef,

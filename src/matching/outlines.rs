@@ -21,8 +21,11 @@ impl CommChannel {
             GroupName::Number(number) => Some(number.to_string()),
             GroupName::Text(text) => Some(text.to_owned()),
         };
-        let members = name.as_ref().and_then(|name| declared(name));
-        let members = members.cloned().unwrap_or_default();
+        let members = name
+            .as_ref()
+            .and_then(|name| declared(name))
+            .cloned()
+            .unwrap_or_default();
         Self::Group(name, members)
     }
 }
@@ -30,7 +33,7 @@ impl CommChannel {
 /// A communication node of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommStep {
-    /// The node's index in the outline.
+    /// The node's index in the raw trace.
     pub node: u32,
     /// Index among the rank's channels.
     pub channel: u32,
@@ -50,7 +53,7 @@ impl RankComms {
     /// Takes those of the nodes of `rank` that `order` gives, in program order. Groups have the members that are
     /// `declared`.
     pub fn new<'m>(
-        outline: &RawTrace<'_>,
+        raw: &RawTrace<'_>,
         rank: u32,
         order: impl IntoIterator<Item = u32>,
         declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
@@ -62,7 +65,7 @@ impl RankComms {
         let mut counts: Vec<[u32; 2]> = Vec::new();
         let mut steps = Vec::new();
         for node in order {
-            let (channel, receive) = match outline.nodes[node as usize].view.op {
+            let (channel, receive) = match raw.nodes[node as usize].view.op {
                 Op::Collective { group, .. } => {
                     let name = names.intern(group) as usize;
                     if name == of_name.len() {

@@ -9,10 +9,10 @@
 //!   masked or pooler (logits), `tied` for logits.
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).
-//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and layers under
-//!   `[[layer]]`, which have a `name`, a `role` (input, block, output), `operators`, and, if it stands for several, how
-//!   often to `repeat` it and the `first` number behind its name (0). Sizes of an operator's input follow from what
-//!   stands before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
+//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and layers
+//!   under `[[layer]]`, which have a `name`, a `role` (input, block, output), `operators`, and, if it stands for
+//!   several, how often to `repeat` it and the `first` number behind its name (0). Sizes of an operator's input follow
+//!   from what stands before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
 //!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
 //!   - `attention`: `heads`, `kv_heads` (heads), `causal` (false), `dropout` (false);
 //!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);

@@ -64,8 +64,8 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
         dimensions.push(dimension);
     }
-    let topology = Topology::new(dimensions);
-    let topology = topology.ok_or_else(|| field.refuse("no dimension", expected))?;
+    let topology =
+        Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
     let (model, switching) = match root.get("network") {
         Some(field) => traffic(&field.table(Some(NETWORK))?)?,
         None => (NetworkKind::default(), SwitchingMode::IDEAL),
@@ -87,8 +87,11 @@ fn traffic(table: &ConfigTable<'_>) -> Result<(NetworkKind, SwitchingMode), Conf
         (SwitchingMode::IDEAL, "cut_through"),
         (SwitchingMode::StoreAndForward, "store_and_forward"),
     ];
-    let switching = table.get("switching").map(|field| field.choice(&names));
-    let mut switching = switching.transpose()?.unwrap_or(SwitchingMode::IDEAL);
+    let mut switching = table
+        .get("switching")
+        .map(|field| field.choice(&names))
+        .transpose()?
+        .unwrap_or(SwitchingMode::IDEAL);
     if let Some(field) = table.get("segment") {
         let segment: Bytes = field.quantity(SEGMENT)?;
         if switching == SwitchingMode::StoreAndForward {

@@ -47,8 +47,9 @@ pub(super) fn layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let layers = root.need("layers", "how many blocks there are")?;
-    let layers = layers.between(1, MOST_LAYERS)?;
+    let layers = root
+        .need("layers", "how many blocks there are")?
+        .between(1, MOST_LAYERS)?;
     let hidden = size(root, "hidden")?;
     let sequence = size(root, "sequence")?;
     // The table of positions keeps the file's size when samples get another length.
