@@ -1,7 +1,7 @@
 //! Matching of collectives and messages: which nodes of different ranks are one operation, and where ranks disagree.
 //!
 //! Order decides. The k-th collective of a group on one member and the k-th on every other are one, and so are the
-//! k-th send from one rank to another with a tag and the k-th such receive. Callers hand over what each rank does
+//! k-th send from one rank to another with a tag and the k-th such receive. Callers pass the operations of each rank
 //! in program order and get matches or typed disagreements, which each says in words of its own.
 //!
 //! Everything is sorted flat arrays, so nothing depends on the order in which a table is walked.

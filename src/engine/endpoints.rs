@@ -1,4 +1,4 @@
-//! Endpoints of members: delays, reductions and buses on what they send and receive.
+//! Endpoints of members: delays, reductions and buses of their messages.
 
 use super::Engine;
 use super::agenda::Agenda;

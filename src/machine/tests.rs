@@ -1,4 +1,4 @@
-//! Every way a machine file can be wrong, each by line, key and what is allowed; and what is right.
+//! Every error of a machine file by line, key and allowed values; and files that are right.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;

@@ -1,4 +1,4 @@
-//! Matches among traces as their files say them, for what looks at them or rewrites them without a replay.
+//! Matches among raw traces, for rooms that inspect or rewrite them without a replay.
 
 use super::{CommRef, MessageChannel, MessageHalf};
 use crate::graph::{Interner, RawTrace};

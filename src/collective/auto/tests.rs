@@ -1,4 +1,4 @@
-//! Formulas against closed forms and by hand, and what the choice among them rests on.
+//! Formulas against closed forms and by hand, and the choice among them.
 
 use super::*;
 use crate::collective::{CollectiveStage, closed_form};

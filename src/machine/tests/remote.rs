@@ -1,4 +1,4 @@
-//! The designs of remote memory: what is read, and what is refused.
+//! The designs of remote memory: values that are read, and values that are refused.
 
 use super::{GOOD, refused_in};
 use crate::machine::Machine;

@@ -1,4 +1,4 @@
-//! Remote memory through a dimension of the network: what is read, and what is refused.
+//! Remote memory through a dimension of the network: values that are read, and values that are refused.
 
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};

@@ -1,4 +1,4 @@
-//! Ranks and members along dimensions, worked out by hand, and what is refused.
+//! Ranks and members along dimensions, worked out by hand, and mappings that are refused.
 
 use super::*;
 use crate::generate::plan::{ParallelGroupKind, RankPlacement};
