@@ -31,14 +31,14 @@ pub struct ReplayOptions {
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank; rank r sits on NPU r if absent.
     pub map: Option<Vec<Npu>>,
-    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::NetworkKind`] carries out collectives
+    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out collectives
     /// and messages.
     pub network: Option<NetworkKind>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
-    /// [`CommTiming::NetworkKind`] carries out collectives at all.
+    /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
     /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
-    /// scripts. Have an effect only where [`CommTiming::NetworkKind`] carries out collectives natively.
+    /// scripts. Have an effect only where [`CommTiming::Model`] carries out collectives natively.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
     /// a receive never does. In insertion order only ([`CollectiveBackend::IN_ORDER`]).

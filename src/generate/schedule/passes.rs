@@ -2,7 +2,7 @@
 
 use super::{PassDirection, PipelinePass, ScheduleShape};
 
-/// The passes of a stage in its order; see [`Schedule::passes`](super::Schedule::passes).
+/// The passes of a stage in its order; see [`PipelineSchedule::passes`](super::PipelineSchedule::passes).
 #[derive(Clone, Debug)]
 pub struct PassIter {
     shape: ScheduleShape,
