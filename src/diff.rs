@@ -1,7 +1,7 @@
 //! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
 //! of replay reports.
 //!
-//! Traces are compared in three steps. [`matching`](mod@pairs) matches the nodes of the two traces;
+//! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces;
 //! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
 //! ranks. A poor matching still gives true statements, merely more of them than necessary.
 //!

@@ -170,7 +170,7 @@ impl Job {
 ///
 /// # Errors
 ///
-/// As [`GeneratedJob::replay`].
+/// As [`Job::replay`].
 pub fn replay(
     workload: &Workload,
     machine: &Machine,

@@ -73,7 +73,7 @@ pub struct SystemFile {
     pub implementations: CollectiveImplementations,
     /// Prefix of the traces of a custom algorithm for all collectives of a kind.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File of prefixes for single nodes; see [`super::PerNode`].
+    /// File of prefixes for single nodes; see [`super::PerNodeFile`].
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes; above 0.
     pub local_memory_bandwidth: Option<f64>,

@@ -45,7 +45,7 @@ pub trait NodeRetention<'a>: Default {
     type Kept: Copy;
 
     /// Returns the data to keep of a node with the record `view`. Of a record that was refused, `view` holds
-    /// what could be recovered: an [`Op::Nothing`](crate::trace::Op::Nothing) with its id, name and
+    /// what could be recovered: an [`Op::NoOp`](crate::trace::Op::NoOp) with its id, name and
     /// dependencies.
     fn retain(&mut self, view: &NodeView<'a>) -> Self::Kept;
 

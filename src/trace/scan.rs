@@ -244,7 +244,7 @@ impl<'a> NodeFields<'a> {
 }
 
 /// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
-/// the first byte that breaks the format. Its operation is [`Op::Nothing`].
+/// the first byte that breaks the format. Its operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
