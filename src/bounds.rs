@@ -98,9 +98,10 @@ pub struct UnpackLimitError {
 impl UnpackLimitError {
     /// Names the rule behind the limit.
     fn rule(&self) -> String {
-        match self.limit.0 > ALWAYS_UNPACKED {
-            true => format!("at {} times the size", self.ratio),
-            false => "of small inputs".to_owned(),
+        if self.limit.0 > ALWAYS_UNPACKED {
+            format!("at {} times the size", self.ratio)
+        } else {
+            "of small inputs".to_owned()
         }
     }
 }

@@ -132,10 +132,8 @@ impl<'a> CapturedCalls<'a> {
     ) -> Vec<MemberCalls<'c>> {
         let least = members.iter().map(|member| member.calls.len()).min();
         let least = least.unwrap_or(0);
-        let skipped = |member: &MemberCalls<'_>, last| match last {
-            true => member.calls.len() - least,
-            false => 0,
-        };
+        let skipped =
+            |member: &MemberCalls<'_>, last| if last { member.calls.len() - least } else { 0 };
         let agree = |last| {
             let kinds = members.iter().map(|member| {
                 let calls = member.iter().skip(skipped(member, last)).take(least);

@@ -156,9 +156,10 @@ fn observe(calls: &[CommCalls], meetings: &CallMatches) -> BTreeMap<(u32, u32), 
         seen.observed += 1;
         // The receive ended after the send started, once the receiver's clock is corrected.
         let least = send.start - receive.end;
-        match from < to {
-            true => seen.bounds.0 = seen.bounds.0.max(least),
-            false => seen.bounds.1 = seen.bounds.1.min(-least),
+        if from < to {
+            seen.bounds.0 = seen.bounds.0.max(least)
+        } else {
+            seen.bounds.1 = seen.bounds.1.min(-least)
         }
     }
     // Messages alone give bounds and no estimate, so the middle of the bounds of both directions is taken.

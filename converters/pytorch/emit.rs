@@ -65,11 +65,11 @@ fn order(works: &Activities, calls: &CommCalls) -> Vec<u32> {
         }
     }
     let order = sorted(works, edges);
-    match order.len() == works.list.len() {
-        true => order,
-        // A call that had ended before an earlier one began: dependencies take precedence.
-        false => sorted(works, works.dependencies.clone()),
+    if order.len() == works.list.len() {
+        return order;
     }
+    // A call that had ended before an earlier one began: dependencies take precedence.
+    sorted(works, works.dependencies.clone())
 }
 
 /// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
@@ -186,9 +186,10 @@ pub fn lane_names(
     let mut names = Vec::new();
     for (index, thread) in rank.threads.iter().enumerate() {
         let track = &rank.kineto.tracks[thread.track as usize];
-        let name = match track.name.is_empty() {
-            true => format!("thread {}", track.tid),
-            false => track.name.clone(),
+        let name = if track.name.is_empty() {
+            format!("thread {}", track.tid)
+        } else {
+            track.name.clone()
         };
         let lane = index + 1;
         if host_computes {

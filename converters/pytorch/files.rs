@@ -165,13 +165,14 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
         .collect();
-    match found.is_empty() {
-        true => Err(refused(
+    if found.is_empty() {
+        Err(refused(
             path,
             "no file is called like that",
             "give a folder with captures, or their files",
-        )),
-        false => Ok(found),
+        ))
+    } else {
+        Ok(found)
     }
 }
 

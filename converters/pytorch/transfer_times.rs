@@ -141,19 +141,20 @@ pub fn divide(
 }
 
 fn part(start: i64, end: i64, needed: i64) -> CallTime {
-    match end < needed {
-        true => CallTime {
+    if end < needed {
+        CallTime {
             transfer: length(end.saturating_sub(start)),
             eager: true,
             wait: 0,
             met: true,
-        },
-        false => CallTime {
+        }
+    } else {
+        CallTime {
             wait: length(needed.saturating_sub(start)),
             transfer: length(end.saturating_sub(needed)),
             eager: false,
             met: true,
-        },
+        }
     }
 }
 

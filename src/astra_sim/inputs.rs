@@ -163,12 +163,11 @@ impl AstraInputs {
             RemoteMemoryFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
-        let (groups, found) = match CommGroupFile::none(&flags.groups.to_string_lossy()) {
-            true => Default::default(),
-            false => {
-                let (text, file) = text("groups", &flags.groups)?;
-                CommGroupFile::parse(&text, &file, lenient)?
-            }
+        let (groups, found) = if CommGroupFile::none(&flags.groups.to_string_lossy()) {
+            Default::default()
+        } else {
+            let (text, file) = text("groups", &flags.groups)?;
+            CommGroupFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
         let (per_node, found) = match &system.per_node_custom {

@@ -155,9 +155,10 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
 
 /// Returns the distance from `other` to the member in `seat`, or back from there.
 fn distance_between(other: u32, seat: LinePosition, backward: bool) -> u32 {
-    let (from, to) = match backward {
-        false => (other, seat.index),
-        true => (seat.index, other),
+    let (from, to) = if backward {
+        (seat.index, other)
+    } else {
+        (other, seat.index)
     };
     if to >= from {
         to - from
@@ -169,27 +170,29 @@ fn distance_between(other: u32, seat: LinePosition, backward: bool) -> u32 {
 impl AstraPhase {
     /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
     pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
-        match self.quirks.has(Quirk::Padding) {
-            true => BufferShare::whole(amount.bytes() / n),
-            false => BufferShare {
+        if self.quirks.has(Quirk::Padding) {
+            BufferShare::whole(amount.bytes() / n)
+        } else {
+            BufferShare {
                 bytes: amount.bytes,
                 parts: amount.parts.saturating_mul(n),
-            },
+            }
         }
     }
 
     /// Returns `amount` multiplied by `n`.
     fn times(amount: BufferShare, n: u64) -> BufferShare {
-        match amount.parts.is_multiple_of(n) {
-            true => BufferShare {
+        if amount.parts.is_multiple_of(n) {
+            BufferShare {
                 bytes: amount.bytes,
                 // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
                 parts: amount.parts / n,
-            },
-            false => BufferShare {
+            }
+        } else {
+            BufferShare {
                 bytes: amount.bytes.saturating_mul(n),
                 parts: amount.parts,
-            },
+            }
         }
     }
 
@@ -393,16 +396,18 @@ impl AstraPhase {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
                 let idle = direct::window(window, seat);
-                match self.named && self.quirks.has(Quirk::GroupReductions) {
-                    true => (idle, idle.saturating_mul(seat.size - 1)),
-                    false => (idle, idle),
+                if self.named && self.quirks.has(Quirk::GroupReductions) {
+                    (idle, idle.saturating_mul(seat.size - 1))
+                } else {
+                    (idle, idle)
                 }
             }
             AstraAlgorithm::HalvingDoubling => {
                 let levels = halving_doubling::levels(seat);
-                match self.quirks.has(Quirk::HalvingDoublingReductions) {
-                    true => (1, levels - 1),
-                    false => (1, levels),
+                if self.quirks.has(Quirk::HalvingDoublingReductions) {
+                    (1, levels - 1)
+                } else {
+                    (1, levels)
                 }
             }
             AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, seat.size - 1),

@@ -50,10 +50,7 @@ impl RankWork {
         for node in graph.nodes() {
             let kind = graph.kind(node);
             let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded(node));
-            let kind = match timed {
-                true => counts_as(graph, node),
-                false => kind,
-            };
+            let kind = if timed { counts_as(graph, node) } else { kind };
             match kind {
                 NodeKind::Nothing => work.nothing = true,
                 NodeKind::Host => {

@@ -77,9 +77,10 @@ fn names(named: &[String], machines: &[Machine]) -> Vec<String> {
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
     sorted.sort_unstable();
     let unique = sorted.windows(2).all(|pair| pair[0] != pair[1]);
-    match unique {
-        true => machines.iter().map(own).collect(),
-        false => named.to_vec(),
+    if unique {
+        machines.iter().map(own).collect()
+    } else {
+        named.to_vec()
     }
 }
 

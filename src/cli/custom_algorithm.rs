@@ -67,9 +67,10 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();
-                match parted {
-                    true => custom.kind == call.kind && custom.scripts.positions() <= members,
-                    false => custom.applies_to(call.kind, members),
+                if parted {
+                    custom.kind == call.kind && custom.scripts.positions() <= members
+                } else {
+                    custom.applies_to(call.kind, members)
                 }
             })
         })

@@ -278,10 +278,8 @@ fn of_traces(
         }
     });
     let mut all = DiffTally::default();
-    let tallies = UnreadableTraces::gather(tallies).map_err(|error| match args.salvage {
-        true => error,
-        false => error.hinting(),
-    })?;
+    let tallies = UnreadableTraces::gather(tallies)
+        .map_err(|error| if args.salvage { error } else { error.hinting() })?;
     for tally in tallies {
         all.add(tally, args.keep());
     }
@@ -335,10 +333,11 @@ fn of_rank(
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
-    let mut traces = match same {
+    let mut traces = if same {
         // Nothing differs, but neither may be damaged.
-        true => [RawTrace::read(contents[0]), RawTrace::read(b"")],
-        false => differences::outlines(contents),
+        [RawTrace::read(contents[0]), RawTrace::read(b"")]
+    } else {
+        differences::outlines(contents)
     };
     if same {
         let once = sides[0].check(&mut traces[0]);

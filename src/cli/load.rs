@@ -22,17 +22,19 @@ pub struct VerifyArg {
 impl VerifyArg {
     /// What is checked on the way into a replay.
     pub fn policy(self) -> VerifyLevel {
-        match self.no_verify {
-            true => VerifyLevel::Nothing,
-            false => VerifyLevel::Lengths,
+        if self.no_verify {
+            VerifyLevel::Nothing
+        } else {
+            VerifyLevel::Lengths
         }
     }
 
     /// What is checked where there is time.
     pub fn thorough(self) -> VerifyLevel {
-        match self.no_verify {
-            true => VerifyLevel::Nothing,
-            false => VerifyLevel::Hashes,
+        if self.no_verify {
+            VerifyLevel::Nothing
+        } else {
+            VerifyLevel::Hashes
         }
     }
 }

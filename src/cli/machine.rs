@@ -165,9 +165,10 @@ fn dimensions(machine: &Machine) -> Vec<String> {
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
         let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
-        let size = match open {
-            true => "N".to_owned(),
-            false => dimension.size.to_string(),
+        let size = if open {
+            "N".to_owned()
+        } else {
+            dimension.size.to_string()
         };
         let gb = dimension.bandwidth.bytes_per_second() / 1e9;
         format!("{} {size} @ {gb} GB/s", dimension.shape)

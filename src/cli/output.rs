@@ -259,13 +259,12 @@ pub fn load_machine(
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
     let machine = Machine::load(name)?;
-    let input = match hash {
-        false => None,
-        true => {
-            let source = source(name)?;
-            let (path, text) = (Path::new(name), source.text.as_bytes());
-            Some(job::hashed_input("machine", path, text))
-        }
+    let input = if hash {
+        let source = source(name)?;
+        let (path, text) = (Path::new(name), source.text.as_bytes());
+        Some(job::hashed_input("machine", path, text))
+    } else {
+        None
     };
     Ok((machine, input))
 }

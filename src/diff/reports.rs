@@ -138,9 +138,10 @@ impl ReportDiff {
         let find =
             |list: &[MachineResult<'_>], name: &str| list.iter().position(|m| m.name() == name);
         for machine in &first.machines {
-            let other = match single {
-                true => Some(0),
-                false => find(&second.machines, machine.name()),
+            let other = if single {
+                Some(0)
+            } else {
+                find(&second.machines, machine.name())
             };
             match other.map(|i| &second.machines[i]) {
                 None => only[0].push(machine.name().to_owned()),

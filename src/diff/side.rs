@@ -47,9 +47,10 @@ impl<'o> ComparedTrace<'o> {
             let mut targets = outline.deps(node).iter().filter_map(|dep| dep.target());
             targets.all(|target| target < node)
         });
-        let order = match ascending {
-            true => outline.all().collect(),
-            false => outline.successors(|_, _| true).order(),
+        let order = if ascending {
+            outline.all().collect()
+        } else {
+            outline.successors(|_, _| true).order()
         };
         let mut placed = vec![order.len() == outline.nodes.len(); outline.nodes.len()];
         order.iter().for_each(|&node| placed[node as usize] = true);

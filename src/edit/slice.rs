@@ -179,12 +179,11 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_empty() {
-                true => encoder::frame(&mut out, first.bytes),
-                false => {
-                    edit.apply(first, &mut record)?;
-                    record.frame(&mut out);
-                }
+            if edit.is_empty() {
+                encoder::frame(&mut out, first.bytes)
+            } else {
+                edit.apply(first, &mut record)?;
+                record.frame(&mut out);
             }
         }
         // In the order of the file.
@@ -227,18 +226,18 @@ impl SliceWriter<'_> {
             let edit = RecordEdit {
                 control: changed.map(|_| &control[..]),
                 data: changed.map(|_| &data[..]),
-                attributes: match delay == item.view.delay {
-                    true => &[],
-                    false => &attributes,
+                attributes: if delay == item.view.delay {
+                    &[]
+                } else {
+                    &attributes
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_empty() {
-                true => encoder::frame(&mut out, item.record.bytes),
-                false => {
-                    edit.apply(item.record, &mut record)?;
-                    record.frame(&mut out);
-                }
+            if edit.is_empty() {
+                encoder::frame(&mut out, item.record.bytes)
+            } else {
+                edit.apply(item.record, &mut record)?;
+                record.frame(&mut out);
             }
         }
         Ok((out, sliced))

@@ -69,12 +69,13 @@ impl OutputSet {
         let name = match &target {
             OutputTarget::File(to, _) => {
                 if let Some(input) = input {
-                    let found = match input == path {
-                        true => "this command reads it, and so does not write it".to_owned(),
-                        false => format!(
+                    let found = if input == path {
+                        "this command reads it, and so does not write it".to_owned()
+                    } else {
+                        format!(
                             "it is the file {}, which this command reads, and so does not write",
                             input.display()
-                        ),
+                        )
                     };
                     return Err(refused(path, found, "another name"));
                 }

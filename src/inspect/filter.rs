@@ -104,9 +104,10 @@ impl fmt::Display for RankSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (from, to)) in self.0.iter().enumerate() {
             f.write_str(if i > 0 { "," } else { "" })?;
-            match from == to {
-                true => write!(f, "{from}")?,
-                false => write!(f, "{from}-{to}")?,
+            if from == to {
+                write!(f, "{from}")?
+            } else {
+                write!(f, "{from}-{to}")?
             }
         }
         Ok(())
@@ -124,9 +125,10 @@ impl FromStr for RankSet {
         let parts = text.split(',').map(|part| {
             let (from, to) = part.split_once('-').unwrap_or((part, part));
             let (from, to) = (number(from)?, number(to)?);
-            match from <= to {
-                true => Ok((from, to)),
-                false => Err(format!("`{part}` ends before it begins")),
+            if from <= to {
+                Ok((from, to))
+            } else {
+                Err(format!("`{part}` ends before it begins"))
             }
         });
         parts.collect::<Result<_, _>>().map(Self)

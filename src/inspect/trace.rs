@@ -134,9 +134,10 @@ impl<'a> InspectedTrace<'a> {
 
     /// Returns the part of it that the node waited for other ranks.
     pub fn wait(&self, node: u32) -> Span {
-        match self.classes[node as usize].communicates() {
-            true => self.outline.nodes[node as usize].view.wait,
-            false => Span::ZERO,
+        if self.classes[node as usize].communicates() {
+            self.outline.nodes[node as usize].view.wait
+        } else {
+            Span::ZERO
         }
     }
 

@@ -195,9 +195,10 @@ impl NpuTracker {
         if let Some(open) = self.open.front() {
             self.communicating += elapsed;
             let charged = &mut charged[open.label as usize];
-            let (all, exposed) = match open.began {
-                false => (&mut charged.waiting, &mut charged.exposed_waiting),
-                true => (&mut charged.transferring, &mut charged.exposed_transferring),
+            let (all, exposed) = if open.began {
+                (&mut charged.transferring, &mut charged.exposed_transferring)
+            } else {
+                (&mut charged.waiting, &mut charged.exposed_waiting)
             };
             *all += elapsed;
             if part == TimeCategory::Communication as usize {
@@ -262,12 +263,11 @@ impl Observer for BreakdownObserver<'_> {
         if part == TimeCategory::Communication {
             let graph = self.graph(instance);
             let collective = kind == NodeKind::Collective;
-            let label = match collective {
-                true => {
-                    let group = self.prepared.group_of(instance, node) as usize;
-                    group * KINDS + graph.call(node).kind as usize
-                }
-                false => self.charged.len() - 1,
+            let label = if collective {
+                let group = self.prepared.group_of(instance, node) as usize;
+                group * KINDS + graph.call(node).kind as usize
+            } else {
+                self.charged.len() - 1
             };
             let open = OpenComm {
                 label: label as u32,

@@ -169,9 +169,10 @@ mod tests {
             (25, 5, true, NodeKind::Host),
         ];
         for (at, node, start, kind) in events {
-            match start {
-                true => busy.issued(Time(at), 0, NodeIndex(node), kind),
-                false => busy.completed(Time(at), 0, NodeIndex(node), kind),
+            if start {
+                busy.issued(Time(at), 0, NodeIndex(node), kind)
+            } else {
+                busy.completed(Time(at), 0, NodeIndex(node), kind)
             }
         }
         assert_eq!(busy.times().next().unwrap().finish, None);

@@ -26,9 +26,10 @@ pub fn replay<O: Observer>(
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
     // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
-    let others: Option<&mut dyn Observer> = match extra.is_nobody() {
-        true => None,
-        false => Some(&mut extra),
+    let others: Option<&mut dyn Observer> = if extra.is_nobody() {
+        None
+    } else {
+        Some(&mut extra)
     };
     let mut observers = observers(prepared, others);
     let outcome = prepared.run_inline(&mut observers)?;
@@ -238,12 +239,13 @@ fn algorithms_label(
 ) -> String {
     let label = |bytes| algorithm_label(prepared, kind, group, bytes);
     let (small, large) = (label(tally.buffers.smallest), label(tally.buffers.largest));
-    match small == large {
-        true => small,
-        false => format!(
+    if small == large {
+        small
+    } else {
+        format!(
             "{small} at {}; {large} at {}",
             Bytes(tally.buffers.smallest),
             Bytes(tally.buffers.largest)
-        ),
+        )
     }
 }

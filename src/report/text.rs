@@ -125,9 +125,10 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
             continue;
         }
         let bound = |row| format!("{} (rank {})", time(row), row.rank);
-        let (least, most) = match time(least) == time(most) {
-            true => ("the same on all".to_owned(), String::new()),
-            false => (bound(least), bound(most)),
+        let (least, most) = if time(least) == time(most) {
+            ("the same on all".to_owned(), String::new())
+        } else {
+            (bound(least), bound(most))
         };
         table.row(out, &[name, &mean, &share(mean, makespan), &least, &most])?;
     }

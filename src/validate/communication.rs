@@ -242,9 +242,10 @@ impl CommunicationDigest {
 
     /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
     pub fn call_text(&self, call: &CallDigest) -> String {
-        let root = match call.kind.has_root() && call.root != NONE {
-            true => format!(" rooted at rank {}", call.root),
-            false => String::new(),
+        let root = if call.kind.has_root() && call.root != NONE {
+            format!(" rooted at rank {}", call.root)
+        } else {
+            String::new()
         };
         let (site, bytes) = (self.site(&call.node), call.node.bytes);
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
@@ -252,9 +253,10 @@ impl CommunicationDigest {
 
     /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
     pub fn message_text(&self, message: &MessageDigest) -> String {
-        let (what, end) = match message.receive {
-            true => ("receive", "from"),
-            false => ("send", "to"),
+        let (what, end) = if message.receive {
+            ("receive", "from")
+        } else {
+            ("send", "to")
         };
         format!(
             "{}, {what} of {} bytes {end} rank {} with tag {}",

@@ -205,12 +205,11 @@ impl DependencyChecker {
         }
         let rows = successors(outline, with_control);
         let order = rows.order();
-        match order.len() == rows.count() {
-            true => OrderAttempt::Ordered(order),
-            false => {
-                let stuck = rows.stuck(&order);
-                OrderAttempt::Cyclic(rows, stuck)
-            }
+        if order.len() == rows.count() {
+            OrderAttempt::Ordered(order)
+        } else {
+            let stuck = rows.stuck(&order);
+            OrderAttempt::Cyclic(rows, stuck)
         }
     }
 

@@ -144,9 +144,10 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
         }
     }
     steps.sort_unstable();
-    Err(match steps.is_empty() {
-        true => format!("there is no step {step}: the capture has no `{STEP}N` at all"),
-        false => format!("there is no step {step}; it has {steps:?}"),
+    Err(if steps.is_empty() {
+        format!("there is no step {step}: the capture has no `{STEP}N` at all")
+    } else {
+        format!("there is no step {step}; it has {steps:?}")
     })
 }
 

@@ -57,11 +57,11 @@ impl CollectiveBackend for AstraCollectives {
     fn variant(&self, request: &CollectiveRequest) -> u64 {
         let script = self.script(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
-        match self.quirks.has(Quirk::OneAtATime) {
-            true => script,
-            // Each collective has queues of its own, selected by its number.
-            false => u64::from(request.number) << 32 | script,
+        if self.quirks.has(Quirk::OneAtATime) {
+            return script;
         }
+        // Each collective has queues of its own, selected by its number.
+        u64::from(request.number) << 32 | script
     }
 
     fn chunk_schedule(
@@ -239,9 +239,10 @@ impl CollectiveBackend for AstraCollectives {
             return;
         }
         let scripted = self.script(request.kind, request.node).is_some();
-        let chunks = match scripted {
-            true => 1,
-            false => u64::from(self.chunks(request.kind, request.bytes).1),
+        let chunks = if scripted {
+            1
+        } else {
+            u64::from(self.chunks(request.kind, request.bytes).1)
         };
         let alone = !scripted && self.route(request.kind, extent).is_empty();
         let Some(issued) = &mut self.issued else {
@@ -297,14 +298,12 @@ impl CollectiveBackend for AstraCollectives {
     #[inline]
     fn queue(&self, stage: &AstraPhase, turn: u16) -> Option<ChunkQueueSpec> {
         let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(turn).queue);
-        let number = match self.quirks.has(Quirk::OneAtATime) {
-            true => number,
+        let number = if self.quirks.has(Quirk::OneAtATime) {
+            number
+        } else {
             // A collective goes through each dimension twice at most.
-            false => ChunkQueueSpec::apart(
-                stage.collective,
-                2 * self.dimensions as u32 * self.queues,
-                number,
-            ),
+            let queues = 2 * self.dimensions as u32 * self.queues;
+            ChunkQueueSpec::apart(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
             number,
@@ -370,10 +369,12 @@ impl CollectiveBackend for AstraCollectives {
 
     #[inline]
     fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
-        match self.is_fast(stage) {
-            true => EndpointCost::Delay(Span::from_ns(FAST)),
-            false if self.buses.is_empty() => EndpointCost::Delay(self.endpoint),
-            false => EndpointCost::Bus,
+        if self.is_fast(stage) {
+            EndpointCost::Delay(Span::from_ns(FAST))
+        } else if self.buses.is_empty() {
+            EndpointCost::Delay(self.endpoint)
+        } else {
+            EndpointCost::Bus
         }
     }
 
@@ -470,9 +471,10 @@ impl CollectiveBackend for AstraCollectives {
                 sizes: &self.sizes,
                 cost: quiet.cost,
             };
-            let endpoint = match self.is_fast(stage) {
-                true => Span::from_ns(FAST),
-                false => self.endpoint,
+            let endpoint = if self.is_fast(stage) {
+                Span::from_ns(FAST)
+            } else {
+                self.endpoint
             };
             line.span(endpoint, |amount| self.reduction_of(amount))
         });
@@ -502,9 +504,10 @@ impl AstraCollectives {
     /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
-        match self.quirks.has(Quirk::SharedQueue) {
-            true => stage.level,
-            false => stage.order,
+        if self.quirks.has(Quirk::SharedQueue) {
+            stage.level
+        } else {
+            stage.order
         }
     }
 }

@@ -33,9 +33,10 @@ pub(super) fn after(phase: &AstraPhase, seat: LinePosition, i: u32) -> (u32, u32
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {
             let reduced = window(given, seat) + others;
-            match phase.quirks.has(Quirk::EarlyReduction) {
-                true => (i + 1, others),
-                false => (reduced.max(i + 1), others),
+            if phase.quirks.has(Quirk::EarlyReduction) {
+                (i + 1, others)
+            } else {
+                (reduced.max(i + 1), others)
             }
         }
         _ => (i + 1, 0),

@@ -68,9 +68,10 @@ pub(super) fn packet(phase: &AstraPhase, seat: LinePosition, p: u32) -> HalvingP
 /// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off
 /// at it, so no partner is beyond the line.
 pub(super) fn partner(seat: LinePosition, distance: u32) -> u32 {
-    match (seat.index / distance).is_multiple_of(2) {
-        true => seat.index + distance,
-        false => seat.index - distance,
+    if (seat.index / distance).is_multiple_of(2) {
+        seat.index + distance
+    } else {
+        seat.index - distance
     }
 }
 

@@ -32,15 +32,11 @@ impl TreeRole {
         let n = seat.size;
         // Indices 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit of x, the
         // one that has a higher lowest bit.
-        let place = |index: u32| match turn.mirrored {
-            true if index == 0 => n,
-            true => index,
-            false => index + 1,
+        let place = |index: u32| match index {
+            0 if turn.mirrored => n,
+            _ => index + u32::from(!turn.mirrored),
         };
-        let index = |place: u32| match turn.mirrored {
-            true => place % n,
-            false => place - 1,
-        };
+        let index = |place: u32| if turn.mirrored { place % n } else { place - 1 };
         let x = place(seat.index);
         if x == n {
             return Self::Root {

@@ -104,10 +104,14 @@ enum FlagValue {
 
 /// Returns the place of `argument`'s value, if it is one of `command`'s.
 fn known(command: &Command, argument: &str) -> Option<FlagValue> {
-    let takes = |arg: &Arg| match arg.get_action().takes_values() {
-        false => FlagValue::Nothing,
-        true if arg.is_require_equals_set() => FlagValue::Behind,
-        true => FlagValue::Next,
+    let takes = |arg: &Arg| {
+        if !arg.get_action().takes_values() {
+            FlagValue::Nothing
+        } else if arg.is_require_equals_set() {
+            FlagValue::Behind
+        } else {
+            FlagValue::Next
+        }
     };
     let mut args = command.get_arguments();
     if let Some(long) = argument.strip_prefix("--") {

@@ -29,9 +29,10 @@ impl UnreadableTraces {
                 Err(Self { files, .. }) => bad.extend(files),
             }
         }
-        match bad.is_empty() {
-            true => Ok(good),
-            false => Err(Self::from(bad)),
+        if bad.is_empty() {
+            Ok(good)
+        } else {
+            Err(Self::from(bad))
         }
     }
 

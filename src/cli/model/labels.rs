@@ -59,9 +59,10 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             dropout,
             ..
         } => {
-            let shared = match kv_heads == heads {
-                true => String::new(),
-                false => format!(" over {kv_heads}"),
+            let shared = if kv_heads == heads {
+                String::new()
+            } else {
+                format!(" over {kv_heads}")
             };
             let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
             format!("{heads} heads{shared} x {width}{causal}{dropout}")

@@ -33,10 +33,8 @@ impl<'a> ReportDestination<'a> {
         path: &Path,
         mut outputs: OutputSet,
     ) -> Result<Self, TraceError> {
-        let file = match path == Path::new("-") {
-            true => None,
-            false => Some(outputs.claim(path)?),
-        };
+        let piped = path == Path::new("-");
+        let file = (!piped).then(|| outputs.claim(path)).transpose()?;
         Ok(Self { out, file, outputs })
     }
 
@@ -47,9 +45,10 @@ impl<'a> ReportDestination<'a> {
 
     /// What suits it.
     pub fn style(&self) -> TextStyle {
-        match self.is_terminal() {
-            true => TextStyle::coloured(),
-            false => TextStyle::default(),
+        if self.is_terminal() {
+            TextStyle::coloured()
+        } else {
+            TextStyle::default()
         }
     }
 

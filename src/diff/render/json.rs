@@ -129,9 +129,10 @@ pub(in crate::diff) struct ShiftRow {
 impl From<AmountChange> for ShiftRow {
     fn from(shift: AmountChange) -> Self {
         let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
-        let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
-            true => i64::MIN,
-            false => i64::MAX,
+        let more = i64::try_from(shift.more()).unwrap_or(if shift.more() < 0 {
+            i64::MIN
+        } else {
+            i64::MAX
         });
         Self {
             before: narrow(shift.before),

@@ -58,9 +58,10 @@ fn names(trace: &CheckedTrace<'_>) -> String {
         names.collect::<Vec<_>>().join(", ")
     };
     let steps = of(|name| name.starts_with("ProfilerStep#"));
-    match steps.is_empty() {
-        false => steps,
-        true => of(|name| !name.is_empty()),
+    if steps.is_empty() {
+        of(|name| !name.is_empty())
+    } else {
+        steps
     }
 }
 

@@ -82,12 +82,13 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
             CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
     )?;
-    match rows.iter().any(|groups| groups.len() > 1) {
-        true => writeln!(
+    if rows.iter().any(|groups| groups.len() > 1) {
+        writeln!(
             out,
             "  of several groups: means of one; JSON and CSV have each"
-        ),
-        false => Ok(()),
+        )
+    } else {
+        Ok(())
     }
 }
 

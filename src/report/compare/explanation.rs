@@ -198,9 +198,10 @@ fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
 
 /// `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
 fn instead(after: &str, before: &str, unit: &str) -> String {
-    match after == before {
-        true => format!("{after}{unit} as before"),
-        false => format!("{after} instead of {before}{unit}"),
+    if after == before {
+        format!("{after}{unit} as before")
+    } else {
+        format!("{after} instead of {before}{unit}")
     }
 }
 

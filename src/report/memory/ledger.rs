@@ -84,14 +84,13 @@ impl MemoryLedger {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             let wanted = i128::from(*bytes);
-            let freed = match fresh {
-                true => wanted.min(self.held[i] + self.fresh[i]),
-                false => wanted.min(self.held[i] + self.low[i]),
+            let (there, from) = if fresh {
+                (self.held[i] + self.fresh[i], &mut self.fresh[i])
+            } else {
+                (self.held[i] + self.low[i], &mut self.held[i])
             };
-            match fresh {
-                true => self.fresh[i] -= freed,
-                false => self.held[i] -= freed,
-            }
+            let freed = wanted.min(there);
+            *from -= freed;
             self.low[i] = self.low[i].min(self.fresh[i]);
             self.missing[i] += wanted - freed;
             self.changed |= freed > 0;

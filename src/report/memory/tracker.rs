@@ -32,9 +32,10 @@ impl<'a> MemoryTracker<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let changes = |graph: &Graph| !graph.memory_changes().is_empty();
-        let instances = match workload.graphs().iter().any(changes) {
-            true => workload.instances(),
-            false => &[],
+        let instances = if workload.graphs().iter().any(changes) {
+            workload.instances()
+        } else {
+            &[]
         };
         let instances = instances.iter().map(|instance| {
             let graph = workload.graph(instance);

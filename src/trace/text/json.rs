@@ -108,9 +108,10 @@ impl<'a> JsonReader<'a> {
     }
 
     fn expect(&mut self, byte: u8, what: &str) -> JsonResult<()> {
-        match self.accept(byte) {
-            true => Ok(()),
-            false => Err(self.unexpected(what)),
+        if self.accept(byte) {
+            Ok(())
+        } else {
+            Err(self.unexpected(what))
         }
     }
 
@@ -163,12 +164,11 @@ impl<'a> JsonReader<'a> {
     }
 
     fn word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
-        match self.text[self.at..].starts_with(word.as_bytes()) {
-            true => {
-                self.at += word.len();
-                Ok(value)
-            }
-            false => Err(self.unexpected("a value")),
+        if self.text[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(value)
+        } else {
+            Err(self.unexpected("a value"))
         }
     }
 

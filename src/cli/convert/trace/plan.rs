@@ -64,9 +64,10 @@ pub(super) fn plan(
 ) -> Result<ConvertPlan, Box<dyn Error>> {
     // A folder need not exist yet if the name ends with a separator.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
-    let name = match folder {
-        true => output.join("job"),
-        false => output.to_owned(),
+    let name = if folder {
+        output.join("job")
+    } else {
+        output.to_owned()
     };
     let name = name.to_string_lossy().into_owned();
     let known = parse(&name, to)?;

@@ -111,9 +111,10 @@ impl PatternArgs {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
-                    place: match local {
-                        true => MemoryLocation::Local,
-                        false => MemoryLocation::Remote,
+                    place: if local {
+                        MemoryLocation::Local
+                    } else {
+                        MemoryLocation::Remote
                     },
                     kernel: *kernel,
                     store: *store,
