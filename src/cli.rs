@@ -66,7 +66,7 @@ struct Cli {
     bounds: LimitArgs,
 }
 
-/// How much inputs may take, whatever the command.
+/// Bounds on what inputs may take, of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds")]
 struct LimitArgs {

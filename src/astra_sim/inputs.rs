@@ -131,7 +131,7 @@ impl AstraInputs {
     ///
     /// # Errors
     ///
-    /// When a file cannot be read, is refused by its parser, or does not go with another.
+    /// Fails if a file cannot be read, is refused by its parser, or does not go with another.
     pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = of_flags(flags);
         let mut text = |role: &'static str, path: &Path| {

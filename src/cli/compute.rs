@@ -4,7 +4,7 @@ use crate::compute::{ComputeModel, RooflineEfficiency};
 use clap::Args;
 use serde_json::{Map, Value};
 
-/// How long kernels last.
+/// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
     /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline

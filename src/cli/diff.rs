@@ -92,7 +92,7 @@ pub enum FailOnArg {
     Any,
 }
 
-/// How many lines of a list are shown; `None` is all.
+/// Number of lines shown of a list; `None` is all.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 

@@ -34,7 +34,7 @@ pub struct GenerateArgs {
     training: Box<TrainingArgs>,
 }
 
-/// What becomes of the traces: files, a replay, or both.
+/// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
 struct TargetArgs {
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as

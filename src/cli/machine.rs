@@ -66,7 +66,7 @@ enum MachineFormatArg {
 ///
 /// # Errors
 ///
-/// When a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
+/// Fails if a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
 pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         MachineCommand::List { format } => list(*format, out)?,

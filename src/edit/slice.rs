@@ -56,7 +56,7 @@ pub use select::SliceTarget;
 use checked_trace::CheckedTrace;
 use close::DependencyClosure;
 
-/// What one rank keeps.
+/// Nodes that one rank keeps.
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
@@ -66,7 +66,7 @@ pub struct RankSelection {
     first: Span,
 }
 
-/// What was written of a rank.
+/// Summary of what was written of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Nodes of the whole trace.
@@ -79,9 +79,9 @@ pub struct SliceSummary {
     pub mended: u64,
     /// Whether control dependencies close a cycle, which left them out.
     pub cyclic: bool,
-    /// When the first node that was asked for starts, counted from the start of the slice.
+    /// Start of the first requested node, counted from the start of the slice.
     pub starts: Span,
-    /// When the last one ends, every rank by itself.
+    /// End of the last one, every rank by itself.
     pub ends: Span,
 }
 
@@ -115,7 +115,7 @@ impl RankSelection {
         })
     }
 
-    /// When the first node that was asked for starts.
+    /// Returns the start of the first requested node.
     pub fn first(&self) -> Span {
         self.first
     }

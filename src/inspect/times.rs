@@ -1,4 +1,4 @@
-//! When the nodes of a rank ran, and how well that is known.
+//! Times at which the nodes of a rank ran, and how well they are known.
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
@@ -7,7 +7,7 @@ use crate::graph::raw_trace::RawDependency;
 use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::units::{Span, Time};
 
-/// What the times of a rank rest on.
+/// Basis of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
     /// The file says when nodes started.
@@ -32,10 +32,10 @@ impl TimeBasis {
     }
 }
 
-/// When the nodes of a rank ran.
+/// Times at which the nodes of a rank ran.
 #[derive(Debug)]
 pub struct RankTimes {
-    /// What that rests on.
+    /// Their basis.
     pub basis: TimeBasis,
     /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
     pub whole_micros: bool,

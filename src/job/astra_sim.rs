@@ -63,7 +63,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When a file cannot be read or is refused.
+    /// Fails if a file cannot be read or is refused.
     pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
         Self::load(flags, false, &mut |_, _| {})
     }
@@ -143,7 +143,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When the machine cannot run the job.
+    /// Fails if the machine cannot run the job.
     pub fn prepare<'a>(
         &'a self,
         machine: &'a Machine,
@@ -165,7 +165,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When the machine cannot run the job, or the replay gets stuck.
+    /// Fails if the machine cannot run the job, or the replay gets stuck.
     pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
         let machine = self.machine();
         let prepared = self.prepare(&machine, options)?;

@@ -21,7 +21,7 @@ pub struct CustomFiles {
 ///
 /// # Errors
 ///
-/// When positions lack a file, or a file is no algorithm or does not go with the others.
+/// Fails if positions lack a file, or a file is no algorithm or does not go with the others.
 pub fn load_custom(
     args: &[CustomFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// The widest line.
 pub const WIDTH: usize = 100;
 
-/// How headings and warnings stand out.
+/// Styles of headings and warnings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextStyle {
     /// Heading.

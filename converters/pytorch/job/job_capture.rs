@@ -27,7 +27,7 @@ pub(super) struct JobCapture {
     met: Vec<Vec<CallMatchInfo>>,
     offsets: Vec<ClockOffset>,
     world: u32,
-    /// When the first rank starts, ns since the epoch by the reference clock.
+    /// Start of the first rank, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
     pub summary: ConversionSummary,
@@ -159,7 +159,7 @@ fn world_size(parts: &[RankCapture]) -> u32 {
     said.unwrap_or(0).max(seen.unwrap_or(0))
 }
 
-/// What the meetings say of each call.
+/// Returns the match of each call, with its slack by the common clock.
 fn matched_calls(
     calls: &[CommCalls],
     meetings: &CallMatches,

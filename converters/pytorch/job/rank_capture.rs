@@ -126,7 +126,7 @@ impl RankCapture {
 
 const STEP: &str = "ProfilerStep#";
 
-/// When the step numbered `step` starts and ends.
+/// Returns the start and end of the step numbered `step`.
 fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {

@@ -1,8 +1,8 @@
-//! What operators do, in a few words.
+//! Names and sizes of operators for printing.
 
 use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
 
-/// What the operator computes is called in files.
+/// Returns the operator's name in files.
 pub(super) fn op(work: &OperatorKind) -> &'static str {
     match work {
         OperatorKind::Linear { .. } => "linear",

@@ -12,7 +12,7 @@ pub(super) struct LayerRun<'m> {
     pub(super) first: &'m ModelLayer,
     /// The last of them.
     pub(super) last: &'m ModelLayer,
-    /// How many.
+    /// Number of layers.
     pub(super) count: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where reports go.
+//! Destinations of reports.
 
 use crate::cli::terminal::{EscapeStyle, EscapingWriter};
 use crate::files::{OutputClaim, OutputSet};
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::Path;
 
-/// Where a report goes, among the outputs of a command.
+/// Destination of a report, among the outputs of a command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -43,7 +43,7 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// What suits it.
+    /// Returns the text style that suits it.
     pub fn style(&self) -> TextStyle {
         if self.is_terminal() {
             TextStyle::coloured()

@@ -143,7 +143,7 @@ impl From<AmountChange> for ShiftRow {
     }
 }
 
-/// How often each change occurs, by its name.
+/// Number of occurrences of each change, by its name.
 #[derive(Debug)]
 struct CountsDocument<'t>(&'t DiffTally);
 

@@ -94,7 +94,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     calls.collect()
 }
 
-/// What is behind part `part` on both sides, the means over NPUs of what moved.
+/// Returns what is behind part `part` on both sides, the means over NPUs of what moved.
 fn behind(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -190,7 +190,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// When each rank of both finished, if that moved.
+/// Returns the finish times of each rank of both that moved.
 fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();

@@ -41,7 +41,7 @@ fn write_all(
     verdict(out, titles, exceeded)
 }
 
-/// How much wider than its name a row is.
+/// Width of labels in a row.
 const LABEL: usize = 44;
 
 fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Result {

@@ -8,7 +8,7 @@ pub const MOST_BEHIND: usize = 8;
 /// A kept node, and whether it only orders.
 type ForwardedDependency = (u32, bool);
 
-/// What each node waits for after the cut.
+/// Dependencies of each node after the cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
@@ -82,7 +82,7 @@ impl DependencyClosure {
         self.joints[i as usize]
     }
 
-    /// What node `i`, kept or a joint, waits for, if that has changed.
+    /// Returns the dependencies of node `i`, kept or a joint, if they have changed.
     pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.row(i)
     }

@@ -1,4 +1,4 @@
-//! Which nodes are asked for.
+//! Selection of the requested nodes.
 
 use super::checked_trace::CheckedTrace;
 use crate::edit::{attributes, matches};
@@ -7,10 +7,10 @@ use crate::units::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// What to keep.
+/// Selector of what to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// What the annotations of this name cover; `*` stands for any text.
+    /// Nodes that the annotations of this name cover; `*` stands for any text.
     Annotation(String),
     /// The nodes with these ids.
     Ids(RangeInclusive<u64>),
@@ -94,7 +94,7 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     Ok((owner, said))
 }
 
-/// What the annotations called `pattern` cover.
+/// Returns, by index, whether the annotations called `pattern` cover a node.
 fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.outline.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];

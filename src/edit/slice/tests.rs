@@ -1,4 +1,4 @@
-//! Which nodes a slice has, and what they wait for, on small graphs by hand.
+//! Nodes of slices and their dependencies, on small graphs by hand.
 
 use super::*;
 use crate::trace::proto::attribute_proto::Value;

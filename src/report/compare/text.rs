@@ -69,7 +69,7 @@ fn write_all(
     warnings(out, comparison, style)
 }
 
-/// What the machines are made of.
+/// Writes the parts of the machines.
 fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;

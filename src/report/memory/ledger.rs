@@ -10,14 +10,14 @@ use crate::units::Time;
 
 type ClassSums = [i128; TensorClass::COUNT];
 
-/// What is allocated, and the most that was.
+/// Bytes allocated, and their peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger {
     /// The instant that is under way.
     now: Time,
-    /// What is held of earlier instants: never negative.
+    /// Bytes held of earlier instants: never negative.
     held: ClassSums,
-    /// What nodes that were issued at this instant have added to that, less what they freed of it. With
+    /// Bytes that nodes issued at this instant have added to that, less what they freed of it. With
     /// `held` never negative.
     fresh: ClassSums,
     /// The least that `fresh` was: so much of `held` is freed already.
@@ -30,7 +30,7 @@ pub(super) struct MemoryLedger {
     peak_at: Time,
     peak_node: Option<NodeIndex>,
     missing: ClassSums,
-    /// How many nodes freed more than was there, and the first of them.
+    /// Number of nodes that freed more than was there, and the first of them.
     short: u64,
     first_short: Option<NodeIndex>,
 }
@@ -42,7 +42,7 @@ pub(super) struct MemoryPeak {
     pub bytes: u64,
     /// By class.
     pub classes: BytesByClass,
-    /// When it first was.
+    /// Instant when it was first reached.
     pub at: Time,
     /// The node that brought it about.
     pub node: Option<NodeIndex>,
@@ -123,7 +123,7 @@ impl MemoryLedger {
         self.turn(Time::END)
     }
 
-    /// What is held at the end.
+    /// Returns the bytes held at the end.
     pub fn settled(&self) -> BytesByClass {
         told(&self.held)
     }
@@ -138,7 +138,7 @@ impl MemoryLedger {
         }
     }
 
-    /// How many nodes freed more than was there, the first of them, and what was not there.
+    /// Returns the number of nodes that freed more than was there, the first of them, and what was not there.
     pub fn missing(&self) -> Option<(u64, NodeIndex, BytesByClass)> {
         Some((self.short, self.first_short?, told(&self.missing)))
     }

@@ -1,4 +1,4 @@
-//! Which node changes the memory of its NPU, and whether it was issued at this very instant.
+//! Nodes that change the memory of their NPU, and whether each was issued at this very instant.
 
 use super::BytesByClass;
 use super::ledger::MemoryLedger;
@@ -22,7 +22,7 @@ pub struct MemoryTracker<'a> {
 struct TrackedInstance<'a> {
     graph: &'a Graph,
     books: MemoryLedger,
-    /// Which nodes were issued at the instant of `books`, a bit for each node; and these nodes.
+    /// Nodes issued at the instant of `books`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
 }
@@ -73,7 +73,7 @@ impl<'a> MemoryTracker<'a> {
         of.complete(now, node, &changes)
     }
 
-    /// Which classes the nodes of an instance ever change.
+    /// Returns the classes that the nodes of an instance ever change.
     pub fn classes(&self, instance: u32) -> [bool; TensorClass::COUNT] {
         let changes = self.instances[instance as usize].graph.memory_changes();
         std::array::from_fn(|i| changes.iter().any(|c| c.allocates[i] | c.frees[i] > 0))

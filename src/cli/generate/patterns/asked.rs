@@ -10,7 +10,7 @@ use crate::trace::{CollectiveKind, MemoryLocation};
 use clap::ValueEnum;
 
 impl PatternArgs {
-    /// What the options ask for, and what people call it.
+    /// Returns the requested pattern, its name, and the destination of its traces.
     pub(in crate::cli::generate) fn pattern(
         &self,
     ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
