@@ -21,7 +21,7 @@
 //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
 //! let mut flags = Flags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
 //! let original = AstraSimJob::open(&flags)?.replay(&Options::default())?;
-//! flags.quirks = Quirks::NONE;
+//! flags.quirks = QuirkSet::NONE;
 //! let corrected = AstraSimJob::open(&flags)?.replay(&Options::default())?;
 //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -3,7 +3,7 @@
 //!
 //! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
-//! binary ([`allocator::Counting`]), which knows the amount but not its purpose.
+//! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose.
 
 use crate::units::Bytes;
 use std::fmt::Display;

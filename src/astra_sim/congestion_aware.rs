@@ -6,7 +6,7 @@
 //! equal; a switch is a device of its own between any two NPUs.
 //!
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
-//! [`Links`](super::Links).
+//! [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};

@@ -1,7 +1,7 @@
 //! The congestion-unaware network with ports: an NPU sends into a dimension through one port, and receives from it
 //! through another, message by message. That is [`Quirk::FreePorts`] corrected.
 //!
-//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a message goes
+//! Latencies and bandwidths are those of [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`] a message goes
 //! from its sender's port in the lowest dimension in which its ends differ to its receiver's port there; without, it
 //! crosses each dimension in which they differ, through the ports of the NPUs between. With
 //! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1 messages'

@@ -42,7 +42,7 @@ pub struct RooflineMeans {
 }
 
 impl RankWork {
-    /// Returns the work of a graph that a [`Reader`](super::Reader) of `inputs` made.
+    /// Returns the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs` made.
     pub fn of(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();

@@ -337,12 +337,12 @@ fn of_rank(
         // Nothing differs, but neither may be damaged.
         [RawTrace::read(contents[0]), RawTrace::read(b"")]
     } else {
-        differences::outlines(contents)
+        differences::raw_traces(contents)
     };
     if same {
         let once = sides[0].check(&mut traces[0]);
         if once.is_err() {
-            traces = differences::outlines(contents);
+            traces = differences::raw_traces(contents);
             let checks = (0..2).map(|i| sides[i].check(&mut traces[i]));
             UnreadableTraces::gather(checks)?;
         }

@@ -213,12 +213,12 @@ impl NodeFilter {
         let fits = |node: u32| {
             lane_fits[trace.lanes.of(node) as usize]
                 && self.fits_kind(trace.classes[node as usize])
-                && self.fits_group(&trace.outline.nodes[node as usize].view.op)
+                && self.fits_group(&trace.raw.nodes[node as usize].view.op)
                 && self.fits_time(trace, node)
-                && self.fits_labels(&trace.outline.nodes[node as usize].record)
-                && self.fits_name(trace.outline.nodes[node as usize].view.name)
+                && self.fits_labels(&trace.raw.nodes[node as usize].record)
+                && self.fits_name(trace.raw.nodes[node as usize].view.name)
         };
-        Some(trace.outline.all().map(fits).collect())
+        Some(trace.raw.all().map(fits).collect())
     }
 
     fn fits_name(&self, name: &str) -> bool {
@@ -244,8 +244,8 @@ impl NodeFilter {
         }
         let mut attributes = Vec::new();
         let mut cursor = WireCursor::new(record.bytes, record.offset);
-        while let Ok((number, raw)) = cursor.field() {
-            if let (10, WireValue::Bytes(message, at)) = (number, raw) {
+        while let Ok((number, wire)) = cursor.field() {
+            if let (10, WireValue::Bytes(message, at)) = (number, wire) {
                 attributes.extend(AttrView::scan(message, at).ok());
             }
         }

@@ -126,11 +126,11 @@ impl<'a> MemoryObserver<'a> {
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let followed = workload.instances().iter().zip(self.followed.books());
+        let followed = workload.instances().iter().zip(self.followed.ledger());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
-        let rows = followed.map(|(instance, (graph, books))| {
+        let rows = followed.map(|(instance, (graph, ledger))| {
             let npu = self.prepared.npu(instance.rank);
-            let peak = books.peak();
+            let peak = ledger.peak();
             let named = |node: NodeIndex| NamedNode {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
@@ -145,12 +145,14 @@ impl<'a> MemoryObserver<'a> {
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),
-                left: books.settled(),
-                missing: books.missing().map(|(nodes, first, classes)| MissingBytes {
-                    nodes,
-                    first: named(first),
-                    classes,
-                }),
+                left: ledger.settled(),
+                missing: ledger
+                    .missing()
+                    .map(|(nodes, first, classes)| MissingBytes {
+                        nodes,
+                        first: named(first),
+                        classes,
+                    }),
             }
         });
         rows.collect()

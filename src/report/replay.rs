@@ -38,16 +38,16 @@ pub fn replay<O: Observer>(
     Ok((report, extra))
 }
 
-/// As [`replay`], over another network and with collectives in another manner.
+/// Replays like [`replay`], over another network and with another backend of collectives.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
-    manner: &mut M,
+    backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
     let mut observers = observers(prepared, extra);
     let watched: &mut dyn Observer = &mut observers;
-    let outcome = prepared.run_with_backend(watched, network, manner)?;
+    let outcome = prepared.run_with_backend(watched, network, backend)?;
     Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
 }
 

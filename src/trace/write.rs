@@ -87,7 +87,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// Starts a trace by writing its metadata record with these attributes. Readers know `captured_ns`, the end
     /// of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
-    /// groups ([`Roles`](super::roles::Roles)).
+    /// groups ([`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct RankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
-    pub works: Activities,
+    pub activities: Activities,
     pub link: EventLinks,
     /// The Kineto trace, for messages about this rank.
     pub file: PathBuf,
@@ -71,11 +71,11 @@ impl RankCapture {
             ));
         }
         let mut calls = calls::find(&rank);
-        let works = activities::find(&rank, &mut calls);
+        let activities = activities::find(&rank, &mut calls);
         Ok(Self {
             rank,
             calls,
-            works,
+            activities,
             link,
             file: file.to_owned(),
         })

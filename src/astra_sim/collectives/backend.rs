@@ -171,12 +171,12 @@ impl CollectiveBackend for AstraCollectives {
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
         let backward = stage.rotation == QueueRotation::Second;
-        let mut turn = QueueSlot {
+        let mut slot = QueueSlot {
             backward,
             ..QueueSlot::default()
         };
         if !self.counts {
-            return turn.packed();
+            return slot.packed();
         }
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
@@ -203,14 +203,14 @@ impl CollectiveBackend for AstraCollectives {
             QueueRotation::First => next(&mut level.first, half),
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
-        turn.queue = queue as u16;
+        slot.queue = queue as u16;
         // The second half of several queues goes the other way round a ring.
-        turn.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            turn.mirrored = level.trees % 2 == 1;
+            slot.mirrored = level.trees % 2 == 1;
             level.trees += 1;
         }
-        turn.packed()
+        slot.packed()
     }
 
     fn exchanges_same_messages(
@@ -269,35 +269,35 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn slot_class(&self, turn: u16) -> u16 {
-        QueueSlot::way(turn)
+    fn slot_class(&self, slot: u16) -> u16 {
+        QueueSlot::slot_class(slot)
     }
 
     fn steps_before_receive(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.hears(QueueSlot::unpacked(turn), seat, from, heard)
+        stage.steps_before_receive(QueueSlot::unpacked(slot), position, from, heard)
     }
 
     fn requested_step(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.answers(QueueSlot::unpacked(turn), seat, to, step)
+        stage.requested_step(QueueSlot::unpacked(slot), position, to, step)
     }
 
     #[inline]
-    fn queue(&self, stage: &AstraPhase, turn: u16) -> Option<ChunkQueueSpec> {
-        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(turn).queue);
+    fn queue(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
+        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(slot).queue);
         let number = if self.quirks.has(Quirk::OneAtATime) {
             number
         } else {
@@ -317,29 +317,35 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn credits(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
-        stage.credits(QueueSlot::unpacked(turn), seat)
+    fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.credits(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
-    fn receives(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
-        stage.receives(QueueSlot::unpacked(turn), seat)
+    fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.receives(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
-    fn step(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep> {
-        stage.step(QueueSlot::unpacked(turn), seat, i)
+    fn step(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
+        stage.step(QueueSlot::unpacked(slot), position, i)
     }
 
     fn source(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
-        stage.source(QueueSlot::unpacked(turn), seat, taken, k)
+        stage.source(QueueSlot::unpacked(slot), position, taken, k)
     }
 
     #[inline]
@@ -381,12 +387,12 @@ impl CollectiveBackend for AstraCollectives {
     fn bus_transfer(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.load(QueueSlot::unpacked(turn), seat, of, ticket)
+        stage.load(QueueSlot::unpacked(slot), position, of, ticket)
     }
 
     fn submit_transfer(
@@ -414,8 +420,14 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn reduction(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, r: u32) -> Option<Span> {
-        let amount = stage.reduced(QueueSlot::unpacked(turn), seat, r)?;
+    fn reduction(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        r: u32,
+    ) -> Option<Span> {
+        let amount = stage.reduced(QueueSlot::unpacked(slot), position, r)?;
         Some(self.reduction_of(amount))
     }
 
@@ -449,21 +461,22 @@ impl CollectiveBackend for AstraCollectives {
 
     fn closed_form(
         &self,
-        course: &ChunkSchedule<AstraPhase>,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         _: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         // With several queues per NPU, chunks depend on collectives before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        if !plain || course.stages().iter().any(|stage| stage.script.is_some()) {
+        let phases = chunk_schedule.stages();
+        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
             return None;
         }
-        let spans = course.stages().iter().map(|stage| {
+        let spans = phases.iter().map(|stage| {
             let backward = stage.rotation == QueueRotation::Second;
             let line = symmetry::SymmetricLine {
                 stage,
-                turn: QueueSlot {
+                slot: QueueSlot {
                     backward,
                     ..QueueSlot::default()
                 },
@@ -479,18 +492,18 @@ impl CollectiveBackend for AstraCollectives {
             line.span(endpoint, |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues = course.stages().iter().map(|stage| self.line_up(stage));
+        let queues = phases.iter().map(|stage| self.line_up(stage));
         let queues: Vec<u32> = queues.collect();
         let last = queues.iter().max().map_or(0, |&queue| queue as usize);
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queues,
             capacity: &vec![self.capacity; last + 1],
-            back: &vec![false; course.stages().len()],
+            back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
         // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
-        Some(schedule(course, stages).end)
+        Some(schedule(chunk_schedule, stages).end)
     }
 }
 

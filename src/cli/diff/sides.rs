@@ -115,8 +115,8 @@ impl DiffSide {
             Err(error) => return Err(error.into()),
         };
         if salvage {
-            let outline = RawTrace::read(contents.as_slice());
-            if is_damaged(&outline) {
+            let raw = RawTrace::read(contents.as_slice());
+            if is_damaged(&raw) {
                 return Self::salvaged(path).map_err(UnreadableTraces::from);
             }
         }

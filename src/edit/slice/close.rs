@@ -43,7 +43,7 @@ impl DependencyClosure {
                 continue;
             }
             // A dependency that does not hold, because it leads nowhere or closes a cycle, is dropped.
-            let mut changed = trace.deps(i).count() != trace.outline.deps(i).len();
+            let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
             found.clear();
             for dep in trace.deps(i) {
                 if kept[dep.node as usize] {

@@ -21,8 +21,8 @@ pub struct MemoryTracker<'a> {
 #[derive(Debug)]
 struct TrackedInstance<'a> {
     graph: &'a Graph,
-    books: MemoryLedger,
-    /// Nodes issued at the instant of `books`, a bit for each node; and these nodes.
+    ledger: MemoryLedger,
+    /// Nodes issued at the instant of `ledger`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
 }
@@ -46,7 +46,7 @@ impl<'a> MemoryTracker<'a> {
             };
             TrackedInstance {
                 graph,
-                books: MemoryLedger::default(),
+                ledger: MemoryLedger::default(),
                 fresh: vec![0; words],
                 issued: Vec::new(),
             }
@@ -80,28 +80,28 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// The graph of each instance and its books.
-    pub(super) fn books(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
+    pub(super) fn ledger(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
         let instances = self.instances.iter();
-        instances.map(|of| (of.graph, &of.books))
+        instances.map(|of| (of.graph, &of.ledger))
     }
 
     /// Ends all instants, and gives those instances whose memory changed at their last.
     pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
         let instances = (0..).zip(&mut self.instances);
-        let ends = instances.filter_map(|(i, of)| Some((i, of.books.end()?)));
+        let ends = instances.filter_map(|(i, of)| Some((i, of.ledger.end()?)));
         ends.collect()
     }
 }
 
 impl TrackedInstance<'_> {
-    fn turn(&mut self, now: Time) -> Option<EndedInstant> {
-        if now == self.books.now() {
+    fn begin(&mut self, now: Time) -> Option<EndedInstant> {
+        if now == self.ledger.now() {
             return None;
         }
         for node in self.issued.drain(..) {
             self.fresh[node.index() / 64] &= !(1 << (node.index() % 64));
         }
-        self.books.turn(now)
+        self.ledger.begin(now)
     }
 
     fn issue(
@@ -110,10 +110,10 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
-        let over = self.turn(now);
+        let over = self.begin(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
-        self.books.allocate(node, &changes.allocates);
+        self.ledger.allocate(node, &changes.allocates);
         over
     }
 
@@ -123,9 +123,9 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
-        let over = self.turn(now);
+        let over = self.begin(now);
         let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
-        self.books.free(node, &changes.frees, fresh);
+        self.ledger.free(node, &changes.frees, fresh);
         over
     }
 }
