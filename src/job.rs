@@ -1,12 +1,12 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 //!
 //! ```
-//! use chakram::engine::Options;
+//! use chakram::engine::ReplayOptions;
 //! use chakram::job::Job;
 //!
 //! let job = Job::open(["traces/data-parallel-8"])?;
 //! let machine = chakram::machine::Machine::load("dgx-h100")?;
-//! let report = job.replay(&machine, &Options::default())?;
+//! let report = job.replay(&machine, &ReplayOptions::default())?;
 //! assert_eq!(report.ranks, 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -4,10 +4,10 @@
 //! observer asks for it.
 //!
 //! ```
-//! use chakram::{Job, Machine, engine::Options};
+//! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
 //! let job = Job::open(["traces/data-parallel-8"])?;
-//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
 //! for row in &report.rows {
 //!     println!("rank {}: {}", row.rank, report.outcome.makespan);
 //! }

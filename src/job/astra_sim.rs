@@ -23,13 +23,13 @@ use std::path::Path;
 /// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
 ///
 /// ```
-/// use chakram::astra_sim::Flags;
-/// use chakram::engine::Options;
+/// use chakram::astra_sim::AstraFlags;
+/// use chakram::engine::ReplayOptions;
 /// use chakram::job::AstraSimJob;
 ///
 /// let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
-/// let flags = Flags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-/// let report = AstraSimJob::open(&flags)?.replay(&Options::default())?;
+/// let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+/// let report = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
 /// assert_eq!(report.ranks, 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
