@@ -157,11 +157,11 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let Some(pattern) = text else {
         return Ok(vec![path.to_owned()]);
     };
-    let found = glob::glob(pattern).map_err(|e| {
-        let what = format!("it is neither a file nor a pattern: {e}");
-        refused(path, what, "write for example 'capture/host.*.json'")
-    })?;
-    let found: Vec<PathBuf> = found
+    let found: Vec<PathBuf> = glob::glob(pattern)
+        .map_err(|e| {
+            let what = format!("it is neither a file nor a pattern: {e}");
+            refused(path, what, "write for example 'capture/host.*.json'")
+        })?
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
         .collect();

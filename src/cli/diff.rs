@@ -203,8 +203,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 /// The text of a report, if `path` is one: a file that begins as JSON does and is not called a trace.
 fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
-        let text = read_text(std::io::stdin().lock(), 0);
-        let text = text.map_err(|source| TraceError::io("standard input", "read", source))?;
+        let text = read_text(std::io::stdin().lock(), 0)
+            .map_err(|source| TraceError::io("standard input", "read", source))?;
         return Ok(Some(text));
     }
     let name = path
@@ -224,8 +224,8 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     let begin = contents.as_slice().trim_ascii_start();
     match begin.first() {
         Some(b'{') => {
-            let text = String::from_utf8(contents.as_slice().to_vec());
-            let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
+            let text = String::from_utf8(contents.as_slice().to_vec())
+                .map_err(|e| format!("{}: {e}", path.display()))?;
             Ok(Some(text))
         }
         _ => Ok(None),

@@ -90,8 +90,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let machine = machine
         .as_ref()
-        .map(|machine| load_machine(machine, run.wants_hashes()));
-    let machine = machine.transpose()?;
+        .map(|machine| load_machine(machine, run.wants_hashes()))
+        .transpose()?;
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;

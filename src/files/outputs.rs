@@ -183,8 +183,8 @@ impl OutputSet {
 
 /// Builds the error about the first of `old`, which could not be renamed after `new` were.
 fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
-    let because = std::error::Error::source(&error);
-    let because = because.map_or(String::new(), |cause| format!(": {cause}"));
+    let because =
+        std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
     let names = |files: &[FinishedFile]| match files {
         [] => "none".to_owned(),
         [one] => one.path.display().to_string(),

@@ -191,8 +191,8 @@ impl<'a> MachineComparison<'a> {
         let found = graphs.flat_map(|graph| {
             let kernels = graph
                 .nodes()
-                .filter(|&n| graph.kind(n) == NodeKind::Compute);
-            let kernels = kernels.filter(|&node| graph.flops(node) > 0);
+                .filter(|&n| graph.kind(n) == NodeKind::Compute)
+                .filter(|&node| graph.flops(node) > 0);
             kernels.filter_map(|node| graph.dtype(node))
         });
         let mut used = [false; Dtype::COUNT];
@@ -274,8 +274,8 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
     };
     take(first, |change, time| change.before = time);
     take(other, |change, time| change.after = time);
-    let changes = changes.into_iter();
     let mut changes: Vec<_> = changes
+        .into_iter()
         .map(|((_, name), (part, change))| (part, name, change))
         .filter(|(.., change)| change.more() != 0)
         .collect();

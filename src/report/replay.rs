@@ -178,13 +178,13 @@ fn exposed(
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .groups()
-        .zip(charged.chunks(CollectiveKind::ALL.len()));
-    let by_group = by_group.map(|(group, kinds)| ExposedRow {
-        what: group_label(prepared, &group),
-        members: group.members.len() as u32,
-        exposed: kinds.iter().map(ChargedTime::exposed).sum(),
-        role: role(prepared, &group),
-    });
+        .zip(charged.chunks(CollectiveKind::ALL.len()))
+        .map(|(group, kinds)| ExposedRow {
+            what: group_label(prepared, &group),
+            members: group.members.len() as u32,
+            exposed: kinds.iter().map(ChargedTime::exposed).sum(),
+            role: role(prepared, &group),
+        });
     let between_ranks = ExposedRow {
         what: MESSAGES.to_owned(),
         members: 0,

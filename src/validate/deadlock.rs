@@ -43,8 +43,8 @@ pub(super) fn check(
     };
     let first = members
         .iter()
-        .map(|(_, trace)| take(trace.facts.waits.len()));
-    let first = first.collect();
+        .map(|(_, trace)| take(trace.facts.waits.len()))
+        .collect();
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)

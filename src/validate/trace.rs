@@ -42,8 +42,7 @@ impl ValidatedTrace {
         for fault in &raw.faults {
             findings.push(refused(&raw, fault));
         }
-        let faulty = raw.faults.iter().filter_map(|fault| fault.node);
-        let mut faulty: Vec<u32> = faulty.collect();
+        let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
         let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
         let mut collect = DigestCollector::default();

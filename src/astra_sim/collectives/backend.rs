@@ -492,8 +492,7 @@ impl CollectiveBackend for AstraCollectives {
             line.span(endpoint, |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues = phases.iter().map(|stage| self.line_up(stage));
-        let queues: Vec<u32> = queues.collect();
+        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
         let last = queues.iter().max().map_or(0, |&queue| queue as usize);
         let stages = FlowShopInput {
             spans: &spans,

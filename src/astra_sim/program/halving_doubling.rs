@@ -22,8 +22,8 @@ pub(super) struct HalvingPacket {
 
 /// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
 pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
-    let distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2));
-    let mut distances = distances.take_while(|&distance| distance > 0);
+    let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
+        .take_while(|&distance| distance > 0);
     distances.all(|distance| members.is_multiple_of(2 * distance))
 }
 

@@ -121,8 +121,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
         };
         // The parser adds help itself, so the command does not list it.
         let help = (name == "help").then_some(FlagValue::Nothing);
-        let arg = args.find(|arg| arg.get_long() == Some(name));
-        let arg = arg.map(|arg| {
+        let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
                 FlagValue::Nothing
             } else {
@@ -136,8 +135,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
     let help = (letter == 'h').then_some(FlagValue::Nothing);
     // `-ofile` has its value in the same word.
     let value = letters.next().is_some();
-    let arg = args.find(|arg| arg.get_short() == Some(letter));
-    let arg = arg.map(|arg| {
+    let arg = args.find(|arg| arg.get_short() == Some(letter)).map(|arg| {
         if value {
             FlagValue::Nothing
         } else {

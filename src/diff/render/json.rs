@@ -169,25 +169,25 @@ pub fn render<'t>(
     let lines = tally
         .lines
         .iter()
-        .take(titles.lines_shown(tally.lines.len()));
-    let lines = lines.map(|(what, seen)| DifferenceRow {
-        change: change(&what.change),
-        field: match &what.change {
-            ChangeKind::Field(field) => Some(field.to_string()),
-            _ => None,
-        },
-        name: &what.name,
-        r#type: &what.kind,
-        before: &what.before,
-        after: &what.after,
-        count: seen.count,
-        first: FirstPlace {
-            rank: seen.ranks[0],
-            before_id: seen.ids[0],
-            after_id: seen.ids[1],
-        },
-        ranks: &seen.ranks,
-    });
+        .take(titles.lines_shown(tally.lines.len()))
+        .map(|(what, seen)| DifferenceRow {
+            change: change(&what.change),
+            field: match &what.change {
+                ChangeKind::Field(field) => Some(field.to_string()),
+                _ => None,
+            },
+            name: &what.name,
+            r#type: &what.kind,
+            before: &what.before,
+            after: &what.after,
+            count: seen.count,
+            first: FirstPlace {
+                rank: seen.ranks[0],
+                before_id: seen.ids[0],
+                after_id: seen.ids[1],
+            },
+            ranks: &seen.ranks,
+        });
     let singles = tally.largest.iter().map(|single| SingleRow {
         field: single.field.to_string(),
         unit: single.field.unit(),

@@ -209,8 +209,8 @@ impl<'a> JsonReader<'a> {
         let run = |from: &[u8]| from.iter().take_while(|byte| plain(byte)).count();
         self.at += run(&self.text[start..]);
         if self.text.get(self.at) == Some(&b'"') {
-            let text = std::str::from_utf8(&self.text[start..self.at]);
-            let text = text.map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
+            let text = std::str::from_utf8(&self.text[start..self.at])
+                .map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
             self.at += 1;
             return Ok(Cow::Borrowed(text));
         }

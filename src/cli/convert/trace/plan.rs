@@ -163,11 +163,10 @@ fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String
             ending,
         }),
         (None, Some(to)) => {
-            let packed = ["gz", "zst"];
-            let packed = packed
+            let packed = ["gz", "zst"]
                 .into_iter()
-                .find(|end| name.ends_with(&format!(".{end}")));
-            let packed = packed.unwrap_or("");
+                .find(|end| name.ends_with(&format!(".{end}")))
+                .unwrap_or("");
             let plain =
                 |(_, form, packed): &&(&str, OutputForm, &str)| *form == to && packed.is_empty();
             let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
@@ -245,8 +244,8 @@ mod tests {
             Path::new("-"),
             Some(OutputFormArg::Et),
             VerifyLevel::Lengths,
-        );
-        let piped = piped.unwrap_err();
+        )
+        .unwrap_err();
         assert!(piped.to_string().contains("several traces"), "{piped}");
     }
 }
