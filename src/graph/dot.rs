@@ -39,7 +39,7 @@ pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
         format!("label=\"{}\", shape=box{mark}", lines.join("\\n"))
     };
     let edge = |_: &_, arrow: EdgeReference<'_, bool>| {
-        if arrow.weight() {
+        if *arrow.weight() {
             "style=dashed".to_owned()
         } else {
             String::new()

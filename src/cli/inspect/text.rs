@@ -182,7 +182,7 @@ impl SummaryWriter<'_> {
             }
         }
         for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
-            let value = if same {
+            let value = if *same {
                 clip(value, 48)
             } else {
                 "differs".to_owned()

@@ -15,7 +15,7 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
-        let op = if call {
+        let op = if *call {
             Op::Collective {
                 kind: CollectiveKind::AllReduce,
                 bytes: 8,

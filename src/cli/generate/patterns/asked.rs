@@ -111,7 +111,7 @@ impl PatternArgs {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
-                    place: if local {
+                    place: if *local {
                         MemoryLocation::Local
                     } else {
                         MemoryLocation::Remote
