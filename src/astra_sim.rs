@@ -15,14 +15,14 @@
 //! some are corrected.
 //!
 //! ```
-//! use chakram::astra_sim::{Flags, Quirks};
-//! use chakram::{AstraSimJob, engine::Options};
+//! use chakram::astra_sim::{AstraFlags, QuirkSet};
+//! use chakram::{AstraSimJob, engine::ReplayOptions};
 //!
 //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
-//! let mut flags = Flags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-//! let original = AstraSimJob::open(&flags)?.replay(&Options::default())?;
-//! flags.quirks = Quirks::NONE;
-//! let corrected = AstraSimJob::open(&flags)?.replay(&Options::default())?;
+//! let mut flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+//! let original = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+//! flags.quirks = QuirkSet::NONE;
+//! let corrected = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
 //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

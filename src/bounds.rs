@@ -3,7 +3,7 @@
 //!
 //! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
-//! binary ([`allocator::Counting`]), which knows the amount but not its purpose.
+//! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose.
 
 use crate::units::Bytes;
 use std::fmt::Display;
@@ -98,9 +98,10 @@ pub struct UnpackLimitError {
 impl UnpackLimitError {
     /// Names the rule behind the limit.
     fn rule(&self) -> String {
-        match self.limit.0 > ALWAYS_UNPACKED {
-            true => format!("at {} times the size", self.ratio),
-            false => "of small inputs".to_owned(),
+        if self.limit.0 > ALWAYS_UNPACKED {
+            format!("at {} times the size", self.ratio)
+        } else {
+            "of small inputs".to_owned()
         }
     }
 }

@@ -66,7 +66,7 @@ struct Cli {
     bounds: LimitArgs,
 }
 
-/// How much inputs may take, whatever the command.
+/// Bounds on what inputs may take, of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds")]
 struct LimitArgs {
@@ -185,9 +185,10 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
 }
 
 fn print_chain(error: &(dyn Error + 'static)) {
-    let style = match io::stderr().is_terminal() {
-        true => anstyle::AnsiColor::Red.on_default().bold(),
-        false => anstyle::Style::new(),
+    let style = if io::stderr().is_terminal() {
+        anstyle::AnsiColor::Red.on_default().bold()
+    } else {
+        anstyle::Style::new()
     };
     let mut last = error.to_string();
     let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));

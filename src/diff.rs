@@ -6,12 +6,12 @@
 //! ranks. A poor matching still gives true statements, merely more of them than necessary.
 //!
 //! ```
-//! use chakram::diff::{Outline, traces};
-//! use chakram::trace::Contents;
+//! use chakram::diff::{RawTrace, traces};
+//! use chakram::trace::TraceContents;
 //!
 //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
-//! let [a, b] = files.map(|file| Contents::open(file.as_ref()).expect("it is there"));
-//! let (a, b) = (Outline::read(a.as_slice()), Outline::read(b.as_slice()));
+//! let [a, b] = files.map(|file| TraceContents::open(file.as_ref()).expect("it is there"));
+//! let (a, b) = (RawTrace::read(a.as_slice()), RawTrace::read(b.as_slice()));
 //! assert!(traces(&a, &b).is_empty());
 //! ```
 

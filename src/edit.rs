@@ -5,11 +5,11 @@
 //! [`anonymise`].
 //!
 //! ```
-//! use chakram::edit::Anonymiser;
-//! use chakram::trace::Contents;
+//! use chakram::edit::TraceAnonymiser;
+//! use chakram::trace::TraceContents;
 //!
-//! let contents = Contents::open("traces/data-parallel-8/job.0.et".as_ref())?;
-//! let (_, done) = Anonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
+//! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+//! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
 //! assert!(done.hashed > 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -32,12 +32,12 @@
 //! Message by message a collective takes as long as in closed form:
 //!
 //! ```
-//! use chakram::engine::Options;
+//! use chakram::engine::ReplayOptions;
 //! use chakram::{Job, Machine};
 //!
 //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
-//! let closed = job.replay(&machine, &Options::default())?;
-//! let options = Options::with(|options| options.stepwise = true);
+//! let closed = job.replay(&machine, &ReplayOptions::default())?;
+//! let options = ReplayOptions::with(|options| options.stepwise = true);
 //! let stepwise = job.replay(&machine, &options)?;
 //! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

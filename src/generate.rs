@@ -5,13 +5,13 @@
 //! same options give the same bytes.
 //!
 //! ```
-//! use chakram::generate::{Collective, Pattern};
+//! use chakram::generate::{CollectivePattern, WorkloadPattern};
 //! use chakram::trace::CollectiveKind;
-//! use chakram::{Job, Machine, engine::Options};
+//! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
-//! let collective = Collective::new(CollectiveKind::AllReduce, 1 << 30, 8);
-//! let job = Job::generate(Pattern::Collective(collective))?;
-//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 30, 8);
+//! let job = Job::generate(WorkloadPattern::Collective(collective))?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
 //! assert_eq!(report.outcome.nodes, 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -6,11 +6,11 @@
 //! most a few are in memory at a time.
 //!
 //! ```
-//! use chakram::inspect::{Filter, gather};
+//! use chakram::inspect::{NodeFilter, inspect_job};
 //! use chakram::trace::discover;
 //!
 //! let files = discover("traces/data-parallel-8".as_ref())?;
-//! let job = gather(&files, &Filter::default(), 1)?;
+//! let job = inspect_job(&files, &NodeFilter::default(), 1)?;
 //! assert_eq!(job.ranks.len(), 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,12 +1,12 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 //!
 //! ```
-//! use chakram::engine::Options;
+//! use chakram::engine::ReplayOptions;
 //! use chakram::job::Job;
 //!
 //! let job = Job::open(["traces/data-parallel-8"])?;
 //! let machine = chakram::machine::Machine::load("dgx-h100")?;
-//! let report = job.replay(&machine, &Options::default())?;
+//! let report = job.replay(&machine, &ReplayOptions::default())?;
 //! assert_eq!(report.ranks, 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -94,7 +94,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// When there are no traces, or they cannot be read, or make no job together.
+    /// Fails if there are no traces, or they cannot be read, or make no job together.
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
         Self::open_with(paths, &JobOptions::default())
     }
@@ -119,7 +119,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// When the options make no sense, or ask for more memory than there is.
+    /// Fails if the options make no sense, or ask for more memory than there is.
     pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
         let job = generate::GeneratedJob::new(pattern)?;
         job.check_memory()?;
@@ -136,7 +136,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// When the machine cannot run the job, or the replay gets stuck.
+    /// Fails if the machine cannot run the job, or the replay gets stuck.
     pub fn replay(
         &self,
         machine: &Machine,

@@ -4,10 +4,10 @@
 //! everything happened, and why. A job comes from files, which are traces:
 //!
 //! ```
-//! use chakram::{Job, Machine, engine::Options};
+//! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
 //! let job = Job::open(["traces/data-parallel-8"])?;
-//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
 //! println!("{} ranks take {}", report.ranks, report.outcome.makespan);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

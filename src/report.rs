@@ -1,13 +1,13 @@
-//! What comes out of a replay: observers that watch it, and the report that they fill.
+//! Results of a replay: observers that watch it, and the report that they fill.
 //!
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
 //! observer asks for it.
 //!
 //! ```
-//! use chakram::{Job, Machine, engine::Options};
+//! use chakram::{Job, Machine, engine::ReplayOptions};
 //!
 //! let job = Job::open(["traces/data-parallel-8"])?;
-//! let report = job.replay(&Machine::load("dgx-h100")?, &Options::default())?;
+//! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
 //! for row in &report.rows {
 //!     println!("rank {}: {}", row.rank, report.outcome.makespan);
 //! }
@@ -54,13 +54,13 @@ use crate::units::{Span, Time};
 pub struct CollectiveRecord {
     /// Index of the group among those of the replay.
     pub group: u32,
-    /// Which collective.
+    /// The kind of collective.
     pub kind: CollectiveKind,
     /// The whole buffer.
     pub buffer: u64,
-    /// When the last member arrived.
+    /// Arrival of the last member.
     pub last_start: Time,
-    /// When the last member completed.
+    /// Completion of the last member.
     pub end: Time,
     /// From `last_start` to `end`; where communication lasts as recorded or captured, the longest
     /// recorded duration of a member.

@@ -17,11 +17,11 @@
 //! An NPU at the end of a mesh has one neighbour, and so B/2.
 //!
 //! ```
-//! use chakram::topology::{Dimension, Shape, Topology};
+//! use chakram::topology::{TopologyDimension, DimensionShape, Topology};
 //!
-//! let dimension = Dimension {
+//! let dimension = TopologyDimension {
 //!     name: "nvlink".to_owned(),
-//!     shape: Shape::Switch,
+//!     shape: DimensionShape::Switch,
 //!     size: 8,
 //!     bandwidth: "450 GB/s".parse()?,
 //!     latency: "500 ns".parse()?,

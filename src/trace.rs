@@ -9,14 +9,14 @@
 //!
 //! ```
 //! use chakram::trace::{NodeView, Op, Sink, TraceWriter};
-//! use chakram::validate::Trace;
+//! use chakram::validate::ValidatedTrace;
 //!
 //! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
 //! let mut writer = TraceWriter::new(Vec::new())?;
 //! writer.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
 //! writer.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
 //! let file = writer.into_inner();
-//! assert_eq!(Trace::check(&file, Default::default(), 1).nodes(), 2);
+//! assert_eq!(ValidatedTrace::check(&file, Default::default(), 1).nodes(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -14,11 +14,11 @@
 //! ranks: what it lacks would look like a fault of the others.
 //!
 //! ```
-//! use chakram::trace::Contents;
-//! use chakram::validate::Trace;
+//! use chakram::trace::TraceContents;
+//! use chakram::validate::ValidatedTrace;
 //!
-//! let contents = Contents::open("traces/data-parallel-8/job.0.et".as_ref())?;
-//! let trace = Trace::check(contents.as_slice(), Default::default(), 10);
+//! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+//! let trace = ValidatedTrace::check(contents.as_slice(), Default::default(), 10);
 //! assert_eq!(trace.findings().tally().errors, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

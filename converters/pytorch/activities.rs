@@ -115,36 +115,36 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     let (mut waits, blocked) = host_waits::find(rank, calls, &segments, &mut found);
     let mut bounds = thread_chains::ActivityBounds::new(rank, calls);
     device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
-    let mut works = Activities {
+    let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
         ..Activities::default()
     };
-    let chains = thread_chains::build(rank, calls, &segments, &bounds, &waits, &mut works);
-    in_flight::place(rank, calls, &chains, &mut works);
-    let device_works = device::place(rank, calls, &mut works, &mut found);
+    let chains = thread_chains::build(rank, calls, &segments, &bounds, &waits, &mut activities);
+    in_flight::place(rank, calls, &chains, &mut activities);
+    let device_activities = device::place(rank, calls, &mut activities, &mut found);
     for wait in &waits {
         let source = match wait.source {
             WaitSource::Call(call)
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
-                chains.before(call.worker, call.done, &works.list)
+                chains.before(call.worker, call.done, &activities.list)
             }
-            WaitSource::Call(call) => works.of_call[call as usize],
-            WaitSource::Device(device) => device_works[device as usize],
+            WaitSource::Call(call) => activities.of_call[call as usize],
+            WaitSource::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
-            NONE => chains.after(wait.thread, wait.to, &works.list),
-            item => works.of_item[item as usize],
+            NONE => chains.after(wait.thread, wait.to, &activities.list),
+            item => activities.of_item[item as usize],
         };
-        works.add_dependency(source, target);
+        activities.add_dependency(source, target);
     }
-    chains.link_handoffs(rank, calls, &mut works, &mut found);
-    works.stats = found;
-    works.normalize();
-    works
+    chains.link_handoffs(rank, calls, &mut activities, &mut found);
+    activities.stats = found;
+    activities.normalize();
+    activities
 }
 
 impl Activities {

@@ -37,7 +37,7 @@ pub struct MatchedMessage {
     pub receive: CommRef,
 }
 
-/// Everything that met.
+/// All matches of a job.
 #[derive(Debug, Default)]
 pub struct CallMatches {
     /// Collectives by group and sequence.
@@ -63,7 +63,7 @@ pub fn matching(
         calls,
         groups,
     };
-    let mut meetings = CallMatches::default();
+    let mut matches = CallMatches::default();
     let calls_of = calls.iter().map(|calls| {
         let all = (0..).zip(&calls.list);
         let collectives = all.filter(|(_, call)| !call.is_message());
@@ -78,7 +78,7 @@ pub fn matching(
         let members = found
             .flatten()
             .map(|rank| calls_of[rank].member(rank as u32, [index]));
-        let members = job.common(members.collect(), &mut meetings.unmatched);
+        let members = job.common(members.collect(), &mut matches.unmatched);
         let Some((first, others)) = members.split_first() else {
             continue;
         };
@@ -96,12 +96,12 @@ pub fn matching(
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.at(sequence));
-            let meeting = job.meeting(index, sequence as u32, calls.collect());
-            meetings.collectives.push(meeting);
+            let matched = job.matched(index, sequence as u32, calls.collect());
+            matches.collectives.push(matched);
         }
     }
-    job.messages(&mut meetings);
-    Ok(meetings)
+    job.messages(&mut matches);
+    Ok(matches)
 }
 
 /// The calls of a job's captures.
@@ -132,10 +132,8 @@ impl<'a> CapturedCalls<'a> {
     ) -> Vec<MemberCalls<'c>> {
         let least = members.iter().map(|member| member.calls.len()).min();
         let least = least.unwrap_or(0);
-        let skipped = |member: &MemberCalls<'_>, last| match last {
-            true => member.calls.len() - least,
-            false => 0,
-        };
+        let skipped =
+            |member: &MemberCalls<'_>, last| if last { member.calls.len() - least } else { 0 };
         let agree = |last| {
             let kinds = members.iter().map(|member| {
                 let calls = member.iter().skip(skipped(member, last)).take(least);
@@ -199,7 +197,7 @@ impl<'a> CapturedCalls<'a> {
         )
     }
 
-    fn meeting(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> MatchedCollective {
+    fn matched(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> MatchedCollective {
         let sizes = members.iter().map(|&at| self.size(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call(at).asked.uneven);
@@ -219,7 +217,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn messages(&self, meetings: &mut CallMatches) {
+    fn messages(&self, matches: &mut CallMatches) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
             let all = (0..).zip(&calls.list);
@@ -230,10 +228,10 @@ impl<'a> CapturedCalls<'a> {
                 match peer {
                     None => {
                         let reason = "to a member that the group does not have";
-                        meetings.unmatched.push((at, reason));
+                        matches.unmatched.push((at, reason));
                     }
                     Some(&peer) if peer == rank.rank => {
-                        meetings.unmatched.push((at, "from a rank to itself"));
+                        matches.unmatched.push((at, "from a rank to itself"));
                     }
                     Some(&peer) => {
                         let receive = call.act != CommOp::Send;
@@ -247,9 +245,9 @@ impl<'a> CapturedCalls<'a> {
         for found in match_messages(&mut halves) {
             let pairs = found.pairs();
             let pairs = pairs.map(|(send, receive)| MatchedMessage { send, receive });
-            meetings.messages.extend(pairs);
+            matches.messages.extend(pairs);
             let alone = found.alone().0.iter();
-            meetings
+            matches
                 .unmatched
                 .extend(alone.map(|half| (half.at, "without its other end")));
         }

@@ -59,9 +59,9 @@ impl Default for ClockObservations {
 pub fn offsets(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
-    meetings: &CallMatches,
+    matches: &CallMatches,
 ) -> Vec<ClockOffset> {
-    let between = observe(calls, meetings);
+    let between = observe(calls, matches);
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     // From one known rank to the next, by the pair with the most observations in common.
@@ -125,18 +125,18 @@ fn estimate(seen: &ClockObservations, sign: i64, same_host: bool) -> ClockOffset
     }
 }
 
-fn observe(calls: &[CommCalls], meetings: &CallMatches) -> BTreeMap<(u32, u32), ClockObservations> {
+fn observe(calls: &[CommCalls], matches: &CallMatches) -> BTreeMap<(u32, u32), ClockObservations> {
     let mut between: BTreeMap<(u32, u32), ClockObservations> = BTreeMap::new();
     let call = |at: (u32, u32)| -> &CommCall { &calls[at.0 as usize].list[at.1 as usize] };
-    for meeting in &meetings.collectives {
-        if meeting.kind.has_root() {
+    for matched in &matches.collectives {
+        if matched.kind.has_root() {
             continue;
         }
         // Against the first member and the neighbour: all pairs would be quadratic in large groups, and a chain of
         // neighbours reaches every member.
-        let first = meeting.members[0];
-        let neighbours = meeting.members.windows(2).map(|pair| (pair[0], pair[1]));
-        let firsts = meeting.members.iter().skip(2).map(|&other| (first, other));
+        let first = matched.members[0];
+        let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
+        let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
         for (a, b) in neighbours.chain(firsts) {
             // Pairs are kept once, with the lower rank first, which fixes the sign.
             let (a, b) = if a.0 < b.0 { (a, b) } else { (b, a) };
@@ -149,16 +149,17 @@ fn observe(calls: &[CommCalls], meetings: &CallMatches) -> BTreeMap<(u32, u32), 
             seen.observed += 1;
         }
     }
-    for message in &meetings.messages {
+    for message in &matches.messages {
         let (send, receive) = (call(message.send), call(message.receive));
         let (from, to) = (message.send.0, message.receive.0);
         let seen = between.entry((from.min(to), from.max(to))).or_default();
         seen.observed += 1;
         // The receive ended after the send started, once the receiver's clock is corrected.
         let least = send.start - receive.end;
-        match from < to {
-            true => seen.bounds.0 = seen.bounds.0.max(least),
-            false => seen.bounds.1 = seen.bounds.1.min(-least),
+        if from < to {
+            seen.bounds.0 = seen.bounds.0.max(least)
+        } else {
+            seen.bounds.1 = seen.bounds.1.min(-least)
         }
     }
     // Messages alone give bounds and no estimate, so the middle of the bounds of both directions is taken.

@@ -22,7 +22,7 @@ pub struct EmitContext<'a> {
     /// Waiting and transfer time of each call.
     pub times: &'a [CallTime],
     /// `comm_size` of each call, its root, and whether its partners are known.
-    pub meetings: &'a [CallMatchInfo],
+    pub matches: &'a [CallMatchInfo],
     /// Start of the job, by this rank's clock, ns.
     pub start: i64,
     /// Whether nothing in the job ran on a device, so that host operators are the compute.
@@ -54,27 +54,27 @@ const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
 /// calls of a rank in program order.
-fn order(works: &Activities, calls: &CommCalls) -> Vec<u32> {
+fn order(activities: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
-    let made = works.of_call.iter().zip(&calls.list);
+    let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
-    let mut edges = works.dependencies.clone();
+    let mut edges = activities.dependencies.clone();
     for (&work, call) in made.filter(|&(&work, _)| work != NONE) {
         if let Some(before) = last.insert((call.group, call.is_message()), work) {
             edges.push((before, work));
         }
     }
-    let order = sorted(works, edges);
-    match order.len() == works.list.len() {
-        true => order,
-        // A call that had ended before an earlier one began: dependencies take precedence.
-        false => sorted(works, works.dependencies.clone()),
+    let order = sorted(activities, edges);
+    if order.len() == activities.list.len() {
+        return order;
     }
+    // A call that had ended before an earlier one began: dependencies take precedence.
+    sorted(activities, activities.dependencies.clone())
 }
 
 /// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
-fn sorted(works: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
-    let count = works.list.len();
+fn sorted(activities: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
+    let count = activities.list.len();
     edges.sort_unstable();
     edges.dedup();
     let mut waiting = vec![0_u32; count];
@@ -89,8 +89,8 @@ fn sorted(works: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
         (
-            works.list[work as usize].submitted,
-            works.list[work as usize].begin,
+            activities.list[work as usize].submitted,
+            activities.list[work as usize].begin,
             work,
         )
     };
@@ -112,16 +112,16 @@ fn sorted(works: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     order
 }
 
-/// Writes the nodes of `rank`. `works` and `calls` are its own.
+/// Writes the nodes of `rank`. `activities` and `calls` are its own.
 pub fn write<W: Write>(
     rank: &RankTimeline,
     calls: &CommCalls,
-    works: &Activities,
+    activities: &Activities,
     job: &EmitContext<'_>,
     writer: &mut TraceWriter<W>,
 ) -> Result<EmittedCounts, TraceError> {
-    let order = order(works, calls);
-    let mut ids = vec![0_u64; works.list.len()];
+    let order = order(activities, calls);
+    let mut ids = vec![0_u64; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Id 1 is the declaration of the groups.
         ids[work as usize] = place as u64 + 2;
@@ -133,30 +133,30 @@ pub fn write<W: Write>(
     let writing = ActivityEmitter {
         rank,
         calls,
-        works,
+        activities,
         job,
         ids: &ids,
         efforts: &OpCosts::new(rank),
     };
     let mut causes: Vec<u64> = Vec::new();
     for &work in &order {
-        let piece = &works.list[work as usize];
+        let activity = &activities.list[work as usize];
         causes.clear();
         // Dependencies are sorted by their dependent, so those of one activity are adjacent.
-        let from = works
+        let from = activities
             .dependencies
             .partition_point(|&(_, effect)| effect < work);
-        let own = works.dependencies[from..]
+        let own = activities.dependencies[from..]
             .iter()
             .take_while(|&&(_, effect)| effect == work);
         let mut last = None;
         for &(cause, _) in own {
             causes.push(ids[cause as usize]);
-            last = last.max(Some(end_of(works, calls, job, cause)));
+            last = last.max(Some(end_of(activities, calls, job, cause)));
         }
         causes.sort_unstable();
-        let delay = ns(piece.begin.saturating_sub(last.unwrap_or(job.start)));
-        writing.node(work, piece, delay, &causes, writer)?;
+        let delay = ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
+        writing.node(work, activity, delay, &causes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
     }
@@ -164,31 +164,32 @@ pub fn write<W: Write>(
 }
 
 /// Returns the end of an activity in a replay that reproduces the capture.
-fn end_of(works: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
-    let piece = &works.list[work as usize];
-    match piece.kind {
+fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
+    let activity = &activities.list[work as usize];
+    match activity.kind {
         ActivityKind::Call(call) => {
             let time = &job.times[call as usize];
             calls.list[call as usize]
                 .start
                 .saturating_add_unsigned(time.wait.saturating_add(time.transfer))
         }
-        _ => piece.end,
+        _ => activity.end,
     }
 }
 
 /// Returns the names of the lanes: metadata attribute and name.
 pub fn lane_names(
     rank: &RankTimeline,
-    works: &Activities,
+    activities: &Activities,
     host_computes: bool,
 ) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for (index, thread) in rank.threads.iter().enumerate() {
         let track = &rank.kineto.tracks[thread.track as usize];
-        let name = match track.name.is_empty() {
-            true => format!("thread {}", track.tid),
-            false => track.name.clone(),
+        let name = if track.name.is_empty() {
+            format!("thread {}", track.tid)
+        } else {
+            track.name.clone()
         };
         let lane = index + 1;
         if host_computes {
@@ -198,7 +199,7 @@ pub fn lane_names(
             names.push((format!("host_lane.{lane}"), name));
         }
     }
-    let flights = works.list.iter().filter_map(|work| match work.lane {
+    let flights = activities.list.iter().filter_map(|work| match work.lane {
         ActivityLane::Flight(lane) => Some(lane),
         _ => None,
     });
@@ -233,7 +234,7 @@ fn groups_json(rank: &RankTimeline, groups: &[JobGroup]) -> String {
 struct ActivityEmitter<'a> {
     rank: &'a RankTimeline,
     calls: &'a CommCalls,
-    works: &'a Activities,
+    activities: &'a Activities,
     job: &'a EmitContext<'a>,
     ids: &'a [u64],
     efforts: &'a OpCosts,
@@ -243,14 +244,14 @@ impl ActivityEmitter<'_> {
     fn node<W: Write>(
         &self,
         work: u32,
-        piece: &Activity,
+        activity: &Activity,
         delay: u64,
         causes: &[u64],
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
         let mut extra = NodeExtras::default();
         let mut attributes: Vec<NamedAttribute<'_>> = Vec::new();
-        let (item, name) = match piece.kind {
+        let (item, name) = match activity.kind {
             ActivityKind::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
             }
@@ -288,17 +289,17 @@ impl ActivityEmitter<'_> {
                 extra.outputs = io(texts.get(node.shapes_out), texts.get(node.types_out));
             }
         }
-        let op = self.op(piece);
-        if let ActivityKind::Call(call) = piece.kind {
+        let op = self.op(activity);
+        if let ActivityKind::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
         }
         extra.attributes = &attributes;
         let mut view = NodeView::new(self.ids[work as usize], name, op);
-        view.lane = Some(self.lane(piece));
+        view.lane = Some(self.lane(activity));
         view.delay = Span::from_ns(delay);
-        match piece.kind {
+        match activity.kind {
             ActivityKind::Call(call) => {
                 let time = &self.job.times[call as usize];
                 view.recorded = Span::from_ns(time.transfer);
@@ -307,26 +308,26 @@ impl ActivityEmitter<'_> {
                     view.eager = time.eager;
                 }
             }
-            _ => view.recorded = Span::from_ns(ns(piece.end - piece.begin)),
+            _ => view.recorded = Span::from_ns(ns(activity.end - activity.begin)),
         }
         writer.write(&view, causes, &extra)
     }
 
     fn id_of(&self, item: u32) -> AttributeValue<'static> {
-        let work = self.works.of_item[item as usize];
+        let work = self.activities.of_item[item as usize];
         AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| id as i64))
     }
 
-    fn lane(&self, piece: &Activity) -> i64 {
-        match piece.lane {
+    fn lane(&self, activity: &Activity) -> i64 {
+        match activity.lane {
             ActivityLane::Thread(thread) => i64::from(thread) + 1,
             ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
             ActivityLane::Stream(stream) => stream,
         }
     }
 
-    fn op(&self, piece: &Activity) -> Op<'_> {
-        match piece.kind {
+    fn op(&self, activity: &Activity) -> Op<'_> {
+        match activity.kind {
             ActivityKind::End(_) => Op::Host,
             ActivityKind::Device(device) => self.kernel(device),
             ActivityKind::Item(item) => match self.rank.items[item as usize].role {
@@ -383,7 +384,7 @@ impl ActivityEmitter<'_> {
 
     fn communication(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
-        let met = &self.job.meetings[index as usize];
+        let met = &self.job.matches[index as usize];
         // A call without partners would wait for ever in a replay.
         if !met.found {
             return Op::Host;

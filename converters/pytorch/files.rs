@@ -157,21 +157,22 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let Some(pattern) = text else {
         return Ok(vec![path.to_owned()]);
     };
-    let found = glob::glob(pattern).map_err(|e| {
-        let what = format!("it is neither a file nor a pattern: {e}");
-        refused(path, what, "write for example 'capture/host.*.json'")
-    })?;
-    let found: Vec<PathBuf> = found
+    let found: Vec<PathBuf> = glob::glob(pattern)
+        .map_err(|e| {
+            let what = format!("it is neither a file nor a pattern: {e}");
+            refused(path, what, "write for example 'capture/host.*.json'")
+        })?
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
         .collect();
-    match found.is_empty() {
-        true => Err(refused(
+    if found.is_empty() {
+        Err(refused(
             path,
             "no file is called like that",
             "give a folder with captures, or their files",
-        )),
-        false => Ok(found),
+        ))
+    } else {
+        Ok(found)
     }
 }
 

@@ -118,9 +118,10 @@ fn declared(
     }
     let mut own = Vec::new();
     for group in list {
-        let ranks = match group.ranks.is_empty() {
-            true => all.to_vec(),
-            false => group.ranks,
+        let ranks = if group.ranks.is_empty() {
+            all.to_vec()
+        } else {
+            group.ranks
         };
         let known = groups.iter().position(|known| known.name == group.name);
         let index = match known {

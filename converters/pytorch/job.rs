@@ -16,12 +16,12 @@ mod rank_capture;
 use job_capture::JobCapture;
 use rank_capture::RankCapture;
 
-/// What to convert.
+/// Selection of what is converted.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
     /// Only the step with this number, by its `ProfilerStep#N`.
     pub step: Option<u64>,
-    /// How many ranks are read at once; 0 for as many as the machine has processors.
+    /// Number of ranks read at once; 0 for as many as the machine has processors.
     pub threads: usize,
 }
 

@@ -144,11 +144,11 @@ impl RankTimeline {
         });
         let mut kept: Vec<u32> = Vec::new();
         for (index, event) in this.kineto.events.iter().enumerate() {
-            let inside = match this.in_flight(event) {
-                true if window.is_all() => true,
-                // One beyond the last operator: its interval gets the next id.
-                true => asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1,
-                false => window.holds(event.start_ns),
+            // One beyond the last operator: its interval gets the next id.
+            let inside = if this.in_flight(event) {
+                window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
+            } else {
+                window.holds(event.start_ns)
             };
             if inside && !is_device(event.category) {
                 kept.push(index as u32);

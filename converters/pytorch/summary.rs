@@ -116,27 +116,27 @@ impl ConversionSummary {
     pub fn new(
         groups: &[JobGroup],
         inferred: &GroupInference,
-        meetings: &CallMatches,
+        matches: &CallMatches,
         odd: TimeAnomalies,
         world: u32,
         host_computes: bool,
     ) -> Self {
         let mut collectives = BTreeMap::new();
         let mut per_group = vec![0_u64; groups.len()];
-        for meeting in &meetings.collectives {
-            let (_, name, _) = crate::trace::CollectiveKind::ALL[meeting.kind as usize];
+        for matched in &matches.collectives {
+            let (_, name, _) = crate::trace::CollectiveKind::ALL[matched.kind as usize];
             *collectives.entry(name).or_default() += 1;
-            per_group[meeting.group as usize] += 1;
+            per_group[matched.group as usize] += 1;
         }
         let mut alone = BTreeMap::new();
-        for (_, reason) in &meetings.unmatched {
+        for (_, reason) in &matches.unmatched {
             *alone.entry(*reason).or_default() += 1;
         }
         let of = |map: &BTreeMap<u32, u64>, i: usize| map.get(&(i as u32)).copied().unwrap_or(0);
         let absent = |m: &&super::call_matching::MatchedCollective| {
             m.members.len() < groups[m.group as usize].ranks.len()
         };
-        let partial = meetings.collectives.iter().filter(absent).count() as u64;
+        let partial = matches.collectives.iter().filter(absent).count() as u64;
         let groups = groups.iter().enumerate().map(|(i, group)| GroupSummary {
             name: group.name.clone(),
             desc: group.desc.clone(),
@@ -152,9 +152,9 @@ impl ConversionSummary {
             host_computes,
             groups: groups.collect(),
             collectives,
-            uneven: meetings.collectives.iter().filter(|m| m.uneven).count() as u64,
+            uneven: matches.collectives.iter().filter(|m| m.uneven).count() as u64,
             partial,
-            messages: meetings.messages.len() as u64,
+            messages: matches.messages.len() as u64,
             alone,
             odd,
             ranks: Vec::new(),
@@ -171,7 +171,7 @@ impl RankConversion {
     pub fn new(
         rank: &RankTimeline,
         calls: &CommCalls,
-        works: &Activities,
+        activities: &Activities,
         link: &EventLinks,
         offset: ClockOffset,
         written: EmittedCounts,
@@ -250,11 +250,11 @@ impl RankConversion {
                 .cloned()
                 .collect(),
             lanes: (rank.threads.len() as u64, streams.len() as u64),
-            found: works.stats,
+            found: activities.stats,
             offset,
             written,
             captured_ns,
-            own_ns: works.span().1.saturating_sub(works.span().0),
+            own_ns: activities.span().1.saturating_sub(activities.span().0),
             transfer_ns: times
                 .iter()
                 .fold(0, |sum, time| sum.saturating_add(time.transfer)),

@@ -54,7 +54,7 @@ pub fn divide(
     calls: &[CommCalls],
     blocked: &[Vec<bool>],
     offsets: &[ClockOffset],
-    meetings: &CallMatches,
+    matches: &CallMatches,
 ) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
     let mut odd = TimeAnomalies::default();
     let mut times: Vec<Vec<CallTime>> = calls
@@ -75,11 +75,11 @@ pub fn divide(
             call.end.saturating_add(offset),
         )
     };
-    for meeting in &meetings.collectives {
-        let starts = meeting.members.iter().map(|&at| span(at).0);
+    for matched in &matches.collectives {
+        let starts = matched.members.iter().map(|&at| span(at).0);
         let last = starts.max().unwrap_or(0);
-        let root = meeting.root.map(|root| meeting.members[root as usize]);
-        for &at in &meeting.members {
+        let root = matched.root.map(|root| matched.members[root as usize]);
+        for &at in &matched.members {
             let (start, end) = span(at);
             let needed = match root {
                 Some(root) if root != at => start.max(span(root).0),
@@ -87,7 +87,7 @@ pub fn divide(
             };
             let time = &mut times[at.0 as usize][at.1 as usize];
             *time = part(start, end, needed);
-            if time.eager && !meeting.kind.has_root() {
+            if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(length(needed.saturating_sub(end)));
                 // Early in a collective without a root: clocks or scheduling are off, not the collective.
@@ -108,7 +108,7 @@ pub fn divide(
         let call = &calls[at.0 as usize].list[at.1 as usize];
         call.on_device() || blocked[at.0 as usize][at.1 as usize]
     };
-    for message in &meetings.messages {
+    for message in &matches.messages {
         let needed = span(message.send).0.max(span(message.receive).0);
         for at in [message.send, message.receive] {
             let (start, end) = span(at);
@@ -122,7 +122,7 @@ pub fn divide(
     for list in known.values_mut() {
         list.sort_unstable();
     }
-    for message in &meetings.messages {
+    for message in &matches.messages {
         for at in [message.send, message.receive]
             .into_iter()
             .filter(|&at| !sure(at))
@@ -141,19 +141,20 @@ pub fn divide(
 }
 
 fn part(start: i64, end: i64, needed: i64) -> CallTime {
-    match end < needed {
-        true => CallTime {
+    if end < needed {
+        CallTime {
             transfer: length(end.saturating_sub(start)),
             eager: true,
             wait: 0,
             met: true,
-        },
-        false => CallTime {
+        }
+    } else {
+        CallTime {
             wait: length(needed.saturating_sub(start)),
             transfer: length(end.saturating_sub(needed)),
             eager: false,
             met: true,
-        },
+        }
     }
 }
 

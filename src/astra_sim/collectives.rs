@@ -122,13 +122,15 @@ impl AstraCollectives {
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
             counts,
-            levels: match counts {
-                true => vec![LevelCounters::default(); npus as usize * dimensions],
-                false => Vec::new(),
+            levels: if counts {
+                vec![LevelCounters::default(); npus as usize * dimensions]
+            } else {
+                Vec::new()
             },
-            counted: match counts && !inputs.quirks.has(Quirk::OneAtATime) {
-                true => vec![None; npus as usize],
-                false => Vec::new(),
+            counted: if counts && !inputs.quirks.has(Quirk::OneAtATime) {
+                vec![None; npus as usize]
+            } else {
+                Vec::new()
             },
             buses: match system.shared_bus {
                 Some(terms) => vec![SharedBus::new(terms, system.reduction_delay); npus as usize],
@@ -165,9 +167,10 @@ impl AstraCollectives {
                 continue;
             };
             for &size in self.sizes.get(list.len()..).unwrap_or_default() {
-                let algorithm = match self.is_supported(last.algorithm, kind, size, true) {
-                    true => last.algorithm,
-                    false => AstraAlgorithm::Ring,
+                let algorithm = if self.is_supported(last.algorithm, kind, size, true) {
+                    last.algorithm
+                } else {
+                    AstraAlgorithm::Ring
                 };
                 list.push(CollectiveImplementation {
                     algorithm,
@@ -311,9 +314,10 @@ impl AstraCollectives {
         }
         let mut route = Vec::new();
         for (level, implementation) in list.iter().enumerate() {
-            let dimension = match implementation.one {
-                true => self.dimensions,
-                false => level,
+            let dimension = if implementation.one {
+                self.dimensions
+            } else {
+                level
             };
             let phase = extent.phases.iter().position(|p| p.dimension == dimension);
             if let Some(phase) = phase {
@@ -349,9 +353,10 @@ impl AstraCollectives {
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;
-            let algorithm = match self.is_supported(algorithm, kind, size, several) {
-                true => algorithm,
-                false => AstraAlgorithm::Ring,
+            let algorithm = if self.is_supported(algorithm, kind, size, several) {
+                algorithm
+            } else {
+                AstraAlgorithm::Ring
             };
             route.push((number as u32, level, algorithm));
             if one {

@@ -6,7 +6,7 @@
 //! equal; a switch is a device of its own between any two NPUs.
 //!
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
-//! [`Links`](super::Links).
+//! [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
@@ -91,9 +91,10 @@ impl CongestionAware {
             DimensionShape::Switch => (0, n),
             DimensionShape::Ring => {
                 let up = if to >= at { to - at } else { n - at + to };
-                match up <= n - up {
-                    true => (0, if at + 1 == n { 0 } else { at + 1 }),
-                    false => (1, if at == 0 { n - 1 } else { at - 1 }),
+                if up <= n - up {
+                    (0, if at + 1 == n { 0 } else { at + 1 })
+                } else {
+                    (1, if at == 0 { n - 1 } else { at - 1 })
                 }
             }
             DimensionShape::Mesh => unreachable!("network files have none"),
@@ -205,9 +206,10 @@ impl NetworkBackend for CongestionAware {
         match event {
             NetworkEvent::Hop { op, .. } => {
                 let ForwardedMessage { at, to, .. } = self.carried[op as usize];
-                match at == to {
-                    true => notices.push(DeliveryNotice::Delivered(op)),
-                    false => self.forward(now, op, agenda),
+                if at == to {
+                    notices.push(DeliveryNotice::Delivered(op))
+                } else {
+                    self.forward(now, op, agenda)
                 }
             }
             NetworkEvent::LinkFree(number) => {

@@ -77,13 +77,14 @@ pub fn read<C: AsRef<[u8]>>(
                     // A label stands for tag and size, which is all that a receive is matched by.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
-                    match message.receive {
-                        true => ScriptOp::Receive { from: peer, label },
-                        false => ScriptOp::Send {
+                    if message.receive {
+                        ScriptOp::Receive { from: peer, label }
+                    } else {
+                        ScriptOp::Send {
                             to: peer,
                             bytes,
                             label,
-                        },
+                        }
                     }
                 }
                 NodeKind::Nothing => ScriptOp::Wait(Span::ZERO),

@@ -44,9 +44,10 @@ impl LinkDimension {
     fn around(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
-        match up <= n - up {
-            true => (if x + 1 == n { 0 } else { x + 1 }, true),
-            false => (if x == 0 { n - 1 } else { x - 1 }, false),
+        if up <= n - up {
+            (if x + 1 == n { 0 } else { x + 1 }, true)
+        } else {
+            (if x == 0 { n - 1 } else { x - 1 }, false)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The congestion-unaware network with ports: an NPU sends into a dimension through one port, and receives from it
 //! through another, message by message. That is [`Quirk::FreePorts`] corrected.
 //!
-//! Latencies and bandwidths are those of [`Unaware`](super::Unaware). With [`Quirk::FirstDimension`] a message goes
+//! Latencies and bandwidths are those of [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`] a message goes
 //! from its sender's port in the lowest dimension in which its ends differ to its receiver's port there; without, it
 //! crosses each dimension in which they differ, through the ports of the NPUs between. With
 //! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes n - 1 messages'
@@ -78,13 +78,12 @@ impl ServerRouting for PortRouting {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
         let differ = |level: &&PortDimension| level.coordinate(npu) != level.coordinate(to);
-        let dimension = match enters {
-            true => from,
-            false => {
-                from + self.levels[from..]
-                    .iter()
-                    .position(|level| differ(&level))?
-            }
+        let dimension = if enters {
+            from
+        } else {
+            from + self.levels[from..]
+                .iter()
+                .position(|level| differ(&level))?
         };
         let level = &self.levels[dimension];
         let state = 2 * dimension as u32;
@@ -101,9 +100,10 @@ impl ServerRouting for PortRouting {
             });
         }
         let (x, y) = (level.coordinate(npu), level.coordinate(to));
-        let next = match self.only_first {
-            true => to,
-            false => npu - x * level.stride + y * level.stride,
+        let next = if self.only_first {
+            to
+        } else {
+            npu - x * level.stride + y * level.stride
         };
         Some(ServerHop {
             server: (npu, state),

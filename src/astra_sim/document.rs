@@ -336,8 +336,8 @@ mod tests {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
         let error = InputDocument::json(text, "f", &KEYS, false)
             .map(|_| ())
-            .unwrap_err();
-        let error = error.to_string();
+            .unwrap_err()
+            .to_string();
         assert!(
             error.starts_with("f:2: key `dealy`: found an unknown key"),
             "{error}"

@@ -121,9 +121,10 @@ pub(super) fn one_line(why: &str) -> String {
 /// Formats a key for messages: bare if it looks like one.
 pub(super) fn escape(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    match !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
-        true => key.to_owned(),
-        false => quoted(key),
+    if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
+        key.to_owned()
+    } else {
+        quoted(key)
     }
 }
 

@@ -23,7 +23,7 @@ impl CommGroupFile {
     ///
     /// # Errors
     ///
-    /// When `text` is not a JSON object from whole numbers above 0 to lists of ranks, or a list is
+    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or a list is
     /// empty or has a rank twice.
     pub fn parse(
         text: &str,

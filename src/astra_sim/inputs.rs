@@ -131,7 +131,7 @@ impl AstraInputs {
     ///
     /// # Errors
     ///
-    /// When a file cannot be read, is refused by its parser, or does not go with another.
+    /// Fails if a file cannot be read, is refused by its parser, or does not go with another.
     pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
         let mut notes = of_flags(flags);
         let mut text = |role: &'static str, path: &Path| {
@@ -163,12 +163,11 @@ impl AstraInputs {
             RemoteMemoryFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
-        let (groups, found) = match CommGroupFile::none(&flags.groups.to_string_lossy()) {
-            true => Default::default(),
-            false => {
-                let (text, file) = text("groups", &flags.groups)?;
-                CommGroupFile::parse(&text, &file, lenient)?
-            }
+        let (groups, found) = if CommGroupFile::none(&flags.groups.to_string_lossy()) {
+            Default::default()
+        } else {
+            let (text, file) = text("groups", &flags.groups)?;
+            CommGroupFile::parse(&text, &file, lenient)?
         };
         notes.extend(found);
         let (per_node, found) = match &system.per_node_custom {

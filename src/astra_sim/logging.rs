@@ -8,7 +8,7 @@ use super::error::{InputError, InputNote, one_line};
 ///
 /// # Errors
 ///
-/// When `text` is not TOML.
+/// Fails if `text` is not TOML.
 pub fn check(text: &str, file: &str) -> Result<InputNote, InputError> {
     match toml::de::DeTable::parse(text) {
         Ok(_) => Ok(InputNote::flag(

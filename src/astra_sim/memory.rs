@@ -96,17 +96,14 @@ impl<'a> TensorMemory<'a> {
             });
             self.lives.len() - 1
         });
-        match one.write {
-            true => {
-                if !new {
-                    self.early.push(one.tensor);
-                }
-                self.writes.push(access);
+        if one.write {
+            if !new {
+                self.early.push(one.tensor);
             }
-            false => {
-                self.lives[life].to = Some(by.end);
-                self.reads.push(access);
-            }
+            self.writes.push(access);
+        } else {
+            self.lives[life].to = Some(by.end);
+            self.reads.push(access);
         }
     }
 

@@ -57,7 +57,7 @@ impl RemoteMemoryFile {
     ///
     /// # Errors
     ///
-    /// When `text` is not a JSON object, has no type, or lacks a key that its type needs.
+    /// Fails if `text` is not a JSON object, has no type, or lacks a key that its type needs.
     pub fn parse(
         text: &str,
         file: &str,

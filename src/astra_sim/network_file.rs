@@ -50,7 +50,7 @@ impl AstraNetworkFile {
     ///
     /// # Errors
     ///
-    /// When `text` is not a YAML mapping of the four lists, all of one length, or describes an impossible network.
+    /// Fails if `text` is not a YAML mapping of the four lists, all of one length, or describes an impossible network.
     pub fn parse(
         text: &str,
         file: &str,

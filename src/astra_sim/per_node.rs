@@ -18,7 +18,7 @@ impl PerNodeFile {
     ///
     /// # Errors
     ///
-    /// When `text` is not such a mapping.
+    /// Fails if `text` is not such a mapping.
     pub fn parse(
         text: &str,
         file: &str,

@@ -101,7 +101,7 @@ impl QueueSlot {
 
     /// Returns the part of a queue slot that is equal for members which exchange messages in step.
     #[inline]
-    pub fn way(word: u16) -> u16 {
+    pub fn slot_class(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
     }
 
@@ -153,43 +153,46 @@ fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     if to >= size { to - size } else { to }
 }
 
-/// Returns the distance from `other` to the member in `seat`, or back from there.
-fn distance_between(other: u32, seat: LinePosition, backward: bool) -> u32 {
-    let (from, to) = match backward {
-        false => (other, seat.index),
-        true => (seat.index, other),
+/// Returns the distance from `other` to the member at `position`, or back from there.
+fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
+    let (from, to) = if backward {
+        (position.index, other)
+    } else {
+        (other, position.index)
     };
     if to >= from {
         to - from
     } else {
-        seat.size - (from - to)
+        position.size - (from - to)
     }
 }
 
 impl AstraPhase {
     /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
     pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
-        match self.quirks.has(Quirk::Padding) {
-            true => BufferShare::whole(amount.bytes() / n),
-            false => BufferShare {
+        if self.quirks.has(Quirk::Padding) {
+            BufferShare::whole(amount.bytes() / n)
+        } else {
+            BufferShare {
                 bytes: amount.bytes,
                 parts: amount.parts.saturating_mul(n),
-            },
+            }
         }
     }
 
     /// Returns `amount` multiplied by `n`.
     fn times(amount: BufferShare, n: u64) -> BufferShare {
-        match amount.parts.is_multiple_of(n) {
-            true => BufferShare {
+        if amount.parts.is_multiple_of(n) {
+            BufferShare {
                 bytes: amount.bytes,
                 // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
                 parts: amount.parts / n,
-            },
-            false => BufferShare {
+            }
+        } else {
+            BufferShare {
                 bytes: amount.bytes.saturating_mul(n),
                 parts: amount.parts,
-            },
+            }
         }
     }
 
@@ -205,62 +208,63 @@ impl AstraPhase {
     }
 
     #[inline]
-    pub(super) fn credits(&self, turn: QueueSlot, seat: LinePosition) -> u32 {
+    pub(super) fn credits(&self, slot: QueueSlot, position: LinePosition) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
-            AstraAlgorithm::Direct { window } => direct::window(window, seat),
-            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(turn, seat).credits(),
+            AstraAlgorithm::Direct { window } => direct::window(window, position),
+            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).credits(),
         }
     }
 
     #[inline]
-    pub(super) fn receives(&self, turn: QueueSlot, seat: LinePosition) -> u32 {
+    pub(super) fn receives(&self, slot: QueueSlot, position: LinePosition) -> u32 {
         match self.algorithm {
-            AstraAlgorithm::Ring => ring::steps(self, seat),
-            AstraAlgorithm::Direct { .. } => direct::steps(self, seat),
-            AstraAlgorithm::HalvingDoubling => halving_doubling::steps(self, seat),
-            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(turn, seat).receives(),
+            AstraAlgorithm::Ring => ring::steps(self, position),
+            AstraAlgorithm::Direct { .. } => direct::steps(self, position),
+            AstraAlgorithm::HalvingDoubling => halving_doubling::steps(self, position),
+            AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).receives(),
         }
     }
 
     #[inline]
-    pub(super) fn step(&self, turn: QueueSlot, seat: LinePosition, i: u32) -> Option<SendStep> {
+    pub(super) fn step(&self, slot: QueueSlot, position: LinePosition, i: u32) -> Option<SendStep> {
         let after = i + 1;
         let (to, amount, after, arrived) = match self.algorithm {
             AstraAlgorithm::Ring => {
-                let to = along(seat.index, seat.size, 1, turn.backward);
-                (i < ring::steps(self, seat)).then(|| (to, ring::amount(self), after, 0))?
+                let to = along(position.index, position.size, 1, slot.backward);
+                (i < ring::steps(self, position)).then(|| (to, ring::amount(self), after, 0))?
             }
             AstraAlgorithm::Direct { .. } => {
                 let to = along(
-                    seat.index,
-                    seat.size,
-                    direct::distance(seat, i),
-                    turn.backward,
+                    position.index,
+                    position.size,
+                    direct::distance(position, i),
+                    slot.backward,
                 );
-                let (after, arrived) = direct::after(self, seat, i);
-                (i < direct::steps(self, seat)).then(|| (to, ring::amount(self), after, arrived))?
+                let (after, arrived) = direct::after(self, position, i);
+                (i < direct::steps(self, position))
+                    .then(|| (to, ring::amount(self), after, arrived))?
             }
             AstraAlgorithm::HalvingDoubling => {
-                if i >= halving_doubling::steps(self, seat) {
+                if i >= halving_doubling::steps(self, position) {
                     return None;
                 }
-                let packet = halving_doubling::packet(self, seat, i);
+                let packet = halving_doubling::packet(self, position, i);
                 (
-                    halving_doubling::partner(seat, packet.distance),
+                    halving_doubling::partner(position, packet.distance),
                     packet.amount,
                     after,
                     0,
                 )
             }
             AstraAlgorithm::DoubleBinaryTree => {
-                let step = tree::TreeRole::of(turn, seat).step(i)?;
+                let step = tree::TreeRole::of(slot, position).step(i)?;
                 return Some(SendStep {
                     to: step.to,
                     amount: self.amount,
                     after: step.after,
                     arrived: 0,
-                    recv_posted: step.heard,
+                    recv_posted: step.recv_posted,
                 });
             }
         };
@@ -277,26 +281,26 @@ impl AstraPhase {
     /// Returns the `k`-th source from which a member receives after `taken` steps.
     pub(super) fn source(
         &self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            return tree::TreeRole::of(turn, seat).source(turn, seat, taken, k);
+            return tree::TreeRole::of(slot, position).source(slot, position, taken, k);
         }
         // Receives are posted one by one, each with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             AstraAlgorithm::Direct { .. } => {
-                let distance = direct::distance(seat, step);
-                along(seat.index, seat.size, distance, !turn.backward)
+                let distance = direct::distance(position, step);
+                along(position.index, position.size, distance, !slot.backward)
             }
             AstraAlgorithm::HalvingDoubling => {
-                let packet = halving_doubling::packet(self, seat, step);
-                halving_doubling::partner(seat, packet.distance)
+                let packet = halving_doubling::packet(self, position, step);
+                halving_doubling::partner(position, packet.distance)
             }
-            _ => along(seat.index, seat.size, 1, !turn.backward),
+            _ => along(position.index, position.size, 1, !slot.backward),
         };
         Some(ReceiveSource { from, step })
     }
@@ -304,18 +308,18 @@ impl AstraPhase {
     /// Returns whether members of `other`, along the same lines, exchange the same messages: as many with the same
     /// partners, of the same sizes.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
-        let seat = LinePosition {
+        let position = LinePosition {
             size: self.size,
             index: 0,
             root: 0,
         };
-        let turn = QueueSlot::default();
+        let slot = QueueSlot::default();
         let backward = |of: &Self| of.rotation == QueueRotation::Second;
-        let count = self.receives(turn, seat);
+        let count = self.receives(slot, position);
         if self.script.is_some()
             || other.script.is_some()
             || (self.size, backward(self)) != (other.size, backward(other))
-            || count != other.receives(turn, seat)
+            || count != other.receives(slot, position)
         {
             return false;
         }
@@ -324,37 +328,38 @@ impl AstraPhase {
             return ring::amount(self) == ring::amount(other);
         }
         let message = |of: &Self, i| {
-            let step = of.step(turn, seat, i);
+            let step = of.step(slot, position, i);
             step.map(|step| (step.to, step.amount, step.recv_posted))
         };
         (0..count).all(|i| message(self, i) == message(other, i))
     }
 
-    /// Implements [`Manner::hears`](crate::collective::Manner::hears). Members that go opposite ways round a ring of
-    /// three or more never receive from each other. All members of `direct` exchange in every round, each at a
-    /// distance along its own direction. Members in different trees receive from their own relatives only.
-    pub(super) fn hears(
+    /// Implements `CollectiveBackend::steps_before_receive`.
+    /// Members that go opposite ways round a ring of three or more never receive from each other. All members of
+    /// `direct` exchange in every round, each at a distance along its own direction. Members in different trees
+    /// receive from their own neighbours only.
+    pub(super) fn steps_before_receive(
         &self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         from: u32,
         heard: u32,
     ) -> Option<u32> {
         match self.algorithm {
             AstraAlgorithm::Ring => {
-                (along(seat.index, seat.size, 1, !turn.backward) == from).then_some(heard)
+                (along(position.index, position.size, 1, !slot.backward) == from).then_some(heard)
             }
             AstraAlgorithm::Direct { .. } => {
-                let others = seat.size - 1;
+                let others = position.size - 1;
                 let round = heard.checked_sub(1)? / others;
-                Some(round * others + distance_between(from, seat, turn.backward))
+                Some(round * others + distance_between(from, position, slot.backward))
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
                 // Steps taken and index of each source: two children at the start, the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
-                    let source = self.source(turn, seat, taken, k)?;
+                    let source = self.source(slot, position, taken, k)?;
                     (source.from == from).then_some(taken)
                 });
                 sources.next()
@@ -362,26 +367,26 @@ impl AstraPhase {
         }
     }
 
-    /// Implements [`Manner::answers`](crate::collective::Manner::answers).
-    pub(super) fn answers(
+    /// Implements `CollectiveBackend::requested_step`.
+    pub(super) fn requested_step(
         &self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         to: u32,
         step: u32,
     ) -> Option<u32> {
         match self.algorithm {
             AstraAlgorithm::Ring => {
-                (along(seat.index, seat.size, 1, turn.backward) == to).then_some(step)
+                (along(position.index, position.size, 1, slot.backward) == to).then_some(step)
             }
             AstraAlgorithm::Direct { .. } => {
-                let others = seat.size - 1;
-                let distance = distance_between(to, seat, !turn.backward);
+                let others = position.size - 1;
+                let distance = distance_between(to, position, !slot.backward);
                 Some(step / others * others + distance - 1)
             }
             AstraAlgorithm::HalvingDoubling => Some(step),
             AstraAlgorithm::DoubleBinaryTree => {
-                let role = tree::TreeRole::of(turn, seat);
+                let role = tree::TreeRole::of(slot, position);
                 (0..3).find(|&i| role.step(i).is_some_and(|message| message.to == to))
             }
         }
@@ -389,23 +394,25 @@ impl AstraPhase {
 
     /// Returns the rounds of its packets.
     #[inline]
-    fn rounds(&self, seat: LinePosition) -> PacketRounds {
+    fn rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
-                let idle = direct::window(window, seat);
-                match self.named && self.quirks.has(Quirk::GroupReductions) {
-                    true => (idle, idle.saturating_mul(seat.size - 1)),
-                    false => (idle, idle),
+                let idle = direct::window(window, position);
+                if self.named && self.quirks.has(Quirk::GroupReductions) {
+                    (idle, idle.saturating_mul(position.size - 1))
+                } else {
+                    (idle, idle)
                 }
             }
             AstraAlgorithm::HalvingDoubling => {
-                let levels = halving_doubling::levels(seat);
-                match self.quirks.has(Quirk::HalvingDoublingReductions) {
-                    true => (1, levels - 1),
-                    false => (1, levels),
+                let levels = halving_doubling::levels(position);
+                if self.quirks.has(Quirk::HalvingDoublingReductions) {
+                    (1, levels - 1)
+                } else {
+                    (1, levels)
                 }
             }
-            AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, seat.size - 1),
+            AstraAlgorithm::Ring | AstraAlgorithm::DoubleBinaryTree => (1, position.size - 1),
         };
         PacketRounds { idle, busy }
     }
@@ -414,8 +421,8 @@ impl AstraPhase {
     /// but the last window of those of a round go back.
     pub(super) fn load(
         &self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
@@ -428,7 +435,7 @@ impl AstraPhase {
             ticket,
         };
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            let role = tree::TreeRole::of(turn, seat);
+            let role = tree::TreeRole::of(slot, position);
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
@@ -439,7 +446,7 @@ impl AstraPhase {
                 }
             };
         }
-        let rounds = self.rounds(seat);
+        let rounds = self.rounds(position);
         // All packets that a member begins with are the first of a round.
         let p = match of {
             TransferCause::Start => 0,
@@ -447,9 +454,11 @@ impl AstraPhase {
         };
         let amount = match (self.algorithm, of) {
             (AstraAlgorithm::HalvingDoubling, TransferCause::Reception(r)) => {
-                self.halved_reception(seat, r)
+                self.halved_reception(position, r)
             }
-            (AstraAlgorithm::HalvingDoubling, _) => halving_doubling::packet(self, seat, p).amount,
+            (AstraAlgorithm::HalvingDoubling, _) => {
+                halving_doubling::packet(self, position, p).amount
+            }
             _ => ring::amount(self),
         };
         match rounds.left(p) {
@@ -464,9 +473,9 @@ impl AstraPhase {
     /// Returns the size at which reception `r` of halving-doubling is processed: that of the next message, half of
     /// the received size in a reduce-scatter, with [`Quirk::HalvingDoublingReductions`]; its own without.
     #[inline]
-    fn halved_reception(&self, seat: LinePosition, r: u32) -> BufferShare {
+    fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
-        halving_doubling::packet(self, seat, r + ahead).amount
+        halving_doubling::packet(self, position, r + ahead).amount
     }
 
     /// Returns whether a member of a tree reduces its reception `r`; the third of an inner one comes from above.
@@ -479,19 +488,21 @@ impl AstraPhase {
     #[inline]
     pub(super) fn reduced(
         &self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         r: u32,
     ) -> Option<BufferShare> {
-        let rounds = self.rounds(seat);
+        let rounds = self.rounds(position);
         let reduces = || rounds.reduces(self.part, rounds.idle + r);
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => {
                 reduces().then(|| ring::amount(self))
             }
-            AstraAlgorithm::HalvingDoubling => reduces().then(|| self.halved_reception(seat, r)),
+            AstraAlgorithm::HalvingDoubling => {
+                reduces().then(|| self.halved_reception(position, r))
+            }
             AstraAlgorithm::DoubleBinaryTree => {
-                let reduces = self.tree_reduces(tree::TreeRole::of(turn, seat), r);
+                let reduces = self.tree_reduces(tree::TreeRole::of(slot, position), r);
                 reduces.then_some(self.amount)
             }
         }

@@ -246,17 +246,19 @@ impl QuirkSet {
     /// Converts ns to a time, truncated to whole ns under [`Quirk::WholeNs`].
     #[inline]
     pub(super) fn span(self, ns: f64) -> Span {
-        match self.has(Quirk::WholeNs) {
-            true => Span::from_ns(ns as u64),
-            false => Span::from_ns(1).scaled(ns),
+        if self.has(Quirk::WholeNs) {
+            Span::from_ns(ns as u64)
+        } else {
+            Span::from_ns(1).scaled(ns)
         }
     }
 
     /// Converts a bandwidth in GB/s of the network file to bytes per ns.
     pub(super) fn bytes_per_ns(self, gbps: f64) -> f64 {
-        match self.has(Quirk::Gib) {
-            true => gbps * f64::from(1 << 30) / 1e9,
-            false => gbps,
+        if self.has(Quirk::Gib) {
+            gbps * f64::from(1 << 30) / 1e9
+        } else {
+            gbps
         }
     }
 }
@@ -309,9 +311,10 @@ impl FromStr for QuirkSet {
                     names.join(", ")
                 )
             })?;
-            quirks = match adds {
-                true => quirks.with(quirk),
-                false => quirks.without(quirk),
+            quirks = if adds {
+                quirks.with(quirk)
+            } else {
+                quirks.without(quirk)
             };
         }
         Ok(quirks)

@@ -56,7 +56,7 @@ struct QueuedTransfer {
     /// Whether it is still to be reduced, and to return, at the outer bus.
     reduces: bool,
     returns: bool,
-    ticket: CompletionToken,
+    token: CompletionToken,
     /// On the inner bus: whether it makes a round trip, and its continuation.
     round_trip: bool,
     then: BusContinuation,
@@ -97,13 +97,13 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer, whose ticket [`Self::handle`] returns in the end.
+    /// Accepts a transfer, whose completion token [`Self::handle`] returns in the end.
     pub fn carry(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
             reduces: load.reduces,
             returns: load.returns,
-            ticket: load.ticket,
+            token: load.ticket,
             round_trip: false,
             then: BusContinuation::Tell,
         };
@@ -122,7 +122,7 @@ impl SharedBus {
         }
     }
 
-    /// Handles an event that this bus had scheduled. Returns the ticket of a transfer that is complete; its
+    /// Handles an event that this bus had scheduled. Returns the token of a transfer that is complete; its
     /// consequences come before [`Self::resume`].
     pub fn handle(
         &mut self,
@@ -294,7 +294,7 @@ impl SharedBus {
                 transfer.returns = false;
                 state.sends.push_back(transfer);
             }
-            AGENT => return Some(transfer.ticket),
+            AGENT => return Some(transfer.token),
             _ if transfer.round_trip => {
                 transfer.round_trip = false;
                 state.sends.push_back(transfer);
@@ -312,7 +312,7 @@ impl SharedBus {
         clock: &mut impl BusScheduler,
     ) -> Option<CompletionToken> {
         match transfer.then {
-            BusContinuation::Tell => return Some(transfer.ticket),
+            BusContinuation::Tell => return Some(transfer.token),
             BusContinuation::Send => self.sides[NPU].sends.push_back(transfer),
             BusContinuation::Reduce => {
                 self.sides[NPU].reductions.push_back(transfer);
@@ -356,7 +356,7 @@ impl SharedBus {
                 clock,
             ),
             (_, true) => state.sends.push_back(transfer),
-            (_, false) => return Some(transfer.ticket),
+            (_, false) => return Some(transfer.token),
         }
         None
     }

@@ -42,7 +42,7 @@ pub struct RooflineMeans {
 }
 
 impl RankWork {
-    /// Returns the work of a graph that a [`Reader`](super::AstraTraceReader) of `inputs` made.
+    /// Returns the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs` made.
     pub fn of(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
@@ -50,10 +50,7 @@ impl RankWork {
         for node in graph.nodes() {
             let kind = graph.kind(node);
             let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded(node));
-            let kind = match timed {
-                true => counts_as(graph, node),
-                false => kind,
-            };
+            let kind = if timed { counts_as(graph, node) } else { kind };
             match kind {
                 NodeKind::Nothing => work.nothing = true,
                 NodeKind::Host => {

@@ -20,7 +20,7 @@ const COMPARED: u32 = 256;
 /// A line of members, from the view of one of them.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
-    pub turn: QueueSlot,
+    pub slot: QueueSlot,
     pub extent: &'a GroupExtent,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
@@ -47,7 +47,7 @@ impl SymmetricLine<'_> {
         }
     }
 
-    fn seat(&self, index: u32) -> LinePosition {
+    fn position(&self, index: u32) -> LinePosition {
         LinePosition {
             size: self.stage.size,
             index,
@@ -57,7 +57,7 @@ impl SymmetricLine<'_> {
 
     fn message(&self, index: u32, step: u32) -> Option<Span> {
         let phase = &self.extent.phases[self.stage.phase as usize];
-        let step = self.stage.step(self.turn, self.seat(index), step)?;
+        let step = self.stage.step(self.slot, self.position(index), step)?;
         let npu = |index| self.extent.npus[phase.position(0, index) as usize];
         (self.cost)((npu(index), npu(step.to)), step.amount)
     }
@@ -77,7 +77,7 @@ impl SymmetricLine<'_> {
         if self.stage.size > COMPARED {
             return false;
         }
-        let steps = self.stage.receives(self.turn, self.seat(0));
+        let steps = self.stage.receives(self.slot, self.position(0));
         (0..steps.min(self.stage.size)).all(|step| {
             let first = self.message(0, step);
             (1..self.stage.size).all(|index| self.message(index, step) == first)
@@ -85,26 +85,26 @@ impl SymmetricLine<'_> {
     }
 
     fn ring(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
-        let (size, seat) = (self.stage.size, self.seat(0));
+        let (size, position) = (self.stage.size, self.position(0));
         let cost = self.message(0, 0)?;
         let same =
             self.is_dimension() || (1..size).all(|index| self.message(index, 0) == Some(cost));
-        let messages = u64::from(self.stage.receives(self.turn, seat));
+        let messages = u64::from(self.stage.receives(self.slot, position));
         let reduced = match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => u64::from(size - 1),
             PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
         };
         let once = self
             .stage
-            .reduced(self.turn, seat, 0)
+            .reduced(self.slot, position, 0)
             .map_or(Span::ZERO, reduction);
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
     fn simulate(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
-        let seat = self.seat(0);
-        let start = self.stage.credits(self.turn, seat);
-        let all = start + self.stage.receives(self.turn, seat);
+        let position = self.position(0);
+        let start = self.stage.credits(self.slot, position);
+        let all = start + self.stage.receives(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
@@ -121,7 +121,7 @@ impl SymmetricLine<'_> {
                     push(&mut due, now + endpoint, MemberEvent::Attended(arrived - 1));
                     continue;
                 }
-                MemberEvent::Attended(r) => match self.stage.reduced(self.turn, seat, r) {
+                MemberEvent::Attended(r) => match self.stage.reduced(self.slot, position, r) {
                     Some(amount) => {
                         push(&mut due, now + reduction(amount), MemberEvent::Credits(1));
                         continue;
@@ -130,7 +130,7 @@ impl SymmetricLine<'_> {
                 },
                 MemberEvent::Credits(more) => credits += more,
             }
-            while let Some(step) = self.stage.step(self.turn, seat, taken) {
+            while let Some(step) = self.stage.step(self.slot, position, taken) {
                 if step.after > credits || step.arrived > arrived {
                     break;
                 }

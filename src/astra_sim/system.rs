@@ -112,7 +112,7 @@ impl SystemFile {
     ///
     /// # Errors
     ///
-    /// When `text` is not a JSON object, has an unknown key, or one with a value that it cannot have.
+    /// Fails if `text` is not a JSON object, has an unknown key, or one with a value that it cannot have.
     pub fn parse(
         text: &str,
         file: &str,

@@ -53,13 +53,12 @@ impl RankTensors {
         notes: &mut Vec<InputNote>,
     ) -> Result<Self, TraceError> {
         let kept;
-        let contents = match lenient {
-            true => {
-                // Skipped records are noted by the reader of the nodes.
-                kept = lenient::runnable(contents, file, &mut Vec::new())?;
-                &kept[..]
-            }
-            false => contents,
+        let contents = if lenient {
+            // Skipped records are noted by the reader of the nodes.
+            kept = lenient::runnable(contents, file, &mut Vec::new())?;
+            &kept[..]
+        } else {
+            contents
         };
         let mut reading = TensorReader::default();
         let mut frames = FrameCursor::new(contents);

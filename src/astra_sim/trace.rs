@@ -29,10 +29,7 @@ const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
 /// Returns the number of lanes of an NPU without those of single nodes.
 fn lanes(quirks: QuirkSet) -> u32 {
-    match quirks.has(Quirk::OneAtATime) {
-        true => 2,
-        false => 3,
-    }
+    if quirks.has(Quirk::OneAtATime) { 2 } else { 3 }
 }
 
 /// A rank's trace, converted to a graph.
@@ -94,12 +91,11 @@ impl<'a> AstraTraceReader<'a> {
     ) -> Result<AstraRankGraph, TraceError> {
         let mut notes = Vec::new();
         let kept;
-        let contents = match self.lenient {
-            true => {
-                kept = lenient::runnable(contents, file, &mut notes)?;
-                &kept[..]
-            }
-            false => contents,
+        let contents = if self.lenient {
+            kept = lenient::runnable(contents, file, &mut notes)?;
+            &kept[..]
+        } else {
+            contents
         };
         let mut state = TraceReaderState {
             reader: self,

@@ -67,9 +67,10 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
             key
         }
     };
-    match secret.is_empty() {
-        true => Err("the key is empty, so everybody knows it".into()),
-        false => Ok(secret),
+    if secret.is_empty() {
+        Err("the key is empty, so everybody knows it".into())
+    } else {
+        Ok(secret)
     }
 }
 

@@ -78,9 +78,10 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             out.write_all(terminal::json(&document).as_bytes())?;
         }
     }
-    Ok(match all.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FOUND),
+    Ok(if all.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FOUND)
     })
 }
 

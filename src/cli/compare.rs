@@ -40,7 +40,7 @@ pub fn compare<'a>(
     }
 }
 
-/// What `work` makes of each number below `count`, `threads` at a time; as many as there are cores if that is
+/// Maps each number below `count` through `work`, `threads` at a time; as many as there are cores if that is
 /// not said.
 pub fn parallel_map<T: Send + Sync>(
     count: usize,
@@ -71,15 +71,16 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// What the machines call themselves, or what they were called where two say the same.
+/// Returns the machines' own names, or the names given where two have the same.
 fn names(named: &[String], machines: &[Machine]) -> Vec<String> {
     let own = |machine: &Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
     sorted.sort_unstable();
     let unique = sorted.windows(2).all(|pair| pair[0] != pair[1]);
-    match unique {
-        true => machines.iter().map(own).collect(),
-        false => named.to_vec(),
+    if unique {
+        machines.iter().map(own).collect()
+    } else {
+        named.to_vec()
     }
 }
 

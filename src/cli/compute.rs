@@ -4,7 +4,7 @@ use crate::compute::{ComputeModel, RooflineEfficiency};
 use clap::Args;
 use serde_json::{Map, Value};
 
-/// How long kernels last.
+/// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
     /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
@@ -117,9 +117,10 @@ impl ComputeArgs {
 
 /// Formats a factor as people write it, without the digits of its binary form.
 fn number(factor: f64) -> String {
-    match (1e-4..1e6).contains(&factor) {
-        true => factor.to_string(),
-        false => format!("{factor:e}"),
+    if (1e-4..1e6).contains(&factor) {
+        factor.to_string()
+    } else {
+        format!("{factor:e}")
     }
 }
 

@@ -67,15 +67,15 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();
-                match parted {
-                    true => custom.kind == call.kind && custom.scripts.positions() <= members,
-                    false => custom.applies_to(call.kind, members),
+                if parted {
+                    custom.kind == call.kind && custom.scripts.positions() <= members
+                } else {
+                    custom.applies_to(call.kind, members)
                 }
             })
         })
     };
-    let idle = all.iter().filter(|custom| !fits(custom));
-    let idle = idle.map(|custom| {
+    let idle = all.iter().filter(|custom| !fits(custom)).map(|custom| {
         format!(
             "--custom {}={} is of no use here: no {0} of the job has {} members",
             custom.kind,

@@ -92,7 +92,7 @@ pub enum FailOnArg {
     Any,
 }
 
-/// How many lines of a list are shown; `None` is all.
+/// Number of lines shown of a list; `None` is all.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 
@@ -203,8 +203,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 /// The text of a report, if `path` is one: a file that begins as JSON does and is not called a trace.
 fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
-        let text = read_text(std::io::stdin().lock(), 0);
-        let text = text.map_err(|source| TraceError::io("standard input", "read", source))?;
+        let text = read_text(std::io::stdin().lock(), 0)
+            .map_err(|source| TraceError::io("standard input", "read", source))?;
         return Ok(Some(text));
     }
     let name = path
@@ -224,8 +224,8 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     let begin = contents.as_slice().trim_ascii_start();
     match begin.first() {
         Some(b'{') => {
-            let text = String::from_utf8(contents.as_slice().to_vec());
-            let text = text.map_err(|e| format!("{}: {e}", path.display()))?;
+            let text = String::from_utf8(contents.as_slice().to_vec())
+                .map_err(|e| format!("{}: {e}", path.display()))?;
             Ok(Some(text))
         }
         _ => Ok(None),
@@ -278,10 +278,8 @@ fn of_traces(
         }
     });
     let mut all = DiffTally::default();
-    let tallies = UnreadableTraces::gather(tallies).map_err(|error| match args.salvage {
-        true => error,
-        false => error.hinting(),
-    })?;
+    let tallies = UnreadableTraces::gather(tallies)
+        .map_err(|error| if args.salvage { error } else { error.hinting() })?;
     for tally in tallies {
         all.add(tally, args.keep());
     }
@@ -335,15 +333,16 @@ fn of_rank(
     let contents = [sides[0].as_slice(), sides[1].as_slice()];
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
-    let mut traces = match same {
+    let mut traces = if same {
         // Nothing differs, but neither may be damaged.
-        true => [RawTrace::read(contents[0]), RawTrace::read(b"")],
-        false => differences::outlines(contents),
+        [RawTrace::read(contents[0]), RawTrace::read(b"")]
+    } else {
+        differences::raw_traces(contents)
     };
     if same {
         let once = sides[0].check(&mut traces[0]);
         if once.is_err() {
-            traces = differences::outlines(contents);
+            traces = differences::raw_traces(contents);
             let checks = (0..2).map(|i| sides[i].check(&mut traces[i]));
             UnreadableTraces::gather(checks)?;
         }

@@ -34,7 +34,7 @@ pub struct GenerateArgs {
     training: Box<TrainingArgs>,
 }
 
-/// What becomes of the traces: files, a replay, or both.
+/// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
 struct TargetArgs {
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
@@ -90,8 +90,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let machine = machine
         .as_ref()
-        .map(|machine| load_machine(machine, run.wants_hashes()));
-    let machine = machine.transpose()?;
+        .map(|machine| load_machine(machine, run.wants_hashes()))
+        .transpose()?;
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;

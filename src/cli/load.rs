@@ -20,19 +20,21 @@ pub struct VerifyArg {
 }
 
 impl VerifyArg {
-    /// What is checked on the way into a replay.
+    /// Returns the checks on the way into a replay.
     pub fn policy(self) -> VerifyLevel {
-        match self.no_verify {
-            true => VerifyLevel::Nothing,
-            false => VerifyLevel::Lengths,
+        if self.no_verify {
+            VerifyLevel::Nothing
+        } else {
+            VerifyLevel::Lengths
         }
     }
 
-    /// What is checked where there is time.
+    /// Returns the checks where there is time.
     pub fn thorough(self) -> VerifyLevel {
-        match self.no_verify {
-            true => VerifyLevel::Nothing,
-            false => VerifyLevel::Hashes,
+        if self.no_verify {
+            VerifyLevel::Nothing
+        } else {
+            VerifyLevel::Hashes
         }
     }
 }
@@ -59,7 +61,7 @@ pub struct JobArgs {
     pub delay: Vec<(u32, Span)>,
 }
 
-/// Which dependencies hold.
+/// Selection of the dependencies that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DepsArg {
     /// Data and control; data alone, with a warning, if control dependencies close a cycle
@@ -70,7 +72,7 @@ pub enum DepsArg {
     Data,
 }
 
-/// What to do about ranks without a trace.
+/// Policy for ranks without a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AbsentArg {
     /// Refuse the job

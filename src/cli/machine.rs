@@ -66,7 +66,7 @@ enum MachineFormatArg {
 ///
 /// # Errors
 ///
-/// When a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
+/// Fails if a machine to show does not exist or is refused (a [`MachineError`]), or `out` fails.
 pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
         MachineCommand::List { format } => list(*format, out)?,
@@ -165,9 +165,10 @@ fn dimensions(machine: &Machine) -> Vec<String> {
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
         let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
-        let size = match open {
-            true => "N".to_owned(),
-            false => dimension.size.to_string(),
+        let size = if open {
+            "N".to_owned()
+        } else {
+            dimension.size.to_string()
         };
         let gb = dimension.bandwidth.bytes_per_second() / 1e9;
         format!("{} {size} @ {gb} GB/s", dimension.shape)

@@ -77,7 +77,7 @@ struct ShowModelArgs {
     output: Option<PathBuf>,
 }
 
-/// How the list is printed.
+/// Format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelListFormat {
     /// For people
@@ -88,7 +88,7 @@ enum ModelListFormat {
     Csv,
 }
 
-/// How a model is printed.
+/// Format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelShowFormat {
     /// For people
@@ -101,7 +101,7 @@ enum ModelShowFormat {
 ///
 /// # Errors
 ///
-/// When a model to show does not exist or is refused (a [`crate::model::ModelError`]), or what is written fails.
+/// Fails if a model to show does not exist or is refused (a [`crate::model::ModelError`]), or what is written fails.
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
         ModelCommand::List { format, output } => (list(*format)?, output),
@@ -131,7 +131,7 @@ fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// How many of a model's layers are blocks.
+/// Counts the layers of a model that are blocks.
 fn blocks(model: &ModelDefinition) -> usize {
     let layers = model.model.layers.iter();
     layers

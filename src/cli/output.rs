@@ -1,4 +1,4 @@
-//! How a replay is asked for and its report printed, whatever the workload came from.
+//! Arguments of a replay and the printing of its report, for every source of workloads.
 
 use super::compute::ComputeArgs;
 use super::custom_algorithm;
@@ -26,7 +26,7 @@ pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTab
 pub use destination::ReportDestination;
 pub use timeline_file::TimelineFile;
 
-/// How to replay, and how to print what comes out.
+/// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -194,7 +194,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// How the program ends where these replays were completed; what does not fit and must is said on
+    /// Returns the exit code after these replays were completed; what does not fit and must is printed on
     /// standard error.
     pub fn exit_code<'r>(
         &self,
@@ -217,7 +217,7 @@ impl RunArgs {
         }
     }
 
-    /// What the engine is asked for to replay `workload`; files that it takes join `inputs`, if their hashes
+    /// Returns the engine's options to replay `workload`; files that they take join `inputs`, if their hashes
     /// are wanted.
     pub fn options(
         &self,
@@ -259,13 +259,12 @@ pub fn load_machine(
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
     let machine = Machine::load(name)?;
-    let input = match hash {
-        false => None,
-        true => {
-            let source = source(name)?;
-            let (path, text) = (Path::new(name), source.text.as_bytes());
-            Some(job::hashed_input("machine", path, text))
-        }
+    let input = if hash {
+        let source = source(name)?;
+        let (path, text) = (Path::new(name), source.text.as_bytes());
+        Some(job::hashed_input("machine", path, text))
+    } else {
+        None
     };
     Ok((machine, input))
 }

@@ -68,9 +68,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         return Err("--threads is for several machines".into());
     }
     let found = job::find(&args.traces, args.job.verify.policy())?;
-    let named = match args.machine.is_empty() {
-        false => args.machine.clone(),
-        true => vec![case_machine(&args.traces, &found)?],
+    let named = if args.machine.is_empty() {
+        vec![case_machine(&args.traces, &found)?]
+    } else {
+        args.machine.clone()
     };
     if let Some((_, twice)) = (1..)
         .zip(&named)

@@ -84,8 +84,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .map(|file| file.rank)
         .eq(0..along.ranks());
     if !fits {
-        let ranks = traces.files().iter().map(|file| file.rank);
-        let ranks: Vec<u32> = ranks.collect();
+        let ranks: Vec<u32> = traces.files().iter().map(|file| file.rank).collect();
         return Err(format!(
             "--grid {} has ranks 0 to {}, and the traces are of ranks {}\n  try: a --grid of all ranks, \
              outermost dimension first",

@@ -78,16 +78,15 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.files().len();
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
-    let mut meetings = CommunicationMatches::default();
+    let mut matches = CommunicationMatches::default();
     let mut parts = Vec::new();
     for file in traces.files() {
         let opened = traces.open(file)?;
-        let part =
-            RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut meetings);
+        let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
     }
     // Known only when all ranks were read, so traces are opened twice.
-    let unmatched = meetings.unmatched();
+    let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
             "the cut parts {} collectives and messages:\n{unmatched}\n  try: --unmatched cut, which cuts \

@@ -53,9 +53,10 @@ pub struct EscapingWriter<W: Write> {
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
     /// Creates a writer to standard output.
     pub fn standard_output() -> Self {
-        let escapes = match io::stdout().is_terminal() {
-            true => EscapeStyle::AllButColours,
-            false => EscapeStyle::All,
+        let escapes = if io::stdout().is_terminal() {
+            EscapeStyle::AllButColours
+        } else {
+            EscapeStyle::All
         };
         Self::new(io::BufWriter::new(standard_output()), escapes)
     }
@@ -94,12 +95,11 @@ impl<W: Write> EscapingWriter<W> {
 impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut joined = std::mem::take(&mut self.begun);
-        let all = match joined.is_empty() {
-            true => bytes,
-            false => {
-                joined.extend_from_slice(bytes);
-                &joined
-            }
+        let all = if joined.is_empty() {
+            bytes
+        } else {
+            joined.extend_from_slice(bytes);
+            &joined
         };
         for chunk in all.utf8_chunks() {
             self.text(chunk.valid())?;
@@ -204,9 +204,10 @@ mod tests {
     use super::*;
 
     fn through(pieces: &[&[u8]], coloured: bool) -> String {
-        let escapes = match coloured {
-            true => EscapeStyle::AllButColours,
-            false => EscapeStyle::All,
+        let escapes = if coloured {
+            EscapeStyle::AllButColours
+        } else {
+            EscapeStyle::All
         };
         let mut text = EscapingWriter::new(Vec::new(), escapes);
         for piece in pieces {

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Where the traces come from.
+/// Source of the traces.
 #[derive(Debug, Args)]
 pub struct InputArgs {
     /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files; - is one trace from a pipe,
@@ -24,7 +24,7 @@ pub struct InputArgs {
     pub(super) verify: VerifyArg,
 }
 
-/// Where the traces go.
+/// Destination of the traces.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
     /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as

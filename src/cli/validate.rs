@@ -155,9 +155,10 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             terminal::json(&document)
         }
     })?;
-    match report.is_sound() {
-        true => Ok(ExitCode::SUCCESS),
-        false => Err(UnsoundTraces(report.findings.tally()).into()),
+    if report.is_sound() {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        Err(UnsoundTraces(report.findings.tally()).into())
     }
 }
 

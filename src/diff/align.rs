@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 type AlignedLane = (Option<i64>, u8);
 
 fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
-    let view = &side.outline.nodes[node as usize].view;
+    let view = &side.raw.nodes[node as usize].view;
     let kind = match view.op {
         Op::NoOp => 0,
         Op::Host => 1,

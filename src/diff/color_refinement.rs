@@ -163,9 +163,10 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 touched.clear();
                 for &member in &members {
                     let offset = self.offset();
-                    let (side, own, shift) = match member < offset {
-                        true => (&self.sides[0], member, 0),
-                        false => (&self.sides[1], member - offset, offset),
+                    let (side, own, shift) = if member < offset {
+                        (&self.sides[0], member, 0)
+                    } else {
+                        (&self.sides[1], member - offset, offset)
                     };
                     for (next, control) in side.neighbours(own, way) {
                         let next = next + shift;
@@ -225,9 +226,10 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         // All classes but the largest become splitters: the counts of the last follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
-        let spare = match size(&number) >= size(&largest) {
-            true => number,
-            false => largest,
+        let spare = if size(&number) >= size(&largest) {
+            number
+        } else {
+            largest
         };
         new.push(number);
         for class in new {
@@ -304,9 +306,12 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     /// Splits classes by `labels`: of each label as many nodes as both traces have.
     pub fn split(&mut self, labels: &NodeHashes) {
         let offset = self.offset();
-        let label = |node: u32| match node < offset {
-            true => labels[0][node as usize],
-            false => labels[1][(node - offset) as usize],
+        let label = |node: u32| {
+            if node < offset {
+                labels[0][node as usize]
+            } else {
+                labels[1][(node - offset) as usize]
+            }
         };
         let mut tied = self.ambiguous.clone();
         tied.sort_unstable();

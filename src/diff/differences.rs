@@ -57,7 +57,7 @@ impl TraceDiff {
 pub const MOST: usize = (1 << 31) - 1;
 
 /// Reads both traces, in parallel if they are large.
-pub fn outlines(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
+pub fn raw_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
     let [first, second] = contents;
@@ -71,7 +71,7 @@ pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDif
 
 /// Compares like [`traces`], with the threshold of [`matching`] for many nodes as a parameter.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
-    let [first, second] = [0, 1].map(|which: usize| sides[which].outline);
+    let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::find(sides, many);
     let mut changed = Vec::new();
     let mut edges = Vec::new();
@@ -120,7 +120,7 @@ fn dependencies(
     node: [u32; 2],
     edges: &mut Vec<EdgeChange>,
 ) {
-    let [a, b] = [0, 1].map(|which| sides[which].outline.deps(node[which]));
+    let [a, b] = [0, 1].map(|which| sides[which].raw.deps(node[which]));
     let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
         match dep.target() {
             None => Some((RawDependency::MISSING, dep.control)),
@@ -197,8 +197,8 @@ mod tests {
     /// Differences found with and without matching by ids, which must be the same.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
-        let outlines = outlines([&first, second]);
-        let sides = sides([&outlines[0], &outlines[1]]);
+        let raw_traces = raw_traces([&first, second]);
+        let sides = sides([&raw_traces[0], &raw_traces[1]]);
         let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
         let sure = same_ids::pair(&sides, &mut pairs);
         assert!(

@@ -12,8 +12,8 @@ use crate::trace::{GroupName, MemoryLocation, Op};
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns the label of each node.
-pub(super) fn of_all(outline: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
-    outline.nodes.iter().map(|item| label(&item.view)).collect()
+pub(super) fn of_all(raw: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
+    raw.nodes.iter().map(|item| label(&item.view)).collect()
 }
 
 /// Returns the type of a node as a small number.
@@ -166,7 +166,7 @@ pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
 pub(super) fn vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {
-        let new = side.outline.all().map(|node| {
+        let new = side.raw.all().map(|node| {
             let own = joined(
                 side,
                 node,

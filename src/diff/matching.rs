@@ -111,7 +111,7 @@ pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching 
     if !pairs.complete() {
         unique(
             &mut pairs,
-            &both(sides, |side| labels::of_all(side.outline, labels::name)),
+            &both(sides, |side| labels::of_all(side.raw, labels::name)),
         );
     }
     by_neighbours(sides, &mut pairs);

@@ -1,4 +1,4 @@
-//! What differs between two reports of replays: the makespan, and by what it moved.
+//! Differences between two reports of replays: the makespan, and the parts that moved it.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means are the whole change. What
 //! is behind a part, operators or groups, is told below it; what these do not explain, because work
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Something that moved, with what it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContributionChange {
-    /// What it is called.
+    /// Its name.
     pub what: String,
     /// On both sides.
     #[serde(rename = "mean_ps")]
@@ -43,7 +43,7 @@ pub struct TimePartChange {
     pub sum: AmountChange,
     /// Operators or groups, their means over NPUs; what moved most is first.
     pub behind: Vec<ContributionChange>,
-    /// What `behind` does not explain of the change of the mean.
+    /// Remainder of the change of the mean that `behind` does not explain.
     #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
     pub rest: i128,
 }
@@ -53,7 +53,7 @@ pub struct TimePartChange {
 pub struct CollectiveChange {
     /// The group and the kind.
     pub what: String,
-    /// How often.
+    /// Number of calls.
     pub calls: AmountChange,
     /// The sum of buffers.
     #[serde(rename = "buffer_bytes_sum")]
@@ -61,7 +61,7 @@ pub struct CollectiveChange {
     /// The transfers of all calls.
     #[serde(rename = "transfer_ps")]
     pub transfer: AmountChange,
-    /// What members waited, all together.
+    /// Waiting time of all members together.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: AmountChange,
 }
@@ -73,28 +73,28 @@ pub struct ReplayDiff {
     pub before_machine: String,
     /// And in the second.
     pub after_machine: String,
-    /// What makes the two different questions.
+    /// Notes on what makes the two different questions.
     pub notes: Vec<String>,
     /// The makespans.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
-    /// Where time goes; what moved most is first.
+    /// Parts of the time; the one that moved most is first.
     pub parts: Vec<TimePartChange>,
     /// Collectives that moved, by the change of their transfers.
     pub collectives: Vec<CollectiveChange>,
-    /// When each rank finished; what moved most is first.
+    /// Finish times of ranks; the one that moved most is first.
     pub ranks: Vec<RankShift>,
     /// Whether counts of ranks, nodes, calls or messages differ.
     #[serde(skip)]
     pub structure: bool,
 }
 
-/// When a rank finished in both.
+/// Finish times of a rank in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankShift {
     /// The rank.
     pub rank: u32,
-    /// When it finished.
+    /// Its finish time.
     #[serde(rename = "finish_ps")]
     pub finish: AmountChange,
 }
@@ -102,7 +102,7 @@ pub struct RankShift {
 /// Two documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiff {
-    /// What is to be known before numbers are compared.
+    /// Notes to read before numbers are compared.
     pub notes: Vec<String>,
     /// Machines that only one of the documents has a report of.
     pub only: [Vec<String>; 2],
@@ -138,9 +138,10 @@ impl ReportDiff {
         let find =
             |list: &[MachineResult<'_>], name: &str| list.iter().position(|m| m.name() == name);
         for machine in &first.machines {
-            let other = match single {
-                true => Some(0),
-                false => find(&second.machines, machine.name()),
+            let other = if single {
+                Some(0)
+            } else {
+                find(&second.machines, machine.name())
             };
             match other.map(|i| &second.machines[i]) {
                 None => only[0].push(machine.name().to_owned()),
@@ -203,7 +204,7 @@ impl ReportDiff {
     }
 }
 
-/// What differs between the inputs of two documents.
+/// Compares the inputs of two documents.
 fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {

@@ -72,7 +72,7 @@ pub(super) fn agree(
 
 /// Scores the common properties of two nodes with different labels.
 fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
-    let view = |which: usize, node: u32| &sides[which].outline.nodes[node as usize].view;
+    let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
     let what = std::mem::discriminant::<Op<'_>>;
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))

@@ -23,7 +23,7 @@ pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> 
                 .iter()
                 .all(|&way| agree(sides, &twin, [*node, other], way))
     };
-    let found: Vec<u32> = sides[0].outline.all().filter(sure).collect();
+    let found: Vec<u32> = sides[0].raw.all().filter(sure).collect();
     if found.len() * 10 < sides[0].len().max(sides[1].len()) * 9 {
         return false;
     }
@@ -36,7 +36,7 @@ pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> 
 /// Returns for each node of the first trace the node of the second with the same id and record. An id that
 /// several nodes have matches none.
 fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
-    let [a, b] = [0, 1].map(|which: usize| &sides[which].outline.nodes[..]);
+    let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[crate::graph::raw_trace::RawTraceNode<'_>], i: usize| {
         let id = nodes[i].view.id;
         let same = |other: Option<&crate::graph::raw_trace::RawTraceNode<'_>>| {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// One of two compared traces.
 pub(super) struct ComparedTrace<'o> {
-    pub outline: &'o RawTrace<'o>,
+    pub raw: &'o RawTrace<'o>,
     /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
     pub order: Vec<u32>,
     /// Nodes without a place in `order`, ascending.
@@ -32,10 +32,10 @@ impl EdgeDirection {
 }
 
 impl<'o> ComparedTrace<'o> {
-    pub fn new(outline: &'o RawTrace<'o>) -> Self {
-        let waiting = Csr::new(outline.nodes.len(), |each| {
-            for node in outline.all() {
-                for dep in outline.deps(node) {
+    pub fn new(raw: &'o RawTrace<'o>) -> Self {
+        let waiting = Csr::new(raw.nodes.len(), |each| {
+            for node in raw.all() {
+                for dep in raw.deps(node) {
                     if let Some(target) = dep.target() {
                         // Both fit one word, since traces of 2^31 nodes and more are refused.
                         each(target, node << 1 | u32::from(dep.control));
@@ -43,19 +43,20 @@ impl<'o> ComparedTrace<'o> {
                 }
             }
         });
-        let ascending = outline.all().all(|node| {
-            let mut targets = outline.deps(node).iter().filter_map(|dep| dep.target());
+        let ascending = raw.all().all(|node| {
+            let mut targets = raw.deps(node).iter().filter_map(|dep| dep.target());
             targets.all(|target| target < node)
         });
-        let order = match ascending {
-            true => outline.all().collect(),
-            false => outline.successors(|_, _| true).order(),
+        let order = if ascending {
+            raw.all().collect()
+        } else {
+            raw.successors(|_, _| true).order()
         };
-        let mut placed = vec![order.len() == outline.nodes.len(); outline.nodes.len()];
+        let mut placed = vec![order.len() == raw.nodes.len(); raw.nodes.len()];
         order.iter().for_each(|&node| placed[node as usize] = true);
         Self {
-            outline,
-            unordered: outline.all().filter(|&n| !placed[n as usize]).collect(),
+            raw,
+            unordered: raw.all().filter(|&n| !placed[n as usize]).collect(),
             order,
             waiting,
             key: OnceLock::new(),
@@ -66,25 +67,25 @@ impl<'o> ComparedTrace<'o> {
 
     /// Returns the number of nodes.
     pub fn len(&self) -> usize {
-        self.outline.nodes.len()
+        self.raw.nodes.len()
     }
 
     /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.
     pub fn key(&self) -> &[u64] {
         self.key
-            .get_or_init(|| labels::of_all(self.outline, labels::key))
+            .get_or_init(|| labels::of_all(self.raw, labels::key))
     }
 
     /// Returns labels by name and type.
     pub fn kind(&self) -> &[u64] {
         self.kind
-            .get_or_init(|| labels::of_all(self.outline, labels::kind))
+            .get_or_init(|| labels::of_all(self.raw, labels::kind))
     }
 
     /// Returns labels by the whole record except id and dependencies.
     pub fn content(&self) -> &[u64] {
         self.content.get_or_init(|| {
-            let nodes = self.outline.nodes.iter();
+            let nodes = self.raw.nodes.iter();
             nodes.map(labels::content).collect()
         })
     }
@@ -97,7 +98,7 @@ impl<'o> ComparedTrace<'o> {
         way: EdgeDirection,
     ) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
-            EdgeDirection::Predecessors => (self.outline.deps(node), &[][..]),
+            EdgeDirection::Predecessors => (self.raw.deps(node), &[][..]),
             EdgeDirection::Successors => (&[][..], self.waiting.row(node)),
         };
         let deps = deps
@@ -109,7 +110,7 @@ impl<'o> ComparedTrace<'o> {
     /// Returns the number of neighbours of `node`.
     pub fn degree(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
-            EdgeDirection::Predecessors => self.outline.deps(node).len(),
+            EdgeDirection::Predecessors => self.raw.deps(node).len(),
             EdgeDirection::Successors => self.waiting.row(node).len(),
         }
     }

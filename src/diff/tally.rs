@@ -245,9 +245,10 @@ impl DiffTally {
                 None => format!("{kind}, on a node that does not exist"),
             };
             let on = FieldValue::Text(on);
-            let (change, before, after) = match edge.added {
-                false => (ChangeKind::EdgeRemoved, on, FieldValue::Absent),
-                true => (ChangeKind::EdgeAdded, FieldValue::Absent, on),
+            let (change, before, after) = if edge.added {
+                (ChangeKind::EdgeAdded, FieldValue::Absent, on)
+            } else {
+                (ChangeKind::EdgeRemoved, on, FieldValue::Absent)
             };
             let (what, _) = whole(0, edge.node[0], change);
             let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));

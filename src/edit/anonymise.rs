@@ -223,9 +223,10 @@ impl TraceAnonymiser {
         if view.id > 0 {
             out.varint(1, view.id);
         }
-        let hashed = match declares {
-            true => (view.name != NODE_NAME).then(|| NODE_NAME.to_owned()),
-            false => self.name(view.name),
+        let hashed = if declares {
+            (view.name != NODE_NAME).then(|| NODE_NAME.to_owned())
+        } else {
+            self.name(view.name)
         };
         match &hashed {
             Some(_) => done.hashed += 1,

@@ -129,9 +129,10 @@ impl JobScaling {
 
     /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
     fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
-        match ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
-            true => Ok(None),
-            false => GroupScaling::of(&self.along, name, ranks).map(Some),
+        if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
+            Ok(None)
+        } else {
+            GroupScaling::of(&self.along, name, ranks).map(Some)
         }
     }
 
@@ -343,9 +344,10 @@ impl JobScaling {
                 0 => writing.metadata(record, &mut message).map(|()| true),
                 _ => writing.node(record, &mut message),
             };
-            match made.map_err(|e| e.in_record(record.number, record.offset))? {
-                true => message.frame(&mut out),
-                false => encoder::frame(&mut out, record.bytes),
+            if made.map_err(|e| e.in_record(record.number, record.offset))? {
+                message.frame(&mut out)
+            } else {
+                encoder::frame(&mut out, record.bytes)
             }
         }
         Ok(out)

@@ -56,7 +56,7 @@ pub use select::SliceTarget;
 use checked_trace::CheckedTrace;
 use close::DependencyClosure;
 
-/// What one rank keeps.
+/// Nodes that one rank keeps.
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
@@ -66,7 +66,7 @@ pub struct RankSelection {
     first: Span,
 }
 
-/// What was written of a rank.
+/// Summary of what was written of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Nodes of the whole trace.
@@ -79,14 +79,14 @@ pub struct SliceSummary {
     pub mended: u64,
     /// Whether control dependencies close a cycle, which left them out.
     pub cyclic: bool,
-    /// When the first node that was asked for starts, counted from the start of the slice.
+    /// Start of the first requested node, counted from the start of the slice.
     pub starts: Span,
-    /// When the last one ends, every rank by itself.
+    /// End of the last one, every rank by itself.
     pub ends: Span,
 }
 
 impl RankSelection {
-    /// Chooses what to keep of the trace of `rank`, and tells `meetings` whom it meets. `groups` are
+    /// Chooses what to keep of the trace of `rank`, and adds its communication to `matches`. `groups` are
     /// declared beside the traces.
     ///
     /// Fails on traces that cannot be replayed, and where nothing is chosen.
@@ -95,17 +95,17 @@ impl RankSelection {
         rank: u32,
         cut: &SliceTarget,
         groups: &DeclaredGroups,
-        meetings: &mut CommunicationMatches,
+        matches: &mut CommunicationMatches,
     ) -> Result<Self, TraceError> {
         let trace = CheckedTrace::read(contents)?;
         let asked = select::select(&trace, cut)?;
         let mut kept = asked.clone();
-        for i in trace.outline.all() {
-            let item = &trace.outline.nodes[i as usize];
+        for i in trace.raw.all() {
+            let item = &trace.raw.nodes[i as usize];
             kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
-        meetings.add(&trace, rank, &kept, groups)?;
-        let starts = trace.outline.all().filter(|&i| asked[i as usize]);
+        matches.add(&trace, rank, &kept, groups)?;
+        let starts = trace.raw.all().filter(|&i| asked[i as usize]);
         let first = starts.map(|i| trace.starts[i as usize]).min();
         Ok(Self {
             rank,
@@ -115,7 +115,7 @@ impl RankSelection {
         })
     }
 
-    /// When the first node that was asked for starts.
+    /// Returns the start of the first requested node.
     pub fn first(&self) -> Span {
         self.first
     }
@@ -138,7 +138,7 @@ impl RankSelection {
         start: Span,
     ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
         let trace = CheckedTrace::read(contents)?;
-        if trace.outline.nodes.len() != self.kept.len() {
+        if trace.raw.nodes.len() != self.kept.len() {
             return Err(TraceError::malformed(0, "the file has changed meanwhile"));
         }
         let closed = DependencyClosure::new(&trace, &self.kept);
@@ -165,7 +165,7 @@ struct SliceWriter<'w> {
 
 impl SliceWriter<'_> {
     fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
-        let outline = &self.trace.outline;
+        let raw = &self.trace.raw;
         let (delays, mut sliced) = self.delays();
         let mut out = Vec::new();
         let mut record = MessageEncoder::default();
@@ -173,36 +173,35 @@ impl SliceWriter<'_> {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let attributes = [("captured_ns", ends)];
             let edit = RecordEdit {
-                attributes: match outline.metadata.captured {
+                attributes: match raw.metadata.captured {
                     Some(_) => &attributes,
                     None => &[],
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_empty() {
-                true => encoder::frame(&mut out, first.bytes),
-                false => {
-                    edit.apply(first, &mut record)?;
-                    record.frame(&mut out);
-                }
+            if edit.is_empty() {
+                encoder::frame(&mut out, first.bytes)
+            } else {
+                edit.apply(first, &mut record)?;
+                record.frame(&mut out);
             }
         }
         // In the order of the file.
-        let mut place: Vec<u32> = outline.all().collect();
-        place.sort_unstable_by_key(|&i| outline.nodes[i as usize].record.number);
+        let mut place: Vec<u32> = raw.all().collect();
+        place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for i in place {
             let joint = self.closed.is_joint(i);
             if !self.part.kept[i as usize] && !joint {
                 continue;
             }
-            let item = &outline.nodes[i as usize];
+            let item = &raw.nodes[i as usize];
             let changed = self.closed.changed(i);
             control.clear();
             data.clear();
             for &(on, order) in changed.unwrap_or(&[]) {
                 let list = if order { &mut control } else { &mut data };
-                list.push(outline.nodes[on as usize].view.id);
+                list.push(raw.nodes[on as usize].view.id);
             }
             record.clear();
             if joint {
@@ -227,18 +226,18 @@ impl SliceWriter<'_> {
             let edit = RecordEdit {
                 control: changed.map(|_| &control[..]),
                 data: changed.map(|_| &data[..]),
-                attributes: match delay == item.view.delay {
-                    true => &[],
-                    false => &attributes,
+                attributes: if delay == item.view.delay {
+                    &[]
+                } else {
+                    &attributes
                 },
                 ..RecordEdit::default()
             };
-            match edit.is_empty() {
-                true => encoder::frame(&mut out, item.record.bytes),
-                false => {
-                    edit.apply(item.record, &mut record)?;
-                    record.frame(&mut out);
-                }
+            if edit.is_empty() {
+                encoder::frame(&mut out, item.record.bytes)
+            } else {
+                edit.apply(item.record, &mut record)?;
+                record.frame(&mut out);
             }
         }
         Ok((out, sliced))
@@ -247,11 +246,11 @@ impl SliceWriter<'_> {
     /// The delay of each kept node, and when the rank starts and ends. Joints have none: they do
     /// nothing as soon as they can.
     fn delays(&self) -> (Vec<Span>, SliceSummary) {
-        let outline: &RawTrace<'_> = &self.trace.outline;
-        let mut delays = vec![Span::ZERO; outline.nodes.len()];
-        let mut ends = vec![Span::ZERO; outline.nodes.len()];
+        let raw: &RawTrace<'_> = &self.trace.raw;
+        let mut delays = vec![Span::ZERO; raw.nodes.len()];
+        let mut ends = vec![Span::ZERO; raw.nodes.len()];
         let mut sliced = SliceSummary {
-            of: outline.nodes.len() as u64,
+            of: raw.nodes.len() as u64,
             cyclic: self.trace.cyclic,
             starts: Span::MAX,
             ..SliceSummary::default()
@@ -277,7 +276,7 @@ impl SliceWriter<'_> {
                 continue;
             }
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
-            let end = from + outline.nodes[i as usize].view.lasted();
+            let end = from + raw.nodes[i as usize].view.lasted();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));
             ends[i as usize] = end;
             if self.part.asked[i as usize] {

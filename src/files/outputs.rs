@@ -69,12 +69,13 @@ impl OutputSet {
         let name = match &target {
             OutputTarget::File(to, _) => {
                 if let Some(input) = input {
-                    let found = match input == path {
-                        true => "this command reads it, and so does not write it".to_owned(),
-                        false => format!(
+                    let found = if input == path {
+                        "this command reads it, and so does not write it".to_owned()
+                    } else {
+                        format!(
                             "it is the file {}, which this command reads, and so does not write",
                             input.display()
-                        ),
+                        )
                     };
                     return Err(refused(path, found, "another name"));
                 }
@@ -182,8 +183,8 @@ impl OutputSet {
 
 /// Builds the error about the first of `old`, which could not be renamed after `new` were.
 fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
-    let because = std::error::Error::source(&error);
-    let because = because.map_or(String::new(), |cause| format!(": {cause}"));
+    let because =
+        std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
     let names = |files: &[FinishedFile]| match files {
         [] => "none".to_owned(),
         [one] => one.path.display().to_string(),

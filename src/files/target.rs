@@ -60,8 +60,8 @@ impl OutputTarget {
         if !there.is_file() {
             return Ok(Self::Special(takes_several(&there)));
         }
-        let real = fs::canonicalize(path);
-        let real = real.map_err(|error| TraceError::io(path, "follow links of", error))?;
+        let real = fs::canonicalize(path)
+            .map_err(|error| TraceError::io(path, "follow links of", error))?;
         Ok(Self::File(real, Some(there)))
     }
 

@@ -145,8 +145,8 @@ fn is_stale(name: &str) -> bool {
         .and_then(|rest| rest.strip_suffix(END))
         .and_then(|rest| rest.strip_prefix(namespace()))
         .and_then(|rest| rest.strip_prefix('-'))
-        .and_then(|rest| rest.split_once('-'));
-    let id = id.and_then(|(id, _)| id.parse::<u32>().ok());
+        .and_then(|rest| rest.split_once('-'))
+        .and_then(|(id, _)| id.parse::<u32>().ok());
     id.is_some_and(|id| !is_running(id))
 }
 

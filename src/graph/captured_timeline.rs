@@ -57,10 +57,12 @@ impl TimelineInstant {
     /// The moment `span` later.
     fn after(self, span: Span, settles: bool) -> Self {
         let time = self.time + span;
-        let (settled, round) = match settles {
-            _ if time > self.time => (0, 0),
-            true => (self.settled + 1, 0),
-            false => (self.settled, self.round + 1),
+        let (settled, round) = if time > self.time {
+            (0, 0)
+        } else if settles {
+            (self.settled + 1, 0)
+        } else {
+            (self.settled, self.round + 1)
         };
         Self {
             time,

@@ -38,9 +38,12 @@ pub fn dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
         let mark = if vertex.marked { ", style=bold" } else { "" };
         format!("label=\"{}\", shape=box{mark}", lines.join("\\n"))
     };
-    let edge = |_: &_, arrow: EdgeReference<'_, bool>| match arrow.weight() {
-        true => "style=dashed".to_owned(),
-        false => String::new(),
+    let edge = |_: &_, arrow: EdgeReference<'_, bool>| {
+        if *arrow.weight() {
+            "style=dashed".to_owned()
+        } else {
+            String::new()
+        }
     };
     let plain = [Config::NodeNoLabel, Config::EdgeNoLabel];
     let drawn = Dot::with_attr_getters(&graph, &plain, &edge, &node);

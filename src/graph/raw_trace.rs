@@ -1,9 +1,9 @@
 //! Trace as its file holds it, sound or not.
 //!
-//! A [`Graph`](super::Graph) is what can be replayed: the first error refuses the file. An outline is for
+//! A [`Graph`](super::Graph) is what can be replayed: the first error refuses the file. A raw trace is for
 //! inspection: it keeps every node that can be recovered at all, dependencies as they are named, and a list of
 //! what cannot be read. It borrows names and records from the file's contents and takes 16 bytes for each
-//! dependency, and for each node 40 and the size of what its reader [keeps](Keep): by default nearly
+//! dependency, and for each node 40 and the size of what its reader [keeps](NodeRetention): by default nearly
 //! everything, some 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
@@ -166,7 +166,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
 
     /// Reads like [`RawTrace::read`], with the data that `K` keeps of the nodes.
     pub fn read_retaining(contents: &'a [u8]) -> Self {
-        let mut outline = Self {
+        let mut raw = Self {
             metadata: TraceMetadata::default(),
             nodes: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
             retained: K::default(),
@@ -184,29 +184,29 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
                 Err(error) => {
-                    outline.faults.push(ReadFault { node: None, error });
+                    raw.faults.push(ReadFault { node: None, error });
                     break;
                 }
             };
             if record.number == 0 {
                 match scan::metadata(record) {
-                    Ok(metadata) => outline.metadata = metadata,
-                    Err(error) => outline.faults.push(ReadFault { node: None, error }),
+                    Ok(metadata) => raw.metadata = metadata,
+                    Err(error) => raw.faults.push(ReadFault { node: None, error }),
                 }
             } else if after_empty && record.bytes.is_empty() {
-                outline.faults.push(zeros(record));
+                raw.faults.push(zeros(record));
                 break;
-            } else if !outline.take(record) {
+            } else if !raw.take(record) {
                 break;
             }
             after_empty = record.number > 0 && record.bytes.is_empty();
         }
         if contents.is_empty() {
             let error = TraceError::malformed(0, "the file is empty");
-            outline.faults.push(ReadFault { node: None, error });
+            raw.faults.push(ReadFault { node: None, error });
         }
-        outline.resolve();
-        outline
+        raw.resolve();
+        raw
     }
 
     /// Adds the node of `record`. Returns whether there is room for more.
@@ -359,24 +359,24 @@ mod tests {
             node(3, &[3], &[100]),
             node(9, &[], &[3]),
         ]);
-        let outline = RawTrace::read(&contents);
-        assert!(outline.faults.is_empty());
-        let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
+        let raw = RawTrace::read(&contents);
+        assert!(raw.faults.is_empty());
+        let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [3, 7, 9]);
         let deps = |i: u32| -> Vec<(u64, Option<u32>, bool)> {
-            let deps = outline.deps(i).iter();
+            let deps = raw.deps(i).iter();
             deps.map(|d| (d.id, d.target(), d.control)).collect()
         };
         assert_eq!(deps(0), [(100, None, true), (3, Some(0), false)]);
         assert_eq!(deps(1), [(9, Some(2), false), (3, Some(0), false)]);
         assert_eq!(deps(2), [(3, Some(0), true)]);
-        let rows = outline.successors(|node, dep| dep.node != node);
+        let rows = raw.successors(|node, dep| dep.node != node);
         assert_eq!(
             (rows.row(0), rows.row(1), rows.row(2)),
             (&[1, 2][..], &[][..], &[1][..])
         );
-        assert_eq!(outline.find(9), Some(2));
-        assert_eq!(outline.find(4), None);
+        assert_eq!(raw.find(9), Some(2));
+        assert_eq!(raw.find(4), None);
     }
 
     #[test]
@@ -385,9 +385,9 @@ mod tests {
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
-        let outline = RawTrace::read(&contents);
-        assert_eq!((outline.nodes.len(), outline.faults.len()), (2, 1));
-        let told = outline.faults[0].error.to_string();
+        let raw = RawTrace::read(&contents);
+        assert_eq!((raw.nodes.len(), raw.faults.len()), (2, 1));
+        let told = raw.faults[0].error.to_string();
         assert!(
             told.contains("record 3") && told.contains("zeros"),
             "{told}"
@@ -403,19 +403,19 @@ mod tests {
         };
         let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
         contents.extend([9, 8]);
-        let outline = RawTrace::read(&contents);
-        let ids: Vec<u64> = outline.nodes.iter().map(|n| n.view.id).collect();
+        let raw = RawTrace::read(&contents);
+        let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
         assert_eq!(ids, [1, 5, 5]);
-        assert_eq!(outline.deps(1).len(), 1);
-        assert_eq!(outline.find(5), Some(1));
-        let faults: Vec<_> = outline.faults.iter().map(|f| f.node).collect();
+        assert_eq!(raw.deps(1).len(), 1);
+        assert_eq!(raw.find(5), Some(1));
+        let faults: Vec<_> = raw.faults.iter().map(|f| f.node).collect();
         assert_eq!(faults, [Some(1), None]);
-        let told = outline.faults[0].error.to_string();
+        let told = raw.faults[0].error.to_string();
         assert!(
             told.contains("record 2") && told.contains("comm_dst"),
             "{told}"
         );
-        let told = outline.faults[1].error.to_string();
+        let told = raw.faults[1].error.to_string();
         assert!(
             told.contains("record 4") && told.contains("truncated"),
             "{told}"

@@ -38,9 +38,10 @@ impl Graph {
         }
         builder.roles(metadata.roles);
         for (host, number, name) in metadata.lanes {
-            let lane = match host {
-                true => Lane::Host(Some(number)),
-                false => Lane::Stream(number),
+            let lane = if host {
+                Lane::Host(Some(number))
+            } else {
+                Lane::Stream(number)
             };
             builder.name_lane(lane, name);
         }

@@ -15,7 +15,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
 
 /// Counts for each attribute, by name and type, the nodes among `selected` that have it.
 pub fn count(
-    outline: &RawTrace<'_>,
+    raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
@@ -24,8 +24,8 @@ pub fn count(
     let mut fields = [0_u64; FIELDS.len()];
     // Similar nodes have the same attributes in the same order, so that is predicted, which saves a look-up.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
-    for node in outline.all().filter(|&node| selected(node)) {
-        let record = &outline.nodes[node as usize].record;
+    for node in raw.all().filter(|&node| selected(node)) {
+        let record = &raw.nodes[node as usize].record;
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         let mut place = 0;
         let mut seen = [false; FIELDS.len()];
@@ -76,11 +76,11 @@ pub fn count(
 /// Reads the next field of a node and returns it if it is an attribute; one of [`FIELDS`] is marked in `seen`.
 /// Whatever follows a broken field is left out.
 fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
-    let Ok((number, raw)) = node.field() else {
+    let Ok((number, wire)) = node.field() else {
         *node = WireCursor::new(&[], 0);
         return None;
     };
-    match (number, raw) {
+    match (number, wire) {
         (6 | 7, WireValue::Varint(1..)) => seen[number as usize - 6] = true,
         (8 | 9, WireValue::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
         (10, WireValue::Bytes(message, at)) => return AttrView::scan(message, at).ok(),

@@ -19,11 +19,11 @@ pub struct PathSegment {
     pub track: u32,
     /// The node's index.
     pub node: u32,
-    /// When this part begins.
+    /// Beginning of this part.
     pub from: Time,
     /// From what set it free until it started.
     pub delay: Span,
-    /// How long it then waited for another rank, where the path stays with it meanwhile.
+    /// Time that it then waited for another rank, where the path stays with it meanwhile.
     pub wait: Span,
     /// The rest: how long it worked, or its data were under way.
     pub work: Span,
@@ -34,7 +34,7 @@ pub struct PathSegment {
 pub struct CriticalPath {
     /// Its parts, the first first. Each begins where the one before it ends.
     pub pieces: Vec<PathSegment>,
-    /// How often it goes on from one rank to another.
+    /// Number of times that it goes on from one rank to another.
     pub changes: u32,
 }
 
@@ -118,7 +118,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// What a path spends its time on.
+/// Time of a path by what it is spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
     /// Parts of the path.
@@ -145,7 +145,7 @@ impl PathTime {
     }
 }
 
-/// What is spent by `key`, most first.
+/// Returns the time spent by `key`, most first.
 pub fn spent_by<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,
@@ -170,7 +170,7 @@ impl PathSegment {
         tracks[self.track as usize].ids[self.node as usize]
     }
 
-    /// How long it is.
+    /// Returns its length.
     pub fn length(&self) -> Span {
         self.delay + self.wait + self.work
     }

@@ -51,8 +51,8 @@ impl FaultSummary {
     }
 
     /// Adds the records that cannot be read.
-    pub(super) fn unreadable(&mut self, outline: &mut RawTrace<'_>) {
-        let faults = std::mem::take(&mut outline.faults);
+    pub(super) fn unreadable(&mut self, raw: &mut RawTrace<'_>) {
+        let faults = std::mem::take(&mut raw.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
@@ -67,17 +67,17 @@ impl FaultSummary {
     }
 
     /// Adds the faults of ids and dependencies.
-    pub(super) fn structure(&mut self, outline: &RawTrace<'_>) {
-        let id = |i: u32| outline.nodes[i as usize].view.id;
+    pub(super) fn structure(&mut self, raw: &RawTrace<'_>) {
+        let id = |i: u32| raw.nodes[i as usize].view.id;
         let mut twice = FaultCounter::default();
-        for pair in outline.nodes.windows(2) {
+        for pair in raw.nodes.windows(2) {
             if pair[0].view.id == pair[1].view.id {
                 twice.one(|| (pair[1].view.id, 0));
             }
         }
         let (mut nowhere, mut own) = ([FaultCounter::default(); 2], [FaultCounter::default(); 2]);
-        for node in outline.all() {
-            for dep in outline.deps(node) {
+        for node in raw.all() {
+            for dep in raw.deps(node) {
                 let control = usize::from(dep.control);
                 if dep.node == RawDependency::MISSING {
                     nowhere[control].one(|| (id(node), dep.id));
@@ -111,12 +111,7 @@ impl FaultSummary {
     }
 
     /// Adds the nodes that do not run in `recorded`, with the successors `next`.
-    pub(super) fn cycle(
-        &mut self,
-        outline: &RawTrace<'_>,
-        next: &Csr,
-        recorded: &CapturedTimeline,
-    ) {
+    pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
         const SHOWN: usize = 6;
         let stuck = next.count() - recorded.ran;
         if stuck == 0 {
@@ -126,14 +121,14 @@ impl FaultSummary {
         let mut text =
             String::from("on a cycle of dependencies, or behind one, and without times: ");
         for &node in cycle.iter().take(SHOWN) {
-            let view = &outline.nodes[node as usize].view;
+            let view = &raw.nodes[node as usize].view;
             text += &format!("{} ({}) → ", view.id, escape(view.name));
         }
         if cycle.len() > SHOWN {
             text += &format!("… {} more … → ", cycle.len() - SHOWN);
         }
         if let Some(&first) = cycle.first() {
-            text += &outline.nodes[first as usize].view.id.to_string();
+            text += &raw.nodes[first as usize].view.id.to_string();
         }
         self.fault(stuck as u64, || text);
     }

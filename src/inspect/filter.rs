@@ -104,9 +104,10 @@ impl fmt::Display for RankSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (from, to)) in self.0.iter().enumerate() {
             f.write_str(if i > 0 { "," } else { "" })?;
-            match from == to {
-                true => write!(f, "{from}")?,
-                false => write!(f, "{from}-{to}")?,
+            if from == to {
+                write!(f, "{from}")?
+            } else {
+                write!(f, "{from}-{to}")?
             }
         }
         Ok(())
@@ -124,9 +125,10 @@ impl FromStr for RankSet {
         let parts = text.split(',').map(|part| {
             let (from, to) = part.split_once('-').unwrap_or((part, part));
             let (from, to) = (number(from)?, number(to)?);
-            match from <= to {
-                true => Ok((from, to)),
-                false => Err(format!("`{part}` ends before it begins")),
+            if from <= to {
+                Ok((from, to))
+            } else {
+                Err(format!("`{part}` ends before it begins"))
             }
         });
         parts.collect::<Result<_, _>>().map(Self)
@@ -211,12 +213,12 @@ impl NodeFilter {
         let fits = |node: u32| {
             lane_fits[trace.lanes.of(node) as usize]
                 && self.fits_kind(trace.classes[node as usize])
-                && self.fits_group(&trace.outline.nodes[node as usize].view.op)
+                && self.fits_group(&trace.raw.nodes[node as usize].view.op)
                 && self.fits_time(trace, node)
-                && self.fits_labels(&trace.outline.nodes[node as usize].record)
-                && self.fits_name(trace.outline.nodes[node as usize].view.name)
+                && self.fits_labels(&trace.raw.nodes[node as usize].record)
+                && self.fits_name(trace.raw.nodes[node as usize].view.name)
         };
-        Some(trace.outline.all().map(fits).collect())
+        Some(trace.raw.all().map(fits).collect())
     }
 
     fn fits_name(&self, name: &str) -> bool {
@@ -242,8 +244,8 @@ impl NodeFilter {
         }
         let mut attributes = Vec::new();
         let mut cursor = WireCursor::new(record.bytes, record.offset);
-        while let Ok((number, raw)) = cursor.field() {
-            if let (10, WireValue::Bytes(message, at)) = (number, raw) {
+        while let Ok((number, wire)) = cursor.field() {
+            if let (10, WireValue::Bytes(message, at)) = (number, wire) {
                 attributes.extend(AttrView::scan(message, at).ok());
             }
         }

@@ -67,12 +67,12 @@ pub struct LaneTable<'a> {
 }
 
 impl<'a> LaneTable<'a> {
-    /// Assigns the nodes of `outline` to lanes.
-    pub fn new(outline: &RawTrace<'a>) -> Self {
+    /// Assigns the nodes of `raw` to lanes.
+    pub fn new(raw: &RawTrace<'a>) -> Self {
         let mut lanes = Interner::default();
         let mut groups = Interner::default();
-        let mut of = Vec::with_capacity(outline.nodes.len());
-        for item in &outline.nodes {
+        let mut of = Vec::with_capacity(raw.nodes.len());
+        for item in &raw.nodes {
             let view = &item.view;
             let stream = |other: Lane| view.lane.map_or(other, Lane::Stream);
             let lane = match view.op {
@@ -89,7 +89,7 @@ impl<'a> LaneTable<'a> {
             };
             of.push(lanes.intern(lane));
         }
-        let named = outline.metadata.lanes.iter();
+        let named = raw.metadata.lanes.iter();
         Self {
             of,
             keys: lanes.into_keys(),

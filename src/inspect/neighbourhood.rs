@@ -64,9 +64,9 @@ impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node with this id in `trace`, and the nodes at most `depth` dependencies away, `most` on
     /// either side; `None` if there is no such node.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
-        let centre = trace.outline.find(id)?;
-        let outline = &trace.outline;
-        let next = outline.successors(|node, dep| dep.node != node);
+        let centre = trace.raw.find(id)?;
+        let raw = &trace.raw;
+        let next = raw.successors(|node, dep| dep.node != node);
         let previous = next.reversed();
         let (before, more_before) = neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = neighbourhood(centre, depth, most, &next);
@@ -75,7 +75,7 @@ impl<'a> NodeNeighbourhood<'a> {
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
-            for dep in outline.deps(node) {
+            for dep in raw.deps(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
                     // Two nodes are connected by control alone if all dependencies between them are.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
@@ -113,11 +113,8 @@ impl<'a> NodeNeighbourhood<'a> {
                 more,
             }
         };
-        let id_of = |node: u32| outline.nodes[node as usize].view.id;
-        let named = outline
-            .deps(centre)
-            .iter()
-            .filter(|dep| dep.target().is_none());
+        let id_of = |node: u32| raw.nodes[node as usize].view.id;
+        let named = raw.deps(centre).iter().filter(|dep| dep.target().is_none());
         Some(Self {
             node: record(trace, centre),
             before: neighbours(&before, true, more_before),
@@ -172,14 +169,14 @@ impl<'a> NodeNeighbourhood<'a> {
 
 /// Reads all fields of `node`.
 fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
-    let item = &trace.outline.nodes[node as usize];
+    let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
     let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
     while !cursor.is_empty() {
-        let Ok((number, raw)) = cursor.field() else {
+        let Ok((number, wire)) = cursor.field() else {
             break;
         };
-        match (number, raw) {
+        match (number, wire) {
             (3, WireValue::Varint(v)) => fields.push(("type".to_owned(), "field", v.to_string())),
             (6, WireValue::Varint(v)) => {
                 fields.push(("start_time_micros".to_owned(), "field", v.to_string()));
@@ -212,7 +209,7 @@ fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
 fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
-        let Ok((number, raw)) = cursor.field() else {
+        let Ok((number, wire)) = cursor.field() else {
             return;
         };
         let part = match number {
@@ -221,7 +218,7 @@ fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
             3 => "types",
             _ => continue,
         };
-        if let WireValue::Bytes(text, _) = raw {
+        if let WireValue::Bytes(text, _) = wire {
             let text = String::from_utf8_lossy(text).into_owned();
             fields.push((format!("{of}.{part}"), "field", text));
         }

@@ -44,7 +44,7 @@ impl PathInput {
     ///
     /// Fails on more than 4 GiB of names.
     pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
-        let nodes = &trace.outline.nodes;
+        let nodes = &trace.raw.nodes;
         let mut names = NameTable::default();
         let mut name_of = Vec::with_capacity(nodes.len());
         for item in nodes {
@@ -60,7 +60,7 @@ impl PathInput {
         let last = trace.times.run.last();
         let ids = nodes.iter().map(|item| item.view.id).collect();
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
-        let captured = trace.outline.metadata.captured;
+        let captured = trace.raw.metadata.captured;
         let whole_micros = trace.times.whole_micros;
         let CapturedTimeline {
             start,
@@ -116,9 +116,9 @@ impl PathInput {
 
 /// Lists the communication of a rank, counted in program order and sorted by nodes.
 fn comms(trace: &InspectedTrace<'_>) -> RankComms {
-    let outline = &trace.outline;
+    let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
-    for item in &outline.nodes {
+    for item in &raw.nodes {
         if let Some(text) = item.view.groups
             && let Ok(groups) = parse_metadata(item.view.id, text)
         {
@@ -127,7 +127,7 @@ fn comms(trace: &InspectedTrace<'_>) -> RankComms {
     }
     // The ranks behind a mask of dimensions are not known without a machine.
     let whole = |node: &u32| {
-        let op = outline.nodes[*node as usize].view.op;
+        let op = raw.nodes[*node as usize].view.op;
         !matches!(
             op,
             Op::Collective {
@@ -137,7 +137,7 @@ fn comms(trace: &InspectedTrace<'_>) -> RankComms {
         )
     };
     let order = trace.program_order().into_iter().filter(whole);
-    let mut comms = RankComms::new(outline, trace.rank, order, |name| declared.get(name));
+    let mut comms = RankComms::new(raw, trace.rank, order, |name| declared.get(name));
     comms.steps.sort_unstable_by_key(|step| step.node);
     comms
 }

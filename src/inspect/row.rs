@@ -40,7 +40,7 @@ pub struct NodeRow<'a> {
 impl<'a> InspectedTrace<'a> {
     /// Returns the row of `node`.
     pub fn row(&self, node: u32) -> NodeRow<'a> {
-        let view = &self.outline.nodes[node as usize].view;
+        let view = &self.raw.nodes[node as usize].view;
         let run = &self.times.run;
         let (flops, bytes) = self.work(node);
         NodeRow {
@@ -72,7 +72,7 @@ impl<'a> InspectedTrace<'a> {
     /// times last.
     pub fn by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
-        let mut nodes: Vec<u32> = self.outline.all().filter(chosen).collect();
+        let mut nodes: Vec<u32> = self.raw.all().filter(chosen).collect();
         nodes.sort_by_key(|&node| (self.times.run.start[node as usize], node));
         nodes
     }

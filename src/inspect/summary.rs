@@ -86,7 +86,7 @@ impl RankInspection {
     ) -> Self {
         let chosen = filter.select(trace);
         let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
-        let attributes = attributes::count(&trace.outline, selected);
+        let attributes = attributes::count(&trace.raw, selected);
         Self::with(trace, selected, attributes, path, sizes)
     }
 
@@ -99,7 +99,7 @@ impl RankInspection {
     ) -> Result<Self, TraceError> {
         // Attributes are counted from records, so that can run in parallel with the rest, which uses decoded
         // nodes.
-        let count = |outline: &RawTrace<'_>| attributes::count(outline, |_| true);
+        let count = |raw: &RawTrace<'_>| attributes::count(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
         let (trace, attributes) = InspectedTrace::read_with(rank, bytes, told, count)?;
@@ -115,25 +115,22 @@ impl RankInspection {
         (file_bytes, contents_bytes): (u64, u64),
     ) -> Self {
         let sums = RankTables::new(trace, selected);
-        let outline = &trace.outline;
-        let control = outline.all().flat_map(|node| outline.deps(node));
+        let raw = &trace.raw;
+        let control = raw.all().flat_map(|node| raw.deps(node));
         let control = control.filter(|dep| dep.control).count() as u64;
         let (depth, width) = trace.times.run.shape();
         let (start, end) = trace.times.extent();
         let mut faults = trace.faults.clone();
         let groups = groups(trace, &mut faults);
-        let given = outline
-            .nodes
-            .iter()
-            .filter(|item| item.view.start_micros > 0);
+        let given = raw.nodes.iter().filter(|item| item.view.start_micros > 0);
         let facts = RankOverview {
             rank: trace.rank,
             path: path.to_owned(),
             file_bytes,
             contents_bytes,
-            nodes: outline.nodes.len() as u64,
+            nodes: raw.nodes.len() as u64,
             selected: sums.selected,
-            data: outline.edges() as u64 - control,
+            data: raw.edges() as u64 - control,
             control,
             depth,
             width,
@@ -141,7 +138,7 @@ impl RankInspection {
             end,
             basis: trace.times.basis,
             whole_micros: trace.times.whole_micros,
-            captured: outline.metadata.captured,
+            captured: raw.metadata.captured,
             given_starts: given.count() as u64,
             faults,
         };
@@ -162,7 +159,7 @@ impl RankInspection {
 /// Collects the groups that metadata nodes declare; unreadable ones are added to the faults.
 fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
-    for item in &trace.outline.nodes {
+    for item in &trace.raw.nodes {
         let Some(text) = item.view.groups else {
             continue;
         };
@@ -230,8 +227,8 @@ impl RankTables {
         let mut families = NameTable::default();
         let mut family_name = String::new();
         let mut count = 0;
-        for node in trace.outline.all().filter(|&node| selected(node)) {
-            let view = &trace.outline.nodes[node as usize].view;
+        for node in trace.raw.all().filter(|&node| selected(node)) {
+            let view = &trace.raw.nodes[node as usize].view;
             let class = trace.classes[node as usize];
             let (flops, bytes) = trace.work(node);
             let time = trace.length(node);
@@ -260,7 +257,7 @@ impl RankTables {
             }
             family_name.clear();
             family(view.name, &mut family_name);
-            // The arena is smaller than the file, of which an outline has at most 4 GiB of nodes.
+            // The arena is smaller than the file, of which a raw trace has at most 4 GiB of nodes.
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }

@@ -1,4 +1,4 @@
-//! When the nodes of a rank ran, and how well that is known.
+//! Times at which the nodes of a rank ran, and how well they are known.
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
@@ -7,7 +7,7 @@ use crate::graph::raw_trace::RawDependency;
 use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::units::{Span, Time};
 
-/// What the times of a rank rest on.
+/// Basis of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
     /// The file says when nodes started.
@@ -32,10 +32,10 @@ impl TimeBasis {
     }
 }
 
-/// When the nodes of a rank ran.
+/// Times at which the nodes of a rank ran.
 #[derive(Debug)]
 pub struct RankTimes {
-    /// What that rests on.
+    /// Their basis.
     pub basis: TimeBasis,
     /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
     pub whole_micros: bool,
@@ -44,24 +44,24 @@ pub struct RankTimes {
 }
 
 impl RankTimes {
-    /// Those of `outline`, whose dependencies that hold are `next`.
+    /// Those of `raw`, whose dependencies that hold are `next`.
     pub fn new(
-        outline: &RawTrace<'_>,
+        raw: &RawTrace<'_>,
         classes: &[NodeClass],
         lanes: &LaneTable<'_>,
         next: &Csr,
     ) -> Self {
         let step = |node: u32| NodeTiming {
-            delay: outline.nodes[node as usize].view.delay,
-            length: outline.nodes[node as usize].view.lasted(),
+            delay: raw.nodes[node as usize].view.delay,
+            length: raw.nodes[node as usize].view.lasted(),
             lane: lanes.exclusive(node),
             settles: LaneTable::settles(classes[node as usize]),
         };
         let mut run = CapturedTimeline::new(next, lanes.count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
-        for node in outline.all() {
-            let view = &outline.nodes[node as usize].view;
+        for node in raw.all() {
+            let view = &raw.nodes[node as usize].view;
             let took = view.lasted();
             durations |= took > Span::ZERO;
             delays |= view.delay > Span::ZERO;
@@ -72,9 +72,9 @@ impl RankTimes {
             }
         }
         let basis = if started && all {
-            given(outline, classes, lanes, &mut run);
+            given(raw, classes, lanes, &mut run);
             TimeBasis::Given
-        } else if outline.metadata.captured.is_some() || (delays && durations) {
+        } else if raw.metadata.captured.is_some() || (delays && durations) {
             TimeBasis::Kept
         } else if durations {
             TimeBasis::Estimated
@@ -100,24 +100,24 @@ impl RankTimes {
 /// Replaces starts and ends by what the file says, counted from the first node that took time, and causes by
 /// what ended last before.
 fn given(
-    outline: &RawTrace<'_>,
+    raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &LaneTable<'_>,
     run: &mut CapturedTimeline,
 ) {
-    let micros = |node: u32| outline.nodes[node as usize].view.start_micros;
+    let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
-    let origin = outline.all().filter(timed).map(micros).min().unwrap_or(0);
-    for node in outline.all() {
+    let origin = raw.all().filter(timed).map(micros).min().unwrap_or(0);
+    for node in raw.all() {
         let i = node as usize;
         let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
         run.start[i] = start;
-        run.end[i] = start + outline.nodes[node as usize].view.lasted();
+        run.end[i] = start + raw.nodes[node as usize].view.lasted();
         run.cause[i] = NONE;
     }
-    run.ran = outline.nodes.len();
-    let mut before = vec![NONE; outline.nodes.len()];
-    let mut order: Vec<u32> = outline.all().collect();
+    run.ran = raw.nodes.len();
+    let mut before = vec![NONE; raw.nodes.len()];
+    let mut order: Vec<u32> = raw.all().collect();
     order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
     for pair in order.windows(2) {
         if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])
@@ -125,9 +125,9 @@ fn given(
             before[pair[1] as usize] = pair[0];
         }
     }
-    for node in outline.all() {
+    for node in raw.all() {
         let key = |i: u32| (run.start[i as usize], i);
-        let deps = outline.deps(node).iter().map(|dep| dep.node);
+        let deps = raw.deps(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)

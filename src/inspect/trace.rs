@@ -16,7 +16,7 @@ pub struct InspectedTrace<'a> {
     /// The rank.
     pub rank: u32,
     /// Nodes and dependencies; what cannot be read has moved to `faults`.
-    pub outline: RawTrace<'a>,
+    pub raw: RawTrace<'a>,
     /// Metadata record.
     pub header: TraceHeader,
     /// Type of each node.
@@ -33,7 +33,7 @@ pub struct InspectedTrace<'a> {
     pub faults: FaultSummary,
 }
 
-/// Data derived from an outline.
+/// Data derived from a raw trace.
 struct TraceAnalysis<'a> {
     lanes: LaneTable<'a>,
     next: Csr,
@@ -42,22 +42,22 @@ struct TraceAnalysis<'a> {
 }
 
 impl<'a> TraceAnalysis<'a> {
-    fn new(outline: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
-        let lanes = LaneTable::new(outline);
-        let mut next = outline.successors(|node, dep| dep.node != node);
-        let mut times = RankTimes::new(outline, classes, &lanes, &next);
+    fn new(raw: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
+        let lanes = LaneTable::new(raw);
+        let mut next = raw.successors(|node, dep| dep.node != node);
+        let mut times = RankTimes::new(raw, classes, &lanes, &next);
         let mut control_holds = true;
         // Nodes that did not run are on a cycle, or behind one.
-        if times.run.ran < outline.nodes.len() {
-            let all = outline.all().flat_map(|node| outline.deps(node));
+        if times.run.ran < raw.nodes.len() {
+            let all = raw.all().flat_map(|node| raw.deps(node));
             let control = all.filter(|dep| dep.control).count() as u64;
             if control > 0 {
-                let data = outline.successors(|node, dep| dep.node != node && !dep.control);
-                let again = RankTimes::new(outline, classes, &lanes, &data);
+                let data = raw.successors(|node, dep| dep.node != node && !dep.control);
+                let again = RankTimes::new(raw, classes, &lanes, &data);
                 faults.without_control(control);
                 (next, times, control_holds) = (data, again, false);
             }
-            faults.cycle(outline, &next, &times.run);
+            faults.cycle(raw, &next, &times.run);
         }
         Self {
             lanes,
@@ -80,36 +80,36 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Reads like [`Self::read`], and runs `beside` on the outline on another thread meanwhile.
+    /// Reads like [`Self::read`], and runs `beside` on the raw trace on another thread meanwhile.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
         told: impl Fn(TraceError) -> TraceError,
         beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
     ) -> Result<(Self, R), TraceError> {
-        let mut outline = RawTrace::read(contents);
-        outline.map_faults(told);
+        let mut raw = RawTrace::read(contents);
+        raw.map_faults(told);
         let header = TraceHeader::read(contents);
-        if outline.nodes.is_empty()
+        if raw.nodes.is_empty()
             && header == TraceHeader::default()
-            && let Some(first) = outline.faults.pop()
+            && let Some(first) = raw.faults.pop()
         {
             return Err(first.error);
         }
-        let mut classes: Vec<NodeClass> = outline
+        let mut classes: Vec<NodeClass> = raw
             .nodes
             .iter()
             .map(|item| NodeClass::of(&item.view.op))
             .collect();
-        for node in outline.faults.iter().filter_map(|fault| fault.node) {
+        for node in raw.faults.iter().filter_map(|fault| fault.node) {
             classes[node as usize] = NodeClass::Unreadable;
         }
         let mut faults = FaultSummary::default();
-        faults.unreadable(&mut outline);
-        faults.structure(&outline);
+        faults.unreadable(&mut raw);
+        faults.structure(&raw);
         let (analysis, beside) = thread::scope(|scope| {
-            let beside = scope.spawn(|| beside(&outline));
-            let analysis = TraceAnalysis::new(&outline, &classes, &mut faults);
+            let beside = scope.spawn(|| beside(&raw));
+            let analysis = TraceAnalysis::new(&raw, &classes, &mut faults);
             (analysis, beside.join())
         });
         let beside = beside.unwrap_or_else(|panic| panic::resume_unwind(panic));
@@ -122,27 +122,28 @@ impl<'a> InspectedTrace<'a> {
             control_holds: analysis.control_holds,
             times: analysis.times,
             faults,
-            outline,
+            raw,
         };
         Ok((trace, beside))
     }
 
     /// Returns the duration of a node, with the time of waiting for other ranks.
     pub fn length(&self, node: u32) -> Span {
-        self.outline.nodes[node as usize].view.lasted()
+        self.raw.nodes[node as usize].view.lasted()
     }
 
     /// Returns the part of it that the node waited for other ranks.
     pub fn wait(&self, node: u32) -> Span {
-        match self.classes[node as usize].communicates() {
-            true => self.outline.nodes[node as usize].view.wait,
-            false => Span::ZERO,
+        if self.classes[node as usize].communicates() {
+            self.raw.nodes[node as usize].view.wait
+        } else {
+            Span::ZERO
         }
     }
 
     /// Returns FLOPs and bytes of a node, as the file states them.
     pub fn work(&self, node: u32) -> (u64, u64) {
-        match self.outline.nodes[node as usize].view.op {
+        match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
             Op::Compute { flops, bytes, .. } => (flops, bytes),
             Op::Memory { bytes, .. } | Op::Message { bytes, .. } | Op::Collective { bytes, .. } => {
@@ -154,7 +155,7 @@ impl<'a> InspectedTrace<'a> {
     /// Returns the nodes in program order: that of their ids, unless dependencies lead back.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
-            return self.outline.all().collect();
+            return self.raw.all().collect();
         }
         self.next.order()
     }

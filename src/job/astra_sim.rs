@@ -23,13 +23,13 @@ use std::path::Path;
 /// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
 ///
 /// ```
-/// use chakram::astra_sim::Flags;
-/// use chakram::engine::Options;
+/// use chakram::astra_sim::AstraFlags;
+/// use chakram::engine::ReplayOptions;
 /// use chakram::job::AstraSimJob;
 ///
 /// let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
-/// let flags = Flags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
-/// let report = AstraSimJob::open(&flags)?.replay(&Options::default())?;
+/// let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+/// let report = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
 /// assert_eq!(report.ranks, 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -63,7 +63,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When a file cannot be read or is refused.
+    /// Fails if a file cannot be read or is refused.
     pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
         Self::load(flags, false, &mut |_, _| {})
     }
@@ -143,7 +143,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When the machine cannot run the job.
+    /// Fails if the machine cannot run the job.
     pub fn prepare<'a>(
         &'a self,
         machine: &'a Machine,
@@ -165,7 +165,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// When the machine cannot run the job, or the replay gets stuck.
+    /// Fails if the machine cannot run the job, or the replay gets stuck.
     pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
         let machine = self.machine();
         let prepared = self.prepare(&machine, options)?;

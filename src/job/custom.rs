@@ -21,7 +21,7 @@ pub struct CustomFiles {
 ///
 /// # Errors
 ///
-/// When positions lack a file, or a file is no algorithm or does not go with the others.
+/// Fails if positions lack a file, or a file is no algorithm or does not go with the others.
 pub fn load_custom(
     args: &[CustomFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
@@ -35,8 +35,8 @@ pub fn load_custom(
             let all = files.iter().zip(&bytes);
             inputs.extend(all.map(|(file, bytes)| hashed_input("custom", &file.path, bytes)));
         }
-        let scripts = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::Recorded);
-        let scripts = scripts.map_err(|(p, error)| contents[p as usize].with_source(error))?;
+        let scripts = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::Recorded)
+            .map_err(|(p, error)| contents[p as usize].with_source(error))?;
         let matched = scripts.matched();
         Ok(CustomCollective {
             kind: arg.kind,

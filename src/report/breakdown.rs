@@ -1,4 +1,4 @@
-//! Where the time of each NPU goes.
+//! Breakdown of the time of each NPU.
 //!
 //! Each instant belongs to the first that applies of compute, communication, memory, host and idle,
 //! so the parts sum to the makespan to the picosecond. The delay of a node is time of the host. What is attributed to communication is
@@ -16,7 +16,7 @@ use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// What an instant can belong to, in order of precedence; idle is what is left.
+/// Category of an instant, in order of precedence; idle is what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
@@ -57,7 +57,7 @@ impl TimeCategory {
     }
 }
 
-/// How many kinds of collectives there are.
+/// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
 
 /// One NPU's bookkeeping.
@@ -72,19 +72,19 @@ struct NpuTracker {
     communicating: Span,
     /// Communications in the order they started; the first is under way.
     open: VecDeque<OpenComm>,
-    /// How many communications were over before the first of `open` started.
+    /// Number of communications that were over before the first of `open` started.
     over: u32,
     /// Of each call, and then each message, of the graph: which communication to start it was, [`OVER`]
     /// before it started.
     place: Vec<u32>,
-    /// When the last node completed.
+    /// Completion of the last node.
     finish: Time,
 }
 
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// What is charged, [`OVER`] when it is no more under way.
+    /// Index of what is charged, [`OVER`] when it is no more under way.
     label: u32,
     /// Whether it waits for nobody any more.
     began: bool,
@@ -122,7 +122,7 @@ impl ChargedTime {
     }
 }
 
-/// What was found about one NPU.
+/// Time of one NPU by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NpuTime {
@@ -133,7 +133,7 @@ pub struct NpuTime {
     /// Time with a communication under way, exposed or hidden behind compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
-    /// When its last node completed, from the start of the replay.
+    /// Completion of its last node, from the start of the replay.
     #[serde(rename = "finish_ps")]
     pub finish: Span,
 }
@@ -143,7 +143,7 @@ pub struct NpuTime {
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTracker>,
-    /// What was charged by group and kind; messages between ranks come last.
+    /// Time charged by group and kind; messages between ranks come last.
     charged: Vec<ChargedTime>,
 }
 
@@ -195,9 +195,10 @@ impl NpuTracker {
         if let Some(open) = self.open.front() {
             self.communicating += elapsed;
             let charged = &mut charged[open.label as usize];
-            let (all, exposed) = match open.began {
-                false => (&mut charged.waiting, &mut charged.exposed_waiting),
-                true => (&mut charged.transferring, &mut charged.exposed_transferring),
+            let (all, exposed) = if open.began {
+                (&mut charged.transferring, &mut charged.exposed_transferring)
+            } else {
+                (&mut charged.waiting, &mut charged.exposed_waiting)
             };
             *all += elapsed;
             if part == TimeCategory::Communication as usize {
@@ -262,12 +263,11 @@ impl Observer for BreakdownObserver<'_> {
         if part == TimeCategory::Communication {
             let graph = self.graph(instance);
             let collective = kind == NodeKind::Collective;
-            let label = match collective {
-                true => {
-                    let group = self.prepared.group_of(instance, node) as usize;
-                    group * KINDS + graph.call(node).kind as usize
-                }
-                false => self.charged.len() - 1,
+            let label = if collective {
+                let group = self.prepared.group_of(instance, node) as usize;
+                group * KINDS + graph.call(node).kind as usize
+            } else {
+                self.charged.len() - 1
             };
             let open = OpenComm {
                 label: label as u32,

@@ -1,4 +1,4 @@
-//! How long each rank was at work of each sort: the union of the intervals from issue to completion.
+//! Busy time of each rank by sort of work: the union of the intervals from issue to completion.
 //!
 //! Sorts are counted, not listed: a rank keeps how many nodes of a sort are under way and since when
 //! there are any, so a node costs a few additions and no memory.
@@ -15,10 +15,10 @@ const COMMUNICATION: usize = 2;
 const MEMORY: usize = 3;
 const NOTHING: usize = 4;
 
-/// What was found about one rank.
+/// Busy time of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyTime {
-    /// When its last node completed, if all did.
+    /// Completion of its last node, if all completed.
     pub finish: Option<Time>,
     /// With work of the host under way.
     pub host: Span,
@@ -70,7 +70,7 @@ impl<F: Fn(u32, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// What was found, by instance. The times of ranks that did not finish lack what was under way.
+    /// Returns the times by instance. The times of ranks that did not finish lack what was under way.
     pub fn times(&self) -> impl ExactSizeIterator<Item = BusyTime> {
         self.ranks.iter().map(|rank| BusyTime {
             finish: (rank.left == 0).then_some(rank.last),
@@ -169,9 +169,10 @@ mod tests {
             (25, 5, true, NodeKind::Host),
         ];
         for (at, node, start, kind) in events {
-            match start {
-                true => busy.issued(Time(at), 0, NodeIndex(node), kind),
-                false => busy.completed(Time(at), 0, NodeIndex(node), kind),
+            if start {
+                busy.issued(Time(at), 0, NodeIndex(node), kind)
+            } else {
+                busy.completed(Time(at), 0, NodeIndex(node), kind)
             }
         }
         assert_eq!(busy.times().next().unwrap().finish, None);

@@ -1,4 +1,4 @@
-//! What each group's collectives cost: transfer told apart from waiting.
+//! Cost of each group's collectives: transfer told apart from waiting.
 //!
 //! A collective's transfer runs from the arrival of its last member to its end; what members spend
 //! before that is waiting, not work of the network. Where communication lasts as recorded, the transfer
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CollectiveTally {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// How many of them went message by message.
+    /// Number of them that went message by message.
     #[serde(rename = "calls_in_messages")]
     pub stepwise: u64,
     /// Their buffers.
@@ -66,7 +66,7 @@ impl CollectiveTally {
 #[derive(Debug)]
 pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
-    /// How long others waited for each rank, by group and kind.
+    /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
 }
 

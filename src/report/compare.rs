@@ -30,7 +30,7 @@ pub use text::render as text;
 /// A machine, and what the replay on it found.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
-    /// What the comparison calls it.
+    /// Its name in the comparison.
     pub name: String,
     /// The machine.
     pub machine: &'a Machine,
@@ -43,7 +43,7 @@ pub struct MachineColumn<'a> {
 pub struct MachineComparison<'a> {
     /// The job.
     pub workload: &'a Workload,
-    /// What people call it.
+    /// Its title for people.
     pub title: &'a str,
     /// The machines, in the order they were named.
     pub columns: Vec<MachineColumn<'a>>,
@@ -67,7 +67,7 @@ pub struct CommOnMachine {
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
     pub bus: Option<f64>,
-    /// How it is carried out; empty for messages.
+    /// Name of its algorithm; empty for messages.
     pub algorithm: String,
     /// The mean over members of how long they waited, hidden or exposed.
     pub waited: Span,
@@ -78,11 +78,11 @@ pub struct CommOnMachine {
 /// A communication on two machines. A side that is not there did not happen on that machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommChange {
-    /// What people call it: `all-reduce, all 8 ranks`.
+    /// Description for people: `all-reduce, all 8 ranks`.
     pub what: String,
-    /// Which collective; `None` for messages between ranks.
+    /// Kind of collective; `None` for messages between ranks.
     pub kind: Option<CollectiveKind>,
-    /// How many groups do it.
+    /// Number of groups that do it.
     pub groups: u32,
     /// On the machine that is compared against.
     pub before: Option<CommOnMachine>,
@@ -90,7 +90,7 @@ pub struct CommChange {
     pub after: Option<CommOnMachine>,
 }
 
-/// Why a job takes longer or shorter on one machine than on another; of each list, what moved most
+/// Explanation of why a job takes longer or shorter on one machine than on another; of each list, what moved most
 /// comes first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
@@ -102,7 +102,7 @@ pub struct MakespanExplanation {
     pub communication: Vec<CommChange>,
     /// Kernels and memory accesses by name, the mean over NPUs of their time, overlap counted in full.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// How long the nodes of the host last, the mean over NPUs, overlap counted in full.
+    /// Duration of the nodes of the host, the mean over NPUs, overlap counted in full.
     pub host: SpanChange,
     /// The mean over ranks of the time from the last node of the rank to the makespan.
     pub after_last: SpanChange,
@@ -114,7 +114,7 @@ impl SpanChange {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
 
-    /// How many times as fast the other machine is.
+    /// Returns the speedup on the other machine.
     pub fn speed(&self) -> Option<f64> {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }
@@ -191,8 +191,8 @@ impl<'a> MachineComparison<'a> {
         let found = graphs.flat_map(|graph| {
             let kernels = graph
                 .nodes()
-                .filter(|&n| graph.kind(n) == NodeKind::Compute);
-            let kernels = kernels.filter(|&node| graph.flops(node) > 0);
+                .filter(|&n| graph.kind(n) == NodeKind::Compute)
+                .filter(|&node| graph.flops(node) > 0);
             kernels.filter_map(|node| graph.dtype(node))
         });
         let mut used = [false; Dtype::COUNT];
@@ -274,8 +274,8 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
     };
     take(first, |change, time| change.before = time);
     take(other, |change, time| change.after = time);
-    let changes = changes.into_iter();
     let mut changes: Vec<_> = changes
+        .into_iter()
         .map(|((_, name), (part, change))| (part, name, change))
         .filter(|(.., change)| change.more() != 0)
         .collect();
@@ -283,7 +283,7 @@ fn operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanC
     changes
 }
 
-/// What tells the collectives of a replay apart on every machine: the name of the group, the kind, and
+/// Key that tells the collectives of a replay apart on every machine: the name of the group, the kind, and
 /// the how-manieth it is of those.
 type CollectiveKey = (String, CollectiveKind, u32);
 
@@ -372,7 +372,7 @@ fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
     }
 }
 
-/// What groups that are alike did on one machine.
+/// Sums up what groups that are alike did on one machine.
 fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
     let first = rows.first()?;
     let mut charged = ChargedTime::default();

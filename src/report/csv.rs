@@ -5,10 +5,10 @@ use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::{Result, Write as _};
 
-/// Which table.
+/// Choice of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Where the time of each NPU goes, when its rank finished, and when it did in the capture.
+    /// Breakdown of the time of each NPU, the finish of its rank, and that in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
@@ -151,7 +151,7 @@ pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
 
 /// A field, in quotes where it needs them (RFC 4180).
 ///
-/// What a terminal or a spreadsheet may take for an order is escaped, ends of lines included, so that a row is a line.
+/// Escapes what a terminal or a spreadsheet may take for an order, ends of lines included, so that a row is a line.
 pub fn quoted(text: &str) -> String {
     let text = escaped(text);
     if text.contains([',', '"']) {

@@ -1,4 +1,4 @@
-//! When each node under way was issued, for observers that need durations.
+//! Issue times of nodes under way, for observers that need durations.
 //!
 //! A node holds its lane until it is complete, so a time for each lane is enough; receives, which hold none, have
 //! one each. Nodes that do nothing end as they begin and may share theirs. Nothing is kept per node, whose memory
@@ -20,7 +20,7 @@ pub(super) struct IssueTimes<'a> {
 #[derive(Clone, Copy, Debug)]
 struct TimedInstance<'a> {
     graph: &'a Graph,
-    /// Where its times start.
+    /// Index of its first time.
     first: usize,
 }
 
@@ -64,7 +64,7 @@ impl<'a> IssueTimes<'a> {
         self.at[place] = now;
     }
 
-    /// When `node`, which is under way, was issued.
+    /// Returns the issue time of `node`, which is under way.
     #[inline]
     pub fn get(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Time {
         self.at[self.place(instance, node, kind)]

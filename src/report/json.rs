@@ -37,7 +37,7 @@ impl ReportDocument {
     ///
     /// # Errors
     ///
-    /// When `text` is something else, or of another version.
+    /// Fails if `text` is something else, or of another version.
     pub fn read(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
         struct DocumentHead {
@@ -56,7 +56,7 @@ impl ReportDocument {
 ///
 /// # Errors
 ///
-/// When `out` takes no more.
+/// Fails if `out` takes no more.
 pub fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, document)?;
     out.write_all(b"\n")

@@ -1,4 +1,4 @@
-//! How much memory each NPU needs: what nodes allocate when they are issued and have not freed, by class.
+//! Memory that each NPU needs: what nodes allocate when they are issued and have not freed, by class.
 //!
 //! At one instant, what completing nodes free goes before what is allocated by nodes that are issued then,
 //! whichever of the two the loop comes to first. A node that is issued and completes at the same instant
@@ -29,7 +29,7 @@ pub(super) use tracker::{EndedInstant, MemoryTracker};
 /// Bytes by [`TensorClass`].
 pub type BytesByClass = [u64; TensorClass::COUNT];
 
-/// What the memory of one NPU had to hold.
+/// Memory use of one NPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MemoryRow {
@@ -37,17 +37,17 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// What its memory holds.
+    /// Capacity of its memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
     /// The most bytes that were allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// How they were made up.
+    /// Their composition.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub classes: BytesByClass,
-    /// When they first were.
+    /// Instant when they were first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
     /// The node whose issue brought them about; `None` where nothing was allocated.
@@ -55,11 +55,11 @@ pub struct MemoryRow {
     pub node: Option<NamedNode>,
     /// Whether the NPU has the memory that its rank needs.
     pub fits: bool,
-    /// What was still allocated when the replay ended.
+    /// Bytes still allocated when the replay ended.
     #[serde(rename = "left_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub left: BytesByClass,
-    /// What was freed and not there, if anything.
+    /// Bytes freed that were not there, if any.
     pub missing: Option<MissingBytes>,
 }
 
@@ -67,7 +67,7 @@ pub struct MemoryRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MissingBytes {
-    /// How many nodes freed more than was there.
+    /// Number of nodes that freed more than was there.
     pub nodes: u64,
     /// The first of them.
     #[serde(rename = "first_node")]
@@ -89,7 +89,7 @@ pub struct NamedNode {
 }
 
 impl MemoryRow {
-    /// How full the memory was, in percent of what it holds.
+    /// Returns the peak in percent of what the memory holds.
     pub fn percent(&self) -> f64 {
         100.0 * self.peak.0 as f64 / self.capacity.0 as f64
     }
@@ -126,11 +126,11 @@ impl<'a> MemoryObserver<'a> {
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let followed = workload.instances().iter().zip(self.followed.books());
+        let followed = workload.instances().iter().zip(self.followed.ledger());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
-        let rows = followed.map(|(instance, (graph, books))| {
+        let rows = followed.map(|(instance, (graph, ledger))| {
             let npu = self.prepared.npu(instance.rank);
-            let peak = books.peak();
+            let peak = ledger.peak();
             let named = |node: NodeIndex| NamedNode {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
@@ -145,12 +145,14 @@ impl<'a> MemoryObserver<'a> {
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),
-                left: books.settled(),
-                missing: books.missing().map(|(nodes, first, classes)| MissingBytes {
-                    nodes,
-                    first: named(first),
-                    classes,
-                }),
+                left: ledger.settled(),
+                missing: ledger
+                    .missing()
+                    .map(|(nodes, first, classes)| MissingBytes {
+                        nodes,
+                        first: named(first),
+                        classes,
+                    }),
             }
         });
         rows.collect()

@@ -22,10 +22,10 @@ pub struct NpuRow {
     pub npu: Npu,
     /// Its class.
     pub class: String,
-    /// Where its time went, and when it finished.
+    /// Breakdown of its time, and its finish.
     #[serde(flatten)]
     pub time: NpuTime,
-    /// When its last event ended in the capture, from the start of the job, if the trace says.
+    /// End of its last event in the capture, from the start of the job, if the trace says.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
     /// By how much it finished later than in the capture, in percent of that.

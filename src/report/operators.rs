@@ -1,4 +1,4 @@
-//! Which operators take longest: time from issue to completion, summed by name.
+//! Operators that take longest: time from issue to completion, summed by name.
 
 pub(super) mod table;
 
@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 pub struct OperatorTime {
     /// The name.
     pub name: String,
-    /// What its nodes do.
+    /// Kind of its nodes.
     pub kind: NodeKind,
-    /// How many there are.
+    /// Number of its nodes.
     pub calls: u64,
     /// Their time together; nodes that overlap count each in full.
     #[serde(rename = "total_ps")]

@@ -26,9 +26,10 @@ pub fn replay<O: Observer>(
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
     // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
-    let others: Option<&mut dyn Observer> = match extra.is_nobody() {
-        true => None,
-        false => Some(&mut extra),
+    let others: Option<&mut dyn Observer> = if extra.is_nobody() {
+        None
+    } else {
+        Some(&mut extra)
     };
     let mut observers = observers(prepared, others);
     let outcome = prepared.run_inline(&mut observers)?;
@@ -37,16 +38,16 @@ pub fn replay<O: Observer>(
     Ok((report, extra))
 }
 
-/// As [`replay`], over another network and with collectives in another manner.
+/// Replays like [`replay`], over another network and with another backend of collectives.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
-    manner: &mut M,
+    backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
     let mut observers = observers(prepared, extra);
     let watched: &mut dyn Observer = &mut observers;
-    let outcome = prepared.run_with_backend(watched, network, manner)?;
+    let outcome = prepared.run_with_backend(watched, network, backend)?;
     Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
 }
 
@@ -177,13 +178,13 @@ fn exposed(
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .groups()
-        .zip(charged.chunks(CollectiveKind::ALL.len()));
-    let by_group = by_group.map(|(group, kinds)| ExposedRow {
-        what: group_label(prepared, &group),
-        members: group.members.len() as u32,
-        exposed: kinds.iter().map(ChargedTime::exposed).sum(),
-        role: role(prepared, &group),
-    });
+        .zip(charged.chunks(CollectiveKind::ALL.len()))
+        .map(|(group, kinds)| ExposedRow {
+            what: group_label(prepared, &group),
+            members: group.members.len() as u32,
+            exposed: kinds.iter().map(ChargedTime::exposed).sum(),
+            role: role(prepared, &group),
+        });
     let between_ranks = ExposedRow {
         what: MESSAGES.to_owned(),
         members: 0,
@@ -238,12 +239,13 @@ fn algorithms_label(
 ) -> String {
     let label = |bytes| algorithm_label(prepared, kind, group, bytes);
     let (small, large) = (label(tally.buffers.smallest), label(tally.buffers.largest));
-    match small == large {
-        true => small,
-        false => format!(
+    if small == large {
+        small
+    } else {
+        format!(
             "{small} at {}; {large} at {}",
             Bytes(tally.buffers.smallest),
             Bytes(tally.buffers.largest)
-        ),
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! When each node ran: for what is made of a replay after it, node by node.
+//! Intervals in which nodes ran: for what is made of a replay after it, node by node.
 
 use super::{CollectiveRecord, Observer};
 use crate::engine::CompiledReplay;
@@ -6,7 +6,7 @@ use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::units::Time;
 
-/// When a node was issued, and when it completed.
+/// Issue and completion of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSpan {
     /// The node.
@@ -20,7 +20,7 @@ pub struct NodeSpan {
 /// Keeps the span of every node, in the order in which nodes complete.
 #[derive(Debug)]
 pub struct SpanRecorder {
-    /// When each node was issued.
+    /// Issue time of each node.
     started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }

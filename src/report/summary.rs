@@ -122,7 +122,7 @@ pub struct CollectiveRow {
     pub members: u32,
     /// Number of members with a trace.
     pub present: u32,
-    /// Which collective.
+    /// The kind of collective.
     pub kind: CollectiveKind,
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
@@ -150,7 +150,7 @@ pub struct CollectiveRow {
 pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
-    /// How long they waited, all together.
+    /// Their waiting time, all together.
     #[serde(rename = "ps_sum_over_members")]
     pub waited: Span,
 }
@@ -194,7 +194,7 @@ pub struct Report {
     /// The end, and counts of what was replayed.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// When the capture ended, if every trace says when its own did.
+    /// End of the capture, if every trace says when its own ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
@@ -263,7 +263,7 @@ impl Report {
         self.operators = over_micro_batches(&self.operators);
     }
 
-    /// When the capture ended, and the rank that ended last, of several the lowest; `None` unless every
+    /// Returns the end of the capture, and the rank that ended last, of several the lowest; `None` unless every
     /// trace says when its own did.
     pub fn last_captured(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
@@ -327,7 +327,7 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
-/// What kind of node an operator is, for people.
+/// Returns the kind of node of an operator, for people.
 pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Nothing => "nothing",

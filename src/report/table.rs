@@ -40,9 +40,10 @@ impl TextColumn<'_> {
         line.extend(std::iter::repeat_n(' ', self.gap + indent));
         let width = self.width.saturating_sub(indent);
         let room = " ".repeat(width.saturating_sub(cell.chars().count()));
-        let (before, behind) = match self.right {
-            true => (room.as_str(), ""),
-            false => ("", room.as_str()),
+        let (before, behind) = if self.right {
+            (room.as_str(), "")
+        } else {
+            ("", room.as_str())
         };
         line.extend([before, cell, behind]);
     }

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// The widest line.
 pub const WIDTH: usize = 100;
 
-/// How headings and warnings stand out.
+/// Styles of headings and warnings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextStyle {
     /// Heading.
@@ -125,9 +125,10 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
             continue;
         }
         let bound = |row| format!("{} (rank {})", time(row), row.rank);
-        let (least, most) = match time(least) == time(most) {
-            true => ("the same on all".to_owned(), String::new()),
-            false => (bound(least), bound(most)),
+        let (least, most) = if time(least) == time(most) {
+            ("the same on all".to_owned(), String::new())
+        } else {
+            (bound(least), bound(most))
         };
         table.row(out, &[name, &mean, &share(mean, makespan), &least, &most])?;
     }

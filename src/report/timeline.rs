@@ -77,7 +77,7 @@ enum EventArgs<'e> {
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// What each group is called, and the group.
+    /// Name of each group, and the group.
     groups: Vec<(String, GroupView<'a>)>,
     /// The receives that are posted, by instance and track.
     receives: Vec<Vec<ReceiveTrack>>,
@@ -239,7 +239,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         RECEIVE_TRACKS + found as u32
     }
 
-    /// What a node is called, and what is said of it beside.
+    /// Returns a node's name, and what is said of it beside.
     fn describe(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> (String, EventArgs<'a>) {
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance as usize];

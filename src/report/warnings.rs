@@ -69,9 +69,9 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     let sums = report
         .collectives
         .iter()
-        .flat_map(|row| [row.tally.waited, row.tally.transfer]);
-    let sums = sums.chain(report.exposed.iter().map(|row| row.exposed));
-    let sums = sums.chain(report.operators.iter().map(|operator| operator.total));
+        .flat_map(|row| [row.tally.waited, row.tally.transfer])
+        .chain(report.exposed.iter().map(|row| row.exposed))
+        .chain(report.operators.iter().map(|operator| operator.total));
     say(
         sums.filter(|&sum| sum == Span::MAX).count() as u64,
         "{} sums over calls and ranks are longer than 213 days, which is all that picoseconds in \

@@ -150,9 +150,10 @@ impl<'a> AttrView<'a> {
                 count += scalars(number - 1, list, at, &mut entries);
             }
         }
-        let more = match count > entries.len() {
-            true => format!(", … {count} in all"),
-            false => String::new(),
+        let more = if count > entries.len() {
+            format!(", … {count} in all")
+        } else {
+            String::new()
         };
         format!("{kind} list [{}{more}]", entries.join(", "))
     }

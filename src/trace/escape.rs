@@ -41,9 +41,10 @@ pub fn escape(name: &str) -> String {
 }
 
 fn push(out: &mut String, c: char) {
-    match is_harmful(c) {
-        true => write!(out, "\\u{{{:x}}}", c as u32).expect("a string grows as needed"),
-        false => out.push(c),
+    if is_harmful(c) {
+        write!(out, "\\u{{{:x}}}", c as u32).expect("a string grows as needed")
+    } else {
+        out.push(c)
     }
 }
 

@@ -81,14 +81,16 @@ impl TraceContents {
         let Some(seal) = &file.seal else {
             return Self::open(&file.path);
         };
-        let packed =
-            Self::open_compressed(&file.path).map_err(|error| match error.is_missing() {
-                true => FileDigest::refused(
+        let packed = Self::open_compressed(&file.path).map_err(|error| {
+            if error.is_missing() {
+                FileDigest::refused(
                     file,
                     "it is not there, and the job's file names it".to_owned(),
-                ),
-                false => error,
-            })?;
+                )
+            } else {
+                error
+            }
+        })?;
         // Digests are those of the stored bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
         packed.decompress()?.current()
@@ -192,9 +194,10 @@ impl DecompressedStream<'static> {
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("ask for the size"))?;
         // A pipe has a name too, and no size.
-        match metadata.is_file() {
-            true => Self::new(file, CompressedSize::Known(metadata.len())),
-            false => Self::from_reader(file),
+        if metadata.is_file() {
+            Self::new(file, CompressedSize::Known(metadata.len()))
+        } else {
+            Self::from_reader(file)
         }
         .map_err(io("read"))
     }

@@ -63,9 +63,10 @@ pub fn change_metadata(
 pub fn in_form_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));
-    match quoted && !text.contains(['\\', '\'']) {
-        true => format!("['{text}']"),
-        false => text,
+    if quoted && !text.contains(['\\', '\'']) {
+        format!("['{text}']")
+    } else {
+        text
     }
 }
 

@@ -119,10 +119,11 @@ impl SchemaGeneration {
             schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
         };
         let mut metadata = self.metadata();
-        match first.is_empty() {
+        if first.is_empty() {
             // Old nodes always have an id, so an empty record is no node.
-            true => metadata.next().is_some(),
-            false => !suits(self.node()) && metadata.any(suits),
+            metadata.next().is_some()
+        } else {
+            !suits(self.node()) && metadata.any(suits)
         }
     }
 }
@@ -180,12 +181,13 @@ pub fn upgrade(
     while let Some(record) = frames.next_record()? {
         let first = has_metadata && record.number == 0;
         let message = upgrade_record(generation, record, first).map_err(|e| {
-            let e = match concluded {
-                true => e.with_cause(&format!(
+            let e = if concluded {
+                e.with_cause(&format!(
                     "the records before say {generation}; if that is wrong, use --generation of \
                      `chakram convert trace`, if the file is damaged, its --salvage"
-                )),
-                false => e,
+                ))
+            } else {
+                e
             };
             e.in_record(record.number, record.offset)
         })?;

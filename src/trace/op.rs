@@ -241,9 +241,10 @@ impl<'a> NodeAttributes<'a> {
 
     /// Returns the value of `in_switch` on loads or stores.
     pub fn gathering(store: bool) -> &'static str {
-        match store {
-            false => "all_gather",
-            true => "reduce_scatter",
+        if store {
+            "reduce_scatter"
+        } else {
+            "all_gather"
         }
     }
 

@@ -150,13 +150,15 @@ pub fn salvage(
     report.nodes = kept.len();
     let whole = report.is_whole();
     for (id, message) in &kept {
-        let missing = match whole {
-            true => Vec::new(),
-            false => dangling(message, *id, &ids),
+        let missing = if whole {
+            Vec::new()
+        } else {
+            dangling(message, *id, &ids)
         };
-        match missing.is_empty() || options.keep_dangling {
-            true => old_schemas::push_framed(&mut out, message),
-            false => old_schemas::push_framed(&mut out, &without(message, &ids)),
+        if missing.is_empty() || options.keep_dangling {
+            old_schemas::push_framed(&mut out, message)
+        } else {
+            old_schemas::push_framed(&mut out, &without(message, &ids))
         }
         report.dangling.extend(missing);
     }

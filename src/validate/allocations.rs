@@ -7,14 +7,14 @@ use crate::trace::TensorClass;
 
 /// Looks for tensor classes of which more is freed than the whole trace allocates. The defect names the first
 /// node, in the order of ids, at which that is exceeded.
-pub(super) fn check(outline: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // Sums stay below 2^96, since there are fewer than 2^32 nodes.
-        let changes = outline.memory.iter();
+        let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;
         let mut beyond = None;
-        for (node, changes) in &outline.memory {
+        for (node, changes) in &raw.memory {
             freed += u128::from(changes.frees[i]);
             if freed > allocated {
                 beyond.get_or_insert(*node);
@@ -25,7 +25,7 @@ pub(super) fn check(outline: &ValidatedNodes<'_>, findings: &mut DefectLog) {
                 let found = format!(
                     "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
                 );
-                (DefectLocation::of(&outline.nodes[node as usize]), found)
+                (DefectLocation::of(&raw.nodes[node as usize]), found)
             });
         }
     }

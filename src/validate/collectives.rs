@@ -175,9 +175,10 @@ pub(super) fn check<'a>(
             calls.each(at, findings);
         }
         let same = calls.compare(&sequences, findings);
-        all.push(match same && party.partial.is_none() {
-            true => sequences,
-            false => Vec::new(),
+        all.push(if same && party.partial.is_none() {
+            sequences
+        } else {
+            Vec::new()
         });
     }
     all

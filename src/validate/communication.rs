@@ -20,7 +20,7 @@ pub(super) struct NodeDigest {
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Position in program order; until that is known, index in the outline.
+    /// Position in program order; until that is known, index in the raw trace.
     pub place: u32,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct CommunicationDigest {
     names: NameTable,
 }
 
-/// Collects the digest from the nodes of a trace, in the order of its outline.
+/// Collects the digest from the nodes of a trace, in the order of its raw trace.
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
@@ -91,18 +91,18 @@ pub(super) struct DigestCollector {
 impl DigestCollector {
     /// Adds node `i`, if it communicates or accesses memory through switches.
     #[inline]
-    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32) {
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         if let ValidationRole::Call(part)
         | ValidationRole::Message(part)
-        | ValidationRole::Access(part) = outline.nodes[i as usize].view.role
+        | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
         {
-            self.part(outline, i, part);
+            self.part(raw, i, part);
         }
     }
 
-    fn part(&mut self, outline: &ValidatedNodes<'_>, i: u32, part: u32) {
-        let (name, op) = outline.retained.parts[part as usize];
-        let mut kept = |bytes| self.kept(outline, i, name, bytes);
+    fn part(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
+        let (name, op) = raw.retained.parts[part as usize];
+        let mut kept = |bytes| self.kept(raw, i, name, bytes);
         match op {
             Op::Collective {
                 kind,
@@ -168,10 +168,10 @@ impl DigestCollector {
         slot
     }
 
-    fn kept(&mut self, outline: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
+    fn kept(&mut self, raw: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
         /// Bytes kept of a name; messages show less.
         const KEPT: usize = 256;
-        let item = &outline.nodes[i as usize];
+        let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
         let end = ends.find(|&end| name.is_char_boundary(end));
         let name = &name[..end.unwrap_or(0)];
@@ -242,9 +242,10 @@ impl CommunicationDigest {
 
     /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
     pub fn call_text(&self, call: &CallDigest) -> String {
-        let root = match call.kind.has_root() && call.root != NONE {
-            true => format!(" rooted at rank {}", call.root),
-            false => String::new(),
+        let root = if call.kind.has_root() && call.root != NONE {
+            format!(" rooted at rank {}", call.root)
+        } else {
+            String::new()
         };
         let (site, bytes) = (self.site(&call.node), call.node.bytes);
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
@@ -252,9 +253,10 @@ impl CommunicationDigest {
 
     /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
     pub fn message_text(&self, message: &MessageDigest) -> String {
-        let (what, end) = match message.receive {
-            true => ("receive", "from"),
-            false => ("send", "to"),
+        let (what, end) = if message.receive {
+            ("receive", "from")
+        } else {
+            ("send", "to")
         };
         format!(
             "{}, {what} of {} bytes {end} rank {} with tag {}",

@@ -1,4 +1,4 @@
-//! Circles of waits across ranks: no order of events on any machine could complete them.
+//! Cycles of waits across ranks: no order of events on any machine could complete them.
 //!
 //! A receive waits for its send; a member of a collective waits for what the others wait for before theirs. Where
 //! a collective has a root, that is less: who only gives waits for nobody, and who only takes for the root. What
@@ -24,11 +24,11 @@ struct WaitGraph<'a> {
     parties: &'a [BoundGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
     /// The first vertex of each party.
-    meetings: Vec<u32>,
+    rendezvous: Vec<u32>,
     pairs: &'a [(CommRef, CommRef)],
 }
 
-/// Looks for a circle, given what agrees: the calls of each party, and the pairs of messages.
+/// Looks for a cycle of waits, given what agrees: the calls of each party, and the pairs of messages.
 pub(super) fn check(
     members: &[(u32, &ValidatedTrace)],
     parties: &[BoundGroup],
@@ -43,13 +43,13 @@ pub(super) fn check(
     };
     let first = members
         .iter()
-        .map(|(_, trace)| take(trace.facts.waits.len()));
-    let first = first.collect();
-    let meetings = sequences.iter().map(|all| {
+        .map(|(_, trace)| take(trace.facts.waits.len()))
+        .collect();
+    let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)
     });
-    let meetings = meetings.collect();
+    let rendezvous = rendezvous.collect();
     if count == 0 || count >= NONE as usize {
         return;
     }
@@ -58,7 +58,7 @@ pub(super) fn check(
         first,
         parties,
         sequences,
-        meetings,
+        rendezvous,
         pairs,
     };
     let rows = Csr::new(count, |each| world.edges(each));
@@ -67,8 +67,8 @@ pub(super) fn check(
         return;
     }
     let stuck = rows.stuck(&order);
-    let circle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
-    world.report(&circle, findings);
+    let cycle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
+    world.report(&cycle, findings);
 }
 
 impl WaitGraph<'_> {
@@ -93,20 +93,25 @@ impl WaitGraph<'_> {
             };
             each(end((source, send)), end((target, receive)));
         }
-        for ((party, all), &meeting) in self.parties.iter().zip(self.sequences).zip(&self.meetings)
+        for ((party, all), &rendezvous) in self
+            .parties
+            .iter()
+            .zip(self.sequences)
+            .zip(&self.rendezvous)
         {
             for sequence in all {
-                self.meet(party, sequence, meeting, each);
+                self.link_calls(party, sequence, rendezvous, each);
             }
         }
     }
 
-    /// The edges between the calls of a member and the meetings of its party, of which the first is `meeting`.
-    fn meet(
+    /// Hands the edges between the calls of a member and the vertices of its party to `each`; the first vertex is
+    /// `rendezvous`.
+    fn link_calls(
         &self,
         party: &BoundGroup,
         sequence: &MemberCalls<'_>,
-        meeting: u32,
+        rendezvous: u32,
         each: &mut dyn FnMut(u32, u32),
     ) {
         let index = sequence.rank as usize;
@@ -127,19 +132,19 @@ impl WaitGraph<'_> {
             };
             if gives {
                 for &before in waits.before(own) {
-                    each(self.vertex(index, before), meeting + k);
+                    each(self.vertex(index, before), rendezvous + k);
                 }
             }
             if takes {
-                each(meeting + k, self.vertex(index, own));
+                each(rendezvous + k, self.vertex(index, own));
             }
         }
     }
 
-    /// Names the nodes of `circle`.
-    fn report(&self, circle: &[u32], findings: &mut DefectLog) {
+    /// Names the nodes of `cycle`.
+    fn report(&self, cycle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
-        let named = circle.iter().filter_map(|&vertex| {
+        let named = cycle.iter().filter_map(|&vertex| {
             let index = self.first.partition_point(|&first| first <= vertex);
             let index = index.checked_sub(1)?;
             let (rank, trace) = self.members[index];

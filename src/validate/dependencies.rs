@@ -53,16 +53,16 @@ impl DependencyChecker {
 
     /// Checks the dependencies of node `i`.
     #[inline]
-    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        let deps = outline.deps(i);
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+        let deps = raw.deps(i);
         if deps.is_empty() {
             return;
         }
-        let item = &outline.nodes[i as usize];
+        let item = &raw.nodes[i as usize];
         let own = item.view.id;
         for dep in deps {
             let Some(target) = dep.target().filter(|_| dep.id != own) else {
-                self.broken(outline, i, dep, findings);
+                self.broken(raw, i, dep, findings);
                 continue;
             };
             self.flags[target as usize] |= AWAITED;
@@ -72,7 +72,7 @@ impl DependencyChecker {
             self.has_control |= dep.control;
         }
         if deps.len() > 1 {
-            self.repeated(outline, i, findings);
+            self.repeated(raw, i, findings);
         }
     }
 
@@ -80,12 +80,12 @@ impl DependencyChecker {
     #[cold]
     fn broken(
         &mut self,
-        outline: &ValidatedNodes<'_>,
+        raw: &ValidatedNodes<'_>,
         i: u32,
         dep: &RawDependency,
         findings: &mut DefectLog,
     ) {
-        let item = &outline.nodes[i as usize];
+        let item = &raw.nodes[i as usize];
         let to_self = dep.id == item.view.id;
         let (kind, found) = match (to_self, dep.control) {
             (true, true) => (DefectKind::SelfControl, "it is to follow itself".to_owned()),
@@ -111,14 +111,14 @@ impl DependencyChecker {
 
     /// Reports dependencies of one sort on one node that are named again.
     #[inline]
-    fn repeated(&mut self, outline: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+    fn repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Up to this many, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
-        let deps = outline.deps(i);
+        let deps = raw.deps(i);
         let mut again = |id: u64| {
             findings.add(DefectKind::DuplicateDependency, || {
                 let found = format!("it names node {id} more than once");
-                (DefectLocation::of(&outline.nodes[i as usize]), found)
+                (DefectLocation::of(&raw.nodes[i as usize]), found)
             });
         };
         if deps.len() <= FEW {
@@ -146,26 +146,26 @@ impl DependencyChecker {
     /// `policy`.
     pub fn finish(
         &self,
-        outline: &ValidatedNodes<'_>,
+        raw: &ValidatedNodes<'_>,
         policy: DependencyPolicy,
         findings: &mut DefectLog,
     ) -> ProgramOrder {
-        self.isolated(outline, findings);
+        self.isolated(raw, findings);
         let with_control = policy != DependencyPolicy::Data;
-        let whole = self.attempt(outline, with_control);
+        let whole = self.attempt(raw, with_control);
         let (attempt, held) = match whole {
             // As in the graph builder: without a cycle over data, control dependencies are dropped with a
             // warning.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
-                let data = self.attempt(outline, false);
+                let data = self.attempt(raw, false);
                 if !matches!(data, OrderAttempt::Cyclic(..)) {
-                    let circle = cycle_among(&rows, &stuck);
-                    let first = circle.first().copied().unwrap_or(0);
+                    let cycle = cycle_among(&rows, &stuck);
+                    let first = cycle.first().copied().unwrap_or(0);
                     findings.add(DefectKind::ControlCycle, || {
-                        let site = DefectLocation::of(&outline.nodes[first as usize]);
-                        (site, cycle_text(outline, &circle))
+                        let site = DefectLocation::of(&raw.nodes[first as usize]);
+                        (site, cycle_text(raw, &cycle))
                     });
                 }
                 (data, false)
@@ -174,11 +174,11 @@ impl DependencyChecker {
         };
         match attempt {
             OrderAttempt::Sorted => {
-                self.unreachable(outline, &[], &[], held, findings);
+                self.unreachable(raw, &[], &[], held, findings);
                 ProgramOrder::Ids
             }
             OrderAttempt::Ordered(order) => {
-                self.unreachable(outline, &[], &[], held, findings);
+                self.unreachable(raw, &[], &[], held, findings);
                 let mut places = vec![0_u32; order.len()];
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
@@ -186,53 +186,52 @@ impl DependencyChecker {
                 ProgramOrder::Places(places)
             }
             OrderAttempt::Cyclic(rows, stuck) => {
-                let circle = cycle_among(&rows, &stuck);
-                let first = circle.first().copied().unwrap_or(0);
+                let cycle = cycle_among(&rows, &stuck);
+                let first = cycle.first().copied().unwrap_or(0);
                 findings.add(DefectKind::Cycle, || {
-                    let site = DefectLocation::of(&outline.nodes[first as usize]);
-                    (site, cycle_text(outline, &circle))
+                    let site = DefectLocation::of(&raw.nodes[first as usize]);
+                    (site, cycle_text(raw, &cycle))
                 });
-                let stuck: Vec<u32> = outline.all().filter(|&n| stuck[n as usize]).collect();
-                self.unreachable(outline, &circle, &stuck, held, findings);
+                let stuck: Vec<u32> = raw.all().filter(|&n| stuck[n as usize]).collect();
+                self.unreachable(raw, &cycle, &stuck, held, findings);
                 ProgramOrder::Cyclic
             }
         }
     }
 
-    fn attempt(&self, outline: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
+    fn attempt(&self, raw: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
         if self.sorted[0] && (!with_control || self.sorted[1]) {
             return OrderAttempt::Sorted;
         }
-        let rows = successors(outline, with_control);
+        let rows = successors(raw, with_control);
         let order = rows.order();
-        match order.len() == rows.count() {
-            true => OrderAttempt::Ordered(order),
-            false => {
-                let stuck = rows.stuck(&order);
-                OrderAttempt::Cyclic(rows, stuck)
-            }
+        if order.len() == rows.count() {
+            OrderAttempt::Ordered(order)
+        } else {
+            let stuck = rows.stuck(&order);
+            OrderAttempt::Cyclic(rows, stuck)
         }
     }
 
     /// Reports nodes that can never start because of their predecessors, except those that are reported for
-    /// that themselves: `circle` and the seeds. `stuck` are the nodes on or behind a cycle.
+    /// that themselves: `cycle` and the seeds. `stuck` are the nodes on or behind a cycle.
     fn unreachable(
         &self,
-        outline: &ValidatedNodes<'_>,
-        circle: &[u32],
+        raw: &ValidatedNodes<'_>,
+        cycle: &[u32],
         stuck: &[u32],
         with_control: bool,
         findings: &mut DefectLog,
     ) {
-        if self.seeds.is_empty() && circle.is_empty() {
+        if self.seeds.is_empty() && cycle.is_empty() {
             return;
         }
-        let rows = successors(outline, with_control);
+        let rows = successors(raw, with_control);
         // For each unreachable node one of the nodes that block it. The search begins at all of these at once, which
         // petgraph's do not, so that it is the nearest.
         let mut origin = vec![NONE; rows.count()];
         let mut queue = Vec::new();
-        for &node in circle.iter().chain(&self.seeds) {
+        for &node in cycle.iter().chain(&self.seeds) {
             if origin[node as usize] == NONE {
                 origin[node as usize] = node;
                 queue.push(node);
@@ -258,20 +257,20 @@ impl DependencyChecker {
                     NONE => "it waits, through others, for a cycle".to_owned(),
                     origin => format!(
                         "it waits, through others or directly, for node {}, which never ends",
-                        outline.nodes[origin as usize].view.id
+                        raw.nodes[origin as usize].view.id
                     ),
                 };
-                (DefectLocation::of(&outline.nodes[node as usize]), found)
+                (DefectLocation::of(&raw.nodes[node as usize]), found)
             });
         }
     }
 
-    fn isolated(&self, outline: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+    fn isolated(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
         if self.flags.len() < 2 {
             return;
         }
         for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
-            let item = &outline.nodes[node];
+            let item = &raw.nodes[node];
             if item.view.role.is_active() {
                 findings.add(DefectKind::Isolated, || {
                     let found = "it waits for nothing, and nothing waits for it";
@@ -292,9 +291,9 @@ enum OrderAttempt {
     Cyclic(Csr, Vec<bool>),
 }
 
-fn successors(outline: &ValidatedNodes<'_>, with_control: bool) -> Csr {
-    outline.successors(|node, dep| {
-        (with_control || !dep.control) && dep.id != outline.nodes[node as usize].view.id
+fn successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
+    raw.successors(|node, dep| {
+        (with_control || !dep.control) && dep.id != raw.nodes[node as usize].view.id
     })
 }
 
@@ -304,18 +303,18 @@ fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
 }
 
 /// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
-fn cycle_text(outline: &ValidatedNodes<'_>, circle: &[u32]) -> String {
+fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
     const SHOWN: usize = 8;
-    let id = |node: u32| outline.nodes[node as usize].view.id;
+    let id = |node: u32| raw.nodes[node as usize].view.id;
     let mut text = String::new();
-    for &node in circle.iter().take(SHOWN) {
-        let name = escape(scan::name(outline.nodes[node as usize].record));
+    for &node in cycle.iter().take(SHOWN) {
+        let name = escape(scan::name(raw.nodes[node as usize].record));
         text += &format!("{} ({name}) → ", id(node));
     }
-    if circle.len() > SHOWN {
-        text += &format!("… {} more … → ", circle.len() - SHOWN);
+    if cycle.len() > SHOWN {
+        text += &format!("… {} more … → ", cycle.len() - SHOWN);
     }
-    text + &circle.first().map_or(0, |&node| id(node)).to_string()
+    text + &cycle.first().map_or(0, |&node| id(node)).to_string()
 }
 
 #[cfg(test)]
@@ -355,8 +354,8 @@ mod tests {
                 .collect()
         });
         assert_eq!(back.findings().tally().errors, 0);
-        let circle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
-        let findings = circle.findings();
+        let cycle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
+        let findings = cycle.findings();
         assert_eq!(findings.count(DefectKind::Cycle), 1);
         assert_eq!(findings.count(DefectKind::Unreachable), 0);
         let found = &findings.of_kind(DefectKind::Cycle)[0].found;

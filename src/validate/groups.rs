@@ -35,9 +35,10 @@ impl BoundGroup {
 
     /// Returns whether `rank` is a member.
     pub fn has(&self, rank: u32) -> bool {
-        match self.sorted {
-            true => self.members.binary_search(&rank).is_ok(),
-            false => self.members.contains(&rank),
+        if self.sorted {
+            self.members.binary_search(&rank).is_ok()
+        } else {
+            self.members.contains(&rank)
         }
     }
 }
@@ -64,9 +65,10 @@ impl<'a> GroupInterner<'a> {
 
     /// Returns the ranks of a declaration: an empty one means all ranks.
     fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
-        match members.is_empty() {
-            true => &self.members[WORLD],
-            false => members,
+        if members.is_empty() {
+            &self.members[WORLD]
+        } else {
+            members
         }
     }
 
@@ -216,12 +218,13 @@ impl GroupBinder {
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
                 // A mask that leaves no rank out equals no mask.
                 let whole = members.len() == all.len() && partial.is_none();
-                let new = match whole {
-                    true => *self
+                let new = if whole {
+                    *self
                         .known
                         .entry((group, Vec::new()))
-                        .or_insert_with(|| party(members)),
-                    false => party(members),
+                        .or_insert_with(|| party(members))
+                } else {
+                    party(members)
                 };
                 self.known.insert(key, new);
                 new

@@ -37,7 +37,7 @@ pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> Def
     findings
 }
 
-/// How many ranks the job has. Whoever takes part and is beyond `limit` is a defect.
+/// Returns the number of ranks of the job. Whoever takes part and is beyond `limit` is a defect.
 fn size(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -126,7 +126,7 @@ fn missing(
     missing
 }
 
-/// Who names one of the `missing` ranks first.
+/// Returns which trace names one of the `missing` ranks first.
 fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {

@@ -58,9 +58,12 @@ impl<'a> MessageLookup<'a> {
                 (DefectKind::Unmatched, half, last.as_ref(), next)
             }
         };
-        let named = |other: &MessageHalf| match other == half {
-            true => "it".to_owned(),
-            false => format!("{} of rank {}", self.site(other), other.ends().0),
+        let named = |other: &MessageHalf| {
+            if other == half {
+                "it".to_owned()
+            } else {
+                format!("{} of rank {}", self.site(other), other.ends().0)
+            }
         };
         let found = disagreement.text(named, |half| self.bytes(half));
         let defect = Defect::new(kind, self.site(half), format!("{found}; {more}"));
@@ -81,12 +84,13 @@ pub(super) fn check(
         for (number, message) in (0..).zip(&trace.facts.messages) {
             let own = message.own != NONE && message.own != rank;
             if own || message.peer == rank {
-                let found = match own {
-                    true => format!(
+                let found = if own {
+                    format!(
                         "its own end is rank {}, but this is the trace of rank {rank}",
                         message.own
-                    ),
-                    false => format!("rank {rank} sends to itself"),
+                    )
+                } else {
+                    format!("rank {rank} sends to itself")
                 };
                 let site = trace.facts.site(&message.node);
                 findings.push(Defect::new(DefectKind::WrongRank, site, found).of(rank));

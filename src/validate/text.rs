@@ -74,13 +74,10 @@ fn write_all(
         }
         writeln!(out, "  try: {}", kind.hint())?;
     }
-    let word = match report.is_sound() {
-        true => anstyle::Style::new(),
-        false => style.error,
-    };
-    let verdict = match report.is_sound() {
-        true => "sound",
-        false => "unsound",
+    let (word, verdict) = if report.is_sound() {
+        (anstyle::Style::new(), "sound")
+    } else {
+        (style.error, "unsound")
     };
     let tally = said(report.findings.tally());
     writeln!(out, "\nverdict: {word}{verdict}{word:#}, {tally}")
@@ -136,9 +133,10 @@ pub(super) fn said(tally: DefectCounts) -> String {
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|&(count, word)| counted(count, word)).collect();
-    match parts.is_empty() {
-        true => "no defects".to_owned(),
-        false => parts.join(", "),
+    if parts.is_empty() {
+        "no defects".to_owned()
+    } else {
+        parts.join(", ")
     }
 }
 

@@ -36,48 +36,47 @@ impl ValidatedTrace {
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
-        let mut outline = ValidatedNodes::read_retaining(contents);
-        outline.map_faults(told);
+        let mut raw = ValidatedNodes::read_retaining(contents);
+        raw.map_faults(told);
         let mut findings = DefectLog::new(show);
-        for fault in &outline.faults {
-            findings.push(refused(&outline, fault));
+        for fault in &raw.faults {
+            findings.push(refused(&raw, fault));
         }
-        let faulty = outline.faults.iter().filter_map(|fault| fault.node);
-        let mut faulty: Vec<u32> = faulty.collect();
+        let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
         faulty.sort_unstable();
-        let mut edges = DependencyChecker::new(outline.nodes.len(), &faulty);
+        let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
         let mut collect = DigestCollector::default();
         let with_control = policy != DependencyPolicy::Data;
-        let mut walk = WaitBuilder::new(outline.nodes.len(), with_control);
+        let mut walk = WaitBuilder::new(raw.nodes.len(), with_control);
         let mut first = 0;
-        for (item, i) in outline.nodes.iter().zip(0..) {
-            edges.node(&outline, i, &mut findings);
-            walk.node(&outline, i);
-            collect.node(&outline, i);
-            work(&outline, item, &mut findings);
-            if item.view.id != outline.nodes[first as usize].view.id {
+        for (item, i) in raw.nodes.iter().zip(0..) {
+            edges.node(&raw, i, &mut findings);
+            walk.node(&raw, i);
+            collect.node(&raw, i);
+            work(&raw, item, &mut findings);
+            if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
-                first = duplicate(&outline, (first, i), &faulty, &mut findings);
+                first = duplicate(&raw, (first, i), &faulty, &mut findings);
             }
             if let ValidationRole::Declares(groups) = item.view.role {
-                let text = outline.retained.declared[groups as usize];
+                let text = raw.retained.declared[groups as usize];
                 declare(item, text, collect.declared(), &mut findings);
             }
         }
-        allocations::check(&outline, &mut findings);
-        let order = edges.finish(&outline, policy, &mut findings);
+        allocations::check(&raw, &mut findings);
+        let order = edges.finish(&raw, policy, &mut findings);
         // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
-        let lacking = !outline.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
+        let lacking = !raw.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
         let mut facts = collect.finish(&order, lacking);
         if facts.whole {
             // Replays drop control dependencies that close a cycle, so they must not count as waits.
             let control = with_control && findings.count(DefectKind::ControlCycle) == 0;
-            facts.waits = walk.finish(&outline, &order, control);
+            facts.waits = walk.finish(&raw, &order, control);
         }
         Self {
-            nodes: outline.nodes.len() as u64,
-            edges: outline.edges() as u64,
+            nodes: raw.nodes.len() as u64,
+            edges: raw.edges() as u64,
             findings,
             facts,
         }
@@ -111,11 +110,11 @@ impl ValidatedTrace {
     }
 }
 
-/// Converts a fault of the outline to a defect.
-fn refused(outline: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
+/// Converts a fault of the raw trace to a defect.
+fn refused(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
-        .map(|node| DefectLocation::of(&outline.nodes[node as usize]));
+        .map(|node| DefectLocation::of(&raw.nodes[node as usize]));
     defect(&fault.error, site.unwrap_or_default())
 }
 
@@ -148,10 +147,10 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
 
 /// Reports work that takes no time, and communication that is marked as host work.
 #[inline]
-fn work(outline: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
+fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
         ValidationRole::Call(part) | ValidationRole::Message(part) => {
-            match outline.retained.parts[part as usize].1 {
+            match raw.retained.parts[part as usize].1 {
                 Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
                     (DefectKind::HostCommunication, "`is_cpu_op` is set")
                 }
@@ -199,7 +198,7 @@ fn declare(
 /// Reports that two nodes have one id, unless the id of either is a guess. Returns the node that owns the id.
 #[cold]
 fn duplicate(
-    outline: &ValidatedNodes<'_>,
+    raw: &ValidatedNodes<'_>,
     (first, again): (u32, u32),
     faulty: &[u32],
     findings: &mut DefectLog,
@@ -210,7 +209,7 @@ fn duplicate(
     }
     if !is_faulty(again) {
         findings.add(DefectKind::DuplicateId, || {
-            let [first, again] = [first, again].map(|node| &outline.nodes[node as usize]);
+            let [first, again] = [first, again].map(|node| &raw.nodes[node as usize]);
             let mut found = format!("record {} has this id already", first.record.number);
             if again.record.bytes.is_empty() {
                 found += "; the record is empty, as where zeros overwrote a file";

@@ -44,8 +44,8 @@ impl WaitBuilder {
 
     /// Adds node `i`; its predecessors must have been added.
     #[inline]
-    pub fn node(&mut self, outline: &ValidatedNodes<'_>, i: u32) {
-        let (call, message) = match outline.nodes[i as usize].view.role {
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+        let (call, message) = match raw.nodes[i as usize].view.role {
             ValidationRole::Call(_) => (true, false),
             ValidationRole::Message(_) => (false, true),
             // No node can depend on communication before there is any.
@@ -53,7 +53,7 @@ impl WaitBuilder {
             _ => (false, false),
         };
         self.scratch.clear();
-        for dep in outline.deps(i) {
+        for dep in raw.deps(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
             // Each predecessor once, however many dependencies lead to it.
@@ -86,7 +86,7 @@ impl WaitBuilder {
     /// builds them again.
     pub fn finish(
         self,
-        outline: &ValidatedNodes<'_>,
+        raw: &ValidatedNodes<'_>,
         order: &ProgramOrder,
         with_control: bool,
     ) -> WaitEdges {
@@ -98,13 +98,13 @@ impl WaitBuilder {
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
-            None => outline.all().for_each(|node| walk.node(outline, node)),
+            None => raw.all().for_each(|node| walk.node(raw, node)),
             Some(places) => {
                 let mut nodes = vec![0_u32; places.len()];
                 for (node, &place) in (0..).zip(places) {
                     nodes[place as usize] = node;
                 }
-                nodes.into_iter().for_each(|node| walk.node(outline, node));
+                nodes.into_iter().for_each(|node| walk.node(raw, node));
             }
         }
         walk.waits

@@ -81,7 +81,7 @@ pub(super) fn host_syncs(
 pub(super) fn place(
     rank: &RankTimeline,
     calls: &CommCalls,
-    works: &mut Activities,
+    activities: &mut Activities,
     found: &mut DependencyStats,
 ) -> Vec<u32> {
     let mut made: Vec<(u32, u32)> = Vec::new();
@@ -103,31 +103,34 @@ pub(super) fn place(
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
         // Activities in flight on the stream: kernels overlap where one may start before the other ends, and further
         // kernels of a call belong to it.
-        let ends = previous.1.iter().map(|&work| works.list[work as usize].end);
+        let ends = previous
+            .1
+            .iter()
+            .map(|&work| activities.list[work as usize].end);
         let busy = ends.max().filter(|&end| end > device.start);
         if let (Some(_), Some(&work)) = (busy, previous.1.last())
             && own.is_empty()
-            && matches!(works.list[work as usize].kind, ActivityKind::Call(_))
+            && matches!(activities.list[work as usize].kind, ActivityKind::Call(_))
         {
             placed[index] = work;
             continue;
         }
         let begin = busy.unwrap_or(device.start);
-        let launch = works.of_item[device.launch as usize];
+        let launch = activities.of_item[device.launch as usize];
         // The order of submission is that of the launches, not of the kernels.
-        let asked = works.list[launch as usize].begin;
+        let asked = activities.list[launch as usize].begin;
         let mut pieces = Vec::new();
-        let mut piece = |works: &mut Activities, doing, end, lane| {
-            let work = works.push(Activity {
+        let mut add = |activities: &mut Activities, doing, end, lane| {
+            let work = activities.push(Activity {
                 kind: doing,
                 lane,
                 begin,
                 end: begin.max(end),
                 submitted: asked,
             });
-            works.add_dependency(launch, work);
+            activities.add_dependency(launch, work);
             for &before in &previous.1 {
-                works.add_dependency(before, work);
+                activities.add_dependency(before, work);
             }
             pieces.push(work);
             work
@@ -135,8 +138,8 @@ pub(super) fn place(
         let stream = ActivityLane::Stream(device.stream);
         match &own[..] {
             [] => {
-                placed[index] = piece(
-                    works,
+                placed[index] = add(
+                    activities,
                     ActivityKind::Device(index as u32),
                     device.end,
                     stream,
@@ -150,16 +153,16 @@ pub(super) fn place(
                         _ => ActivityLane::Flight(place as u32 - 1),
                     };
                     let end = calls.list[call as usize].end;
-                    let work = piece(works, ActivityKind::Call(call), end, lane);
-                    works.of_call[call as usize] = work;
+                    let work = add(activities, ActivityKind::Call(call), end, lane);
+                    activities.of_call[call as usize] = work;
                     placed[index] = work;
                 }
             }
         }
         previous.1 = pieces;
     }
-    stream_waits(rank, &placed, works, found);
-    collectives(rank, calls, &placed, works, found);
+    stream_waits(rank, &placed, activities, found);
+    collectives(rank, calls, &placed, activities, found);
     placed
 }
 
@@ -167,7 +170,7 @@ pub(super) fn place(
 fn stream_waits(
     rank: &RankTimeline,
     placed: &[u32],
-    works: &mut Activities,
+    activities: &mut Activities,
     found: &mut DependencyStats,
 ) {
     let launches = LaunchIndex::new(rank);
@@ -197,7 +200,7 @@ fn stream_waits(
         let target = launches.first_after(event.stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
-            works.add_dependency(placed[source as usize], placed[target as usize]);
+            activities.add_dependency(placed[source as usize], placed[target as usize]);
         }
     }
 }
@@ -208,7 +211,7 @@ fn collectives(
     rank: &RankTimeline,
     calls: &CommCalls,
     placed: &[u32],
-    works: &mut Activities,
+    activities: &mut Activities,
     found: &mut DependencyStats,
 ) {
     if calls.list.iter().all(|call| !call.on_device()) {
@@ -235,7 +238,7 @@ fn collectives(
         .enumerate()
         .filter(|(_, call)| call.on_device())
     {
-        let own = works.of_call[index];
+        let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
         // c10d has its stream wait for the caller's current stream; the last launch of the caller's thread stands for
@@ -245,7 +248,7 @@ fn collectives(
             && rank.items[launch as usize].thread == thread
         {
             found.stream_waits += 1;
-            works.add_dependency(placed[device as usize], own);
+            activities.add_dependency(placed[device as usize], own);
         }
         let user = uses.of(rank, call).find_map(|item| {
             let end = rank.items[item as usize].end;
@@ -259,7 +262,7 @@ fn collectives(
         match user {
             Some(device) => {
                 found.first_use += 1;
-                works.add_dependency(own, placed[device as usize]);
+                activities.add_dependency(own, placed[device as usize]);
             }
             None => found.unawaited += 1,
         }

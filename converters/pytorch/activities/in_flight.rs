@@ -16,7 +16,7 @@ pub(super) fn place(
     rank: &RankTimeline,
     calls: &CommCalls,
     chains: &ThreadChains,
-    works: &mut Activities,
+    activities: &mut Activities,
 ) {
     let mut order: Vec<u32> = (0..calls.list.len() as u32)
         .filter(|&call| !calls.list[call as usize].on_device())
@@ -45,42 +45,47 @@ pub(super) fn place(
             }
         };
         free.push(Reverse((call.end, lane)));
-        let work = works.push(Activity {
+        let work = activities.push(Activity {
             kind: ActivityKind::Call(index),
             lane: ActivityLane::Flight(lane),
             begin: call.start,
             end: call.end,
             submitted: call.launched,
         });
-        works.of_call[index as usize] = work;
+        activities.of_call[index as usize] = work;
         let caller = rank.items[call.item as usize].thread;
-        let launch = chains.before(caller, call.launched, &works.list);
-        works.add_dependency(launch, work);
+        let launch = chains.before(caller, call.launched, &activities.list);
+        activities.add_dependency(launch, work);
     }
     for (worker, list) in by_worker(calls) {
         for (place, &index) in list.iter().enumerate() {
             let call = &calls.list[index as usize];
-            let work = works.of_call[index as usize];
+            let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
-            let launch = chains.before(caller, call.launched, &works.list);
+            let launch = chains.before(caller, call.launched, &activities.list);
             // It was queued if its worker was still busy when it was launched.
-            let busy = chains.before(worker, call.start, &works.list);
-            if busy != NONE && works.list[busy as usize].end > call.launched {
-                works.add_dependency(busy, work);
+            let busy = chains.before(worker, call.start, &activities.list);
+            if busy != NONE && activities.list[busy as usize].end > call.launched {
+                activities.add_dependency(busy, work);
             }
             let before = place.checked_sub(1).map(|before| list[before]);
             if let Some(before) = before
                 && calls.list[before as usize].end > call.launched
             {
-                works.add_dependency(works.of_call[before as usize], work);
+                activities.add_dependency(activities.of_call[before as usize], work);
             }
             // The worker's next activity follows, unless that belongs to its next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
-            let next = chains.between(worker, call.end, next.map_or(i64::MAX, |n| n.start), works);
-            works.add_dependency(work, next);
+            let next = chains.between(
+                worker,
+                call.end,
+                next.map_or(i64::MAX, |n| n.start),
+                activities,
+            );
+            activities.add_dependency(work, next);
             // Its previous activity was for this call if that had been launched.
-            let preparing = chains.between(worker, call.launched, call.start, works);
-            works.add_dependency(launch, preparing);
+            let preparing = chains.between(worker, call.launched, call.start, activities);
+            activities.add_dependency(launch, preparing);
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn build(
     segments: &[Vec<ThreadSegment>],
     bounds: &ActivityBounds,
     waits: &[HostWait],
-    works: &mut Activities,
+    activities: &mut Activities,
 ) -> ThreadChains {
     // Earliest start of the activity of an item that waits inside.
     let mut earliest = vec![i64::MIN; rank.items.len()];
@@ -124,17 +124,17 @@ pub(super) fn build(
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];
-            let work = works.push(Activity {
+            let work = activities.push(Activity {
                 kind: ActivityKind::Item(item),
                 lane: ActivityLane::Thread(thread as u32),
                 begin,
                 end,
                 submitted: begin,
             });
-            works.of_item[item as usize] = work;
+            activities.of_item[item as usize] = work;
             chain.push(work);
         }
-        let last = chain.last().map(|&work| works.list[work as usize].end);
+        let last = chain.last().map(|&work| activities.list[work as usize].end);
         let items = own.items.clone();
         let end = rank.items[items.start as usize..items.end as usize]
             .iter()
@@ -144,7 +144,7 @@ pub(super) fn build(
             // Without an end mark a replay would finish before the thread did.
             && end > last
         {
-            chain.push(works.push(Activity {
+            chain.push(activities.push(Activity {
                 kind: ActivityKind::End(thread as u32),
                 lane: ActivityLane::Thread(thread as u32),
                 begin: end,
@@ -153,7 +153,7 @@ pub(super) fn build(
             }));
         }
         for pair in chain.windows(2) {
-            works.add_dependency(pair[0], pair[1]);
+            activities.add_dependency(pair[0], pair[1]);
         }
         chains.push(chain);
     }
@@ -189,9 +189,9 @@ impl ThreadChains {
     }
 
     /// Returns the first activity of `thread` that started at `from` or later and ended by `to`.
-    pub(super) fn between(&self, thread: u32, from: i64, to: i64, works: &Activities) -> u32 {
-        let first = self.after(thread, from, &works.list);
-        match works.list.get(first as usize) {
+    pub(super) fn between(&self, thread: u32, from: i64, to: i64, activities: &Activities) -> u32 {
+        let first = self.after(thread, from, &activities.list);
+        match activities.list.get(first as usize) {
             Some(work) if work.end <= to => first,
             _ => NONE,
         }
@@ -203,7 +203,7 @@ impl ThreadChains {
         &self,
         rank: &RankTimeline,
         calls: &CommCalls,
-        works: &mut Activities,
+        activities: &mut Activities,
         found: &mut DependencyStats,
     ) {
         /// Length of a gap, ns, below which it is Python's own.
@@ -218,13 +218,13 @@ impl ThreadChains {
         let mut ends: Vec<(i64, u32, u32)> = Vec::new();
         for &thread in &free {
             let chain = self.0[thread as usize].iter();
-            ends.extend(chain.map(|&work| (works.list[work as usize].end, work, thread)));
+            ends.extend(chain.map(|&work| (activities.list[work as usize].end, work, thread)));
         }
         ends.sort_unstable();
         for &thread in &free {
             let mut previous = None;
             for &work in &self.0[thread as usize] {
-                let Activity { begin, end, .. } = works.list[work as usize];
+                let Activity { begin, end, .. } = activities.list[work as usize];
                 let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
                 previous = Some(end);
                 if begin.saturating_sub(since) < NOTICEABLE {
@@ -238,10 +238,10 @@ impl ThreadChains {
                 let Some(&(_, waker, _)) = waker else {
                     continue;
                 };
-                let woke = works.list[waker as usize].end;
+                let woke = activities.list[waker as usize].end;
                 // Closer to the end of the gap than to its start: then it ended the gap.
                 if woke > since && (since == i64::MIN || begin - woke < woke - since) {
-                    works.add_dependency(waker, work);
+                    activities.add_dependency(waker, work);
                     found.handoffs += 1;
                 }
             }

@@ -68,12 +68,11 @@ fn call(
     // A message is passed to gloo while its operator runs; the interval opens afterwards, sometimes when the other
     // end has it already. A collective starts when its worker takes it up and has copied its input; copies of the
     // worker at the end are no transfer either.
-    let (start, end) = match by_caller {
-        true => (item.start, last.end),
-        false => {
-            let moving = flights.iter().map(|flight| moving(rank, flight));
-            moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
-        }
+    let (start, end) = if by_caller {
+        (item.start, last.end)
+    } else {
+        let moving = flights.iter().map(|flight| moving(rank, flight));
+        moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
     };
     Some(CommCall {
         item: index,

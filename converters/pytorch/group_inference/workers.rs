@@ -83,9 +83,10 @@ fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     let starts = [0].into_iter().chain(cuts.iter().copied());
     let run = |(from, to): (usize, usize)| threads[from..to].iter().map(|&(_, t)| t).collect();
     let runs: Vec<Vec<u32>> = starts.zip(ends).map(run).collect();
-    match runs.iter().all(|run| run.len() <= 2) {
-        true => runs,
-        false => Vec::new(),
+    if runs.iter().all(|run| run.len() <= 2) {
+        runs
+    } else {
+        Vec::new()
     }
 }
 

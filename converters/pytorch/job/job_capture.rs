@@ -1,4 +1,4 @@
-//! The ranks of a job together: who met whom, by which clock, and what of it was waiting.
+//! Captures of all ranks of a job: matched calls, clock offsets, and waiting apart from transfer.
 
 use super::rank_capture::{RankCapture, refused};
 use crate::converters::pytorch::activities::Activities;
@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 pub(super) struct JobCapture {
     pub ranks: Vec<RankTimeline>,
     calls: Vec<CommCalls>,
-    works: Vec<Activities>,
+    activities: Vec<Activities>,
     links: Vec<EventLinks>,
     groups: Vec<JobGroup>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
     offsets: Vec<ClockOffset>,
     world: u32,
-    /// When the first rank starts, ns since the epoch by the reference clock.
+    /// Start of the first rank, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
     pub summary: ConversionSummary,
@@ -52,11 +52,11 @@ impl JobCapture {
         }
         let world = world_size(&parts);
         let files: Vec<PathBuf> = parts.iter().map(|part| part.file.clone()).collect();
-        let (mut ranks, mut calls, mut works, mut links) = (vec![], vec![], vec![], vec![]);
+        let (mut ranks, mut calls, mut activities, mut links) = (vec![], vec![], vec![], vec![]);
         for part in parts {
             ranks.push(part.rank);
             calls.push(part.calls);
-            works.push(part.works);
+            activities.push(part.activities);
             links.push(part.link);
         }
         let file = |rank: u32| {
@@ -65,31 +65,34 @@ impl JobCapture {
         };
         let (groups, inferred) = group_inference::resolve(&ranks, &mut calls, world)
             .map_err(|unknown| refused(file(unknown.rank), unknown.found, &unknown.hint))?;
-        let meetings =
-            call_matching::matching(&ranks, &calls, &groups).map_err(|disagreement| {
-                let hint = "convert the captures of one run, all profiled over the same steps";
-                refused(file(u32::MAX), disagreement.0, hint)
-            })?;
-        let offsets = clock::offsets(&ranks, &calls, &meetings);
-        let blocked: Vec<Vec<bool>> = works.iter().map(|works| works.blocked.clone()).collect();
-        let (times, odd) = transfer_times::divide(&calls, &blocked, &offsets, &meetings);
-        let starts = works.iter().zip(&offsets);
-        let starts = starts.map(|(works, offset)| works.span().0.saturating_add(offset.applied));
+        let matches = call_matching::matching(&ranks, &calls, &groups).map_err(|disagreement| {
+            let hint = "convert the captures of one run, all profiled over the same steps";
+            refused(file(u32::MAX), disagreement.0, hint)
+        })?;
+        let offsets = clock::offsets(&ranks, &calls, &matches);
+        let blocked: Vec<Vec<bool>> = activities
+            .iter()
+            .map(|activities| activities.blocked.clone())
+            .collect();
+        let (times, odd) = transfer_times::divide(&calls, &blocked, &offsets, &matches);
+        let starts = activities.iter().zip(&offsets);
+        let starts =
+            starts.map(|(activities, offset)| activities.span().0.saturating_add(offset.applied));
         let host_computes = ranks.iter().all(|rank| rank.devices.is_empty());
         Ok(Self {
-            met: matched_calls(&calls, &meetings, &ranks),
+            met: matched_calls(&calls, &matches, &ranks),
             first: starts.min().unwrap_or(0),
             summary: ConversionSummary::new(
                 &groups,
                 &inferred,
-                &meetings,
+                &matches,
                 odd,
                 world,
                 host_computes,
             ),
             ranks,
             calls,
-            works,
+            activities,
             links,
             groups,
             times,
@@ -101,9 +104,9 @@ impl JobCapture {
 
     /// Writes the trace of the `i`-th rank into `out`, which is called `to` in the summary.
     pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
-        let (rank, works) = (&self.ranks[i], &self.works[i]);
+        let (rank, activities) = (&self.ranks[i], &self.activities[i]);
         let offset = self.offsets[i];
-        let captured = works
+        let captured = activities
             .span()
             .1
             .saturating_add(offset.applied)
@@ -111,11 +114,11 @@ impl JobCapture {
         let job = emit::EmitContext {
             groups: &self.groups,
             times: &self.times[i],
-            meetings: &self.met[i],
+            matches: &self.met[i],
             start: self.first.saturating_sub(offset.applied),
             host_computes: self.host_computes,
         };
-        let lanes = emit::lane_names(rank, works, self.host_computes);
+        let lanes = emit::lane_names(rank, activities, self.host_computes);
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
             ("captured_ns", AttributeValue::Uint(ns)),
@@ -131,11 +134,11 @@ impl JobCapture {
         let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
         let calls = &self.calls[i];
         let written =
-            emit::write(rank, calls, works, &job, &mut writer).map_err(|e| e.in_file(to))?;
+            emit::write(rank, calls, activities, &job, &mut writer).map_err(|e| e.in_file(to))?;
         self.summary.ranks.push(RankConversion::new(
             rank,
             calls,
-            works,
+            activities,
             &self.links[i],
             offset,
             written,
@@ -159,29 +162,29 @@ fn world_size(parts: &[RankCapture]) -> u32 {
     said.unwrap_or(0).max(seen.unwrap_or(0))
 }
 
-/// What the meetings say of each call.
+/// Returns the match of each call.
 fn matched_calls(
     calls: &[CommCalls],
-    meetings: &CallMatches,
+    matches: &CallMatches,
     ranks: &[RankTimeline],
 ) -> Vec<Vec<CallMatchInfo>> {
     let mut met: Vec<Vec<CallMatchInfo>> = calls
         .iter()
         .map(|calls| vec![CallMatchInfo::default(); calls.list.len()])
         .collect();
-    for meeting in &meetings.collectives {
-        let root = meeting
+    for matched in &matches.collectives {
+        let root = matched
             .root
-            .map(|root| ranks[meeting.members[root as usize].0 as usize].rank);
-        for &(rank, call) in &meeting.members {
+            .map(|root| ranks[matched.members[root as usize].0 as usize].rank);
+        for &(rank, call) in &matched.members {
             met[rank as usize][call as usize] = CallMatchInfo {
-                bytes: meeting.bytes,
+                bytes: matched.bytes,
                 root,
                 found: true,
             };
         }
     }
-    for message in &meetings.messages {
+    for message in &matches.messages {
         for (rank, call) in [message.send, message.receive] {
             met[rank as usize][call as usize].found = true;
         }

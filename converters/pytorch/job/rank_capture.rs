@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct RankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
-    pub works: Activities,
+    pub activities: Activities,
     pub link: EventLinks,
     /// The Kineto trace, for messages about this rank.
     pub file: PathBuf,
@@ -71,11 +71,11 @@ impl RankCapture {
             ));
         }
         let mut calls = calls::find(&rank);
-        let works = activities::find(&rank, &mut calls);
+        let activities = activities::find(&rank, &mut calls);
         Ok(Self {
             rank,
             calls,
-            works,
+            activities,
             link,
             file: file.to_owned(),
         })
@@ -126,7 +126,7 @@ impl RankCapture {
 
 const STEP: &str = "ProfilerStep#";
 
-/// When the step numbered `step` starts and ends.
+/// Returns the start and end of the step numbered `step`.
 fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     let mut steps = Vec::new();
     for event in &kineto.events {
@@ -144,9 +144,10 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
         }
     }
     steps.sort_unstable();
-    Err(match steps.is_empty() {
-        true => format!("there is no step {step}: the capture has no `{STEP}N` at all"),
-        false => format!("there is no step {step}; it has {steps:?}"),
+    Err(if steps.is_empty() {
+        format!("there is no step {step}: the capture has no `{STEP}N` at all")
+    } else {
+        format!("there is no step {step}; it has {steps:?}")
     })
 }
 

@@ -57,11 +57,11 @@ impl CollectiveBackend for AstraCollectives {
     fn variant(&self, request: &CollectiveRequest) -> u64 {
         let script = self.script(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
-        match self.quirks.has(Quirk::OneAtATime) {
-            true => script,
-            // Each collective has queues of its own, selected by its number.
-            false => u64::from(request.number) << 32 | script,
+        if self.quirks.has(Quirk::OneAtATime) {
+            return script;
         }
+        // Each collective has queues of its own, selected by its number.
+        u64::from(request.number) << 32 | script
     }
 
     fn chunk_schedule(
@@ -171,12 +171,12 @@ impl CollectiveBackend for AstraCollectives {
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
         let backward = stage.rotation == QueueRotation::Second;
-        let mut turn = QueueSlot {
+        let mut slot = QueueSlot {
             backward,
             ..QueueSlot::default()
         };
         if !self.counts {
-            return turn.packed();
+            return slot.packed();
         }
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
@@ -203,14 +203,14 @@ impl CollectiveBackend for AstraCollectives {
             QueueRotation::First => next(&mut level.first, half),
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
-        turn.queue = queue as u16;
+        slot.queue = queue as u16;
         // The second half of several queues goes the other way round a ring.
-        turn.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            turn.mirrored = level.trees % 2 == 1;
+            slot.mirrored = level.trees % 2 == 1;
             level.trees += 1;
         }
-        turn.packed()
+        slot.packed()
     }
 
     fn exchanges_same_messages(
@@ -239,9 +239,10 @@ impl CollectiveBackend for AstraCollectives {
             return;
         }
         let scripted = self.script(request.kind, request.node).is_some();
-        let chunks = match scripted {
-            true => 1,
-            false => u64::from(self.chunks(request.kind, request.bytes).1),
+        let chunks = if scripted {
+            1
+        } else {
+            u64::from(self.chunks(request.kind, request.bytes).1)
         };
         let alone = !scripted && self.route(request.kind, extent).is_empty();
         let Some(issued) = &mut self.issued else {
@@ -268,43 +269,41 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn slot_class(&self, turn: u16) -> u16 {
-        QueueSlot::way(turn)
+    fn slot_class(&self, slot: u16) -> u16 {
+        QueueSlot::slot_class(slot)
     }
 
     fn steps_before_receive(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         from: u32,
         heard: u32,
     ) -> Option<u32> {
-        stage.hears(QueueSlot::unpacked(turn), seat, from, heard)
+        stage.steps_before_receive(QueueSlot::unpacked(slot), position, from, heard)
     }
 
     fn requested_step(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         to: u32,
         step: u32,
     ) -> Option<u32> {
-        stage.answers(QueueSlot::unpacked(turn), seat, to, step)
+        stage.requested_step(QueueSlot::unpacked(slot), position, to, step)
     }
 
     #[inline]
-    fn queue(&self, stage: &AstraPhase, turn: u16) -> Option<ChunkQueueSpec> {
-        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(turn).queue);
-        let number = match self.quirks.has(Quirk::OneAtATime) {
-            true => number,
+    fn queue(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
+        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(slot).queue);
+        let number = if self.quirks.has(Quirk::OneAtATime) {
+            number
+        } else {
             // A collective goes through each dimension twice at most.
-            false => ChunkQueueSpec::apart(
-                stage.collective,
-                2 * self.dimensions as u32 * self.queues,
-                number,
-            ),
+            let queues = 2 * self.dimensions as u32 * self.queues;
+            ChunkQueueSpec::apart(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
             number,
@@ -318,29 +317,35 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn credits(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
-        stage.credits(QueueSlot::unpacked(turn), seat)
+    fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.credits(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
-    fn receives(&self, stage: &AstraPhase, turn: u16, seat: LinePosition) -> u32 {
-        stage.receives(QueueSlot::unpacked(turn), seat)
+    fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.receives(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
-    fn step(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, i: u32) -> Option<SendStep> {
-        stage.step(QueueSlot::unpacked(turn), seat, i)
+    fn step(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
+        stage.step(QueueSlot::unpacked(slot), position, i)
     }
 
     fn source(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
-        stage.source(QueueSlot::unpacked(turn), seat, taken, k)
+        stage.source(QueueSlot::unpacked(slot), position, taken, k)
     }
 
     #[inline]
@@ -370,22 +375,24 @@ impl CollectiveBackend for AstraCollectives {
 
     #[inline]
     fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
-        match self.is_fast(stage) {
-            true => EndpointCost::Delay(Span::from_ns(FAST)),
-            false if self.buses.is_empty() => EndpointCost::Delay(self.endpoint),
-            false => EndpointCost::Bus,
+        if self.is_fast(stage) {
+            EndpointCost::Delay(Span::from_ns(FAST))
+        } else if self.buses.is_empty() {
+            EndpointCost::Delay(self.endpoint)
+        } else {
+            EndpointCost::Bus
         }
     }
 
     fn bus_transfer(
         &self,
         stage: &AstraPhase,
-        turn: u16,
-        seat: LinePosition,
+        slot: u16,
+        position: LinePosition,
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.load(QueueSlot::unpacked(turn), seat, of, ticket)
+        stage.load(QueueSlot::unpacked(slot), position, of, ticket)
     }
 
     fn submit_transfer(
@@ -413,8 +420,14 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn reduction(&self, stage: &AstraPhase, turn: u16, seat: LinePosition, r: u32) -> Option<Span> {
-        let amount = stage.reduced(QueueSlot::unpacked(turn), seat, r)?;
+    fn reduction(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        r: u32,
+    ) -> Option<Span> {
+        let amount = stage.reduced(QueueSlot::unpacked(slot), position, r)?;
         Some(self.reduction_of(amount))
     }
 
@@ -448,21 +461,22 @@ impl CollectiveBackend for AstraCollectives {
 
     fn closed_form(
         &self,
-        course: &ChunkSchedule<AstraPhase>,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         _: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
         // With several queues per NPU, chunks depend on collectives before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        if !plain || course.stages().iter().any(|stage| stage.script.is_some()) {
+        let phases = chunk_schedule.stages();
+        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
             return None;
         }
-        let spans = course.stages().iter().map(|stage| {
+        let spans = phases.iter().map(|stage| {
             let backward = stage.rotation == QueueRotation::Second;
             let line = symmetry::SymmetricLine {
                 stage,
-                turn: QueueSlot {
+                slot: QueueSlot {
                     backward,
                     ..QueueSlot::default()
                 },
@@ -470,25 +484,25 @@ impl CollectiveBackend for AstraCollectives {
                 sizes: &self.sizes,
                 cost: quiet.cost,
             };
-            let endpoint = match self.is_fast(stage) {
-                true => Span::from_ns(FAST),
-                false => self.endpoint,
+            let endpoint = if self.is_fast(stage) {
+                Span::from_ns(FAST)
+            } else {
+                self.endpoint
             };
             line.span(endpoint, |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues = course.stages().iter().map(|stage| self.line_up(stage));
-        let queues: Vec<u32> = queues.collect();
+        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
         let last = queues.iter().max().map_or(0, |&queue| queue as usize);
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queues,
             capacity: &vec![self.capacity; last + 1],
-            back: &vec![false; course.stages().len()],
+            back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
         // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
-        Some(schedule(course, stages).end)
+        Some(schedule(chunk_schedule, stages).end)
     }
 }
 
@@ -502,9 +516,10 @@ impl AstraCollectives {
     /// Returns the set of queues of an NPU that chunks join before `stage`: those of its dimension, or of its own.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
-        match self.quirks.has(Quirk::SharedQueue) {
-            true => stage.level,
-            false => stage.order,
+        if self.quirks.has(Quirk::SharedQueue) {
+            stage.level
+        } else {
+            stage.order
         }
     }
 }

@@ -42,11 +42,10 @@ impl TensorMemory<'_> {
         for access in &self.writes {
             written[access.tensor as usize] = true;
         }
-        let nobody = self
+        let nobody: Vec<_> = self
             .lives
             .iter()
-            .filter(|life| !written[life.tensor as usize]);
-        let nobody: Vec<_> = nobody
+            .filter(|life| !written[life.tensor as usize])
             .map(|life| TensorAccess {
                 tensor: life.tensor,
                 by: NOBODY,

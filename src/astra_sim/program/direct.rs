@@ -9,33 +9,34 @@ use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use crate::collective::LinePosition;
 
 /// Returns the number of packets in flight at once.
-pub(super) fn window(window: Option<u32>, seat: LinePosition) -> u32 {
-    window.map_or(seat.size - 1, |window| window.min(seat.size - 1))
+pub(super) fn window(window: Option<u32>, position: LinePosition) -> u32 {
+    window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
 /// Returns the number of messages that a member sends, and receives.
-pub(super) fn steps(phase: &AstraPhase, seat: LinePosition) -> u32 {
+pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
-        PhaseOperation::AllReduce => 2 * (seat.size - 1),
-        _ => seat.size - 1,
+        PhaseOperation::AllReduce => 2 * (position.size - 1),
+        _ => position.size - 1,
     }
 }
 
 /// Returns the distance along the line to the partner of step `i`.
-pub(super) fn distance(seat: LinePosition, i: u32) -> u32 {
-    1 + i % (seat.size - 1)
+pub(super) fn distance(position: LinePosition, i: u32) -> u32 {
+    1 + i % (position.size - 1)
 }
 
 /// Returns the number of credits that step `i` needs, and the number of messages that have to be received before,
 /// whether processed or not.
-pub(super) fn after(phase: &AstraPhase, seat: LinePosition, i: u32) -> (u32, u32) {
-    let others = seat.size - 1;
+pub(super) fn after(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
+    let others = position.size - 1;
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {
-            let reduced = window(given, seat) + others;
-            match phase.quirks.has(Quirk::EarlyReduction) {
-                true => (i + 1, others),
-                false => (reduced.max(i + 1), others),
+            let reduced = window(given, position) + others;
+            if phase.quirks.has(Quirk::EarlyReduction) {
+                (i + 1, others)
+            } else {
+                (reduced.max(i + 1), others)
             }
         }
         _ => (i + 1, 0),

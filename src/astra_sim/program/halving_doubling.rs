@@ -22,34 +22,34 @@ pub(super) struct HalvingPacket {
 
 /// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
 pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
-    let distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2));
-    let mut distances = distances.take_while(|&distance| distance > 0);
+    let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
+        .take_while(|&distance| distance > 0);
     distances.all(|distance| members.is_multiple_of(2 * distance))
 }
 
 /// Returns L, the binary logarithm of the number of members, truncated.
-pub(super) fn levels(seat: LinePosition) -> u32 {
-    seat.size.ilog2()
+pub(super) fn levels(position: LinePosition) -> u32 {
+    position.size.ilog2()
 }
 
 /// Returns the number of messages that a member sends, and receives.
-pub(super) fn steps(phase: &AstraPhase, seat: LinePosition) -> u32 {
+pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
-        PhaseOperation::AllReduce => 2 * levels(seat),
-        _ => levels(seat),
+        PhaseOperation::AllReduce => 2 * levels(position),
+        _ => levels(position),
     }
 }
 
 /// Returns the `p`-th packet.
-pub(super) fn packet(phase: &AstraPhase, seat: LinePosition, p: u32) -> HalvingPacket {
-    let levels = levels(seat);
+pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
+    let levels = levels(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // Truncating a size each time it is halved is the same as truncating once.
     let halved = |times: u32| phase.part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::times(amount, power(times));
     match phase.part {
         PhaseOperation::AllGather => HalvingPacket {
-            distance: (seat.size / 2).checked_shr(p).unwrap_or(0),
+            distance: (position.size / 2).checked_shr(p).unwrap_or(0),
             amount: doubled(phase.amount, p),
         },
         PhaseOperation::AllReduce if p >= levels => HalvingPacket {
@@ -67,10 +67,11 @@ pub(super) fn packet(phase: &AstraPhase, seat: LinePosition, p: u32) -> HalvingP
 
 /// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off
 /// at it, so no partner is beyond the line.
-pub(super) fn partner(seat: LinePosition, distance: u32) -> u32 {
-    match (seat.index / distance).is_multiple_of(2) {
-        true => seat.index + distance,
-        false => seat.index - distance,
+pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
+    if (position.index / distance).is_multiple_of(2) {
+        position.index + distance
+    } else {
+        position.index - distance
     }
 }
 
@@ -99,12 +100,12 @@ mod tests {
                 beyond_powers.push(size);
             }
             for index in (0..size).filter(|_| mutual) {
-                let seat = LinePosition {
+                let position = LinePosition {
                     size,
                     index,
                     root: 0,
                 };
-                assert_eq!(partner(seat, size / 2), round(index, size, size / 2));
+                assert_eq!(partner(position, size / 2), round(index, size, size / 2));
             }
         }
         assert_eq!(beyond_powers, [6, 12, 20, 24, 40, 48]);

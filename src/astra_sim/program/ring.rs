@@ -8,8 +8,8 @@ use crate::collective::LinePosition;
 use crate::units::BufferShare;
 
 /// Returns the number of messages that a member sends, and receives.
-pub(super) fn steps(phase: &AstraPhase, seat: LinePosition) -> u32 {
-    let n = seat.size;
+pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
+    let n = position.size;
     match phase.part {
         PhaseOperation::AllReduce => 2 * (n - 1),
         PhaseOperation::ReduceScatter | PhaseOperation::AllGather => n - 1,

@@ -23,25 +23,21 @@ pub(super) struct TreeMessage {
     /// Credits that it needs.
     pub after: u32,
     /// Steps that the receiver has taken when it posts the receive.
-    pub heard: u32,
+    pub recv_posted: u32,
 }
 
 impl TreeRole {
-    /// Returns the role of the member in `seat`.
-    pub fn of(turn: QueueSlot, seat: LinePosition) -> Self {
-        let n = seat.size;
+    /// Returns the role of the member at `position`.
+    pub fn of(slot: QueueSlot, position: LinePosition) -> Self {
+        let n = position.size;
         // Indices 1 to n-1 are the subtree in order, and n is the root: x is a child of x ± the lowest bit of x, the
         // one that has a higher lowest bit.
-        let place = |index: u32| match turn.mirrored {
-            true if index == 0 => n,
-            true => index,
-            false => index + 1,
+        let place = |index: u32| match index {
+            0 if slot.mirrored => n,
+            _ => index + u32::from(!slot.mirrored),
         };
-        let index = |place: u32| match turn.mirrored {
-            true => place % n,
-            false => place - 1,
-        };
-        let x = place(seat.index);
+        let index = |place: u32| if slot.mirrored { place % n } else { place - 1 };
+        let x = place(position.index);
         if x == n {
             return Self::Root {
                 child: index(n / 2),
@@ -83,7 +79,7 @@ impl TreeRole {
     /// Returns the `i`-th message.
     pub fn step(self, i: u32) -> Option<TreeMessage> {
         // Receives from children are posted from the start, those from parents after the message up.
-        let (to, after, heard) = match (self, i) {
+        let (to, after, recv_posted) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
             (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
             (Self::Inner { left, .. }, 1) => (left, 3, 1),
@@ -91,28 +87,32 @@ impl TreeRole {
             (Self::Root { child }, 0) => (child, 1, 1),
             _ => return None,
         };
-        Some(TreeMessage { to, after, heard })
+        Some(TreeMessage {
+            to,
+            after,
+            recv_posted,
+        })
     }
 
     /// Returns the `k`-th source of a posted receive after `taken` steps.
     pub fn source(
         self,
-        turn: QueueSlot,
-        seat: LinePosition,
+        slot: QueueSlot,
+        position: LinePosition,
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
         let child = |from| ReceiveSource { from, step: 0 };
         let parent = |from| {
             let above = Self::of(
-                turn,
+                slot,
                 LinePosition {
                     index: from,
-                    ..seat
+                    ..position
                 },
             );
             let mut steps = (0..).map_while(|i| above.step(i));
-            let step = steps.position(|m| m.to == seat.index && m.heard > 0)?;
+            let step = steps.position(|m| m.to == position.index && m.recv_posted > 0)?;
             Some(ReceiveSource {
                 from,
                 step: step as u32,
@@ -133,16 +133,16 @@ mod tests {
     use super::*;
 
     fn role(index: u32, size: u32, mirrored: bool) -> TreeRole {
-        let seat = LinePosition {
+        let position = LinePosition {
             size,
             index,
             root: 0,
         };
-        let turn = QueueSlot {
+        let slot = QueueSlot {
             mirrored,
             ..QueueSlot::default()
         };
-        TreeRole::of(turn, seat)
+        TreeRole::of(slot, position)
     }
 
     #[test]

@@ -179,7 +179,7 @@ pub struct OriginalDocument {
     astra_sim: OriginalSettings,
 }
 
-/// What the original knows.
+/// Settings and results that only the original has.
 #[derive(Debug, Serialize)]
 struct OriginalSettings {
     network_model: String,

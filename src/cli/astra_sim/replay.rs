@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Replays `job` and prints the requested output.
 ///
-/// Where the replay deadlocks, text and CSV still have the ranks that finished.
+/// If the replay deadlocks, text and CSV still have the ranks that finished.
 pub fn run(
     args: &AstraSimArgs,
     job: AstraSimJob,

@@ -104,10 +104,14 @@ enum FlagValue {
 
 /// Returns the place of `argument`'s value, if it is one of `command`'s.
 fn known(command: &Command, argument: &str) -> Option<FlagValue> {
-    let takes = |arg: &Arg| match arg.get_action().takes_values() {
-        false => FlagValue::Nothing,
-        true if arg.is_require_equals_set() => FlagValue::Behind,
-        true => FlagValue::Next,
+    let takes = |arg: &Arg| {
+        if !arg.get_action().takes_values() {
+            FlagValue::Nothing
+        } else if arg.is_require_equals_set() {
+            FlagValue::Behind
+        } else {
+            FlagValue::Next
+        }
     };
     let mut args = command.get_arguments();
     if let Some(long) = argument.strip_prefix("--") {
@@ -117,8 +121,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
         };
         // The parser adds help itself, so the command does not list it.
         let help = (name == "help").then_some(FlagValue::Nothing);
-        let arg = args.find(|arg| arg.get_long() == Some(name));
-        let arg = arg.map(|arg| {
+        let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
                 FlagValue::Nothing
             } else {
@@ -132,8 +135,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
     let help = (letter == 'h').then_some(FlagValue::Nothing);
     // `-ofile` has its value in the same word.
     let value = letters.next().is_some();
-    let arg = args.find(|arg| arg.get_short() == Some(letter));
-    let arg = arg.map(|arg| {
+    let arg = args.find(|arg| arg.get_short() == Some(letter)).map(|arg| {
         if value {
             FlagValue::Nothing
         } else {

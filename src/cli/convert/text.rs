@@ -121,9 +121,10 @@ fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         say(group.only, "inferred: it is the only group");
         say(group.by_worker, "inferred from worker threads");
         say(group.messages, "messages inferred: their ends fit");
-        let desc = match group.desc.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", group.desc),
+        let desc = if group.desc.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", group.desc)
         };
         if how.is_empty() {
             how.push("unused".to_owned());

@@ -121,9 +121,10 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         SummaryFormatArg::Text => summary::text(&converted),
         SummaryFormatArg::Json => summary::json(&converted),
     };
-    match piped {
-        true => terminal::say(format_args!("{}", summary.trim_end()))?,
-        false => out.write_all(summary.as_bytes())?,
+    if piped {
+        terminal::say(format_args!("{}", summary.trim_end()))?
+    } else {
+        out.write_all(summary.as_bytes())?
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -238,9 +239,12 @@ fn convert<W: Write>(
         source.form(),
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
     );
-    let hint = |error: TraceError| match by_record {
-        true => error.with_cause("--salvage keeps what is sound"),
-        false => error,
+    let hint = |error: TraceError| {
+        if by_record {
+            error.with_cause("--salvage keeps what is sound")
+        } else {
+            error
+        }
     };
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.record(record)?;

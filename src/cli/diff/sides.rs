@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
-    /// What to try, if anything.
+    /// Suggestion, if there is one.
     hint: &'static str,
 }
 
@@ -29,9 +29,10 @@ impl UnreadableTraces {
                 Err(Self { files, .. }) => bad.extend(files),
             }
         }
-        match bad.is_empty() {
-            true => Ok(good),
-            false => Err(Self::from(bad)),
+        if bad.is_empty() {
+            Ok(good)
+        } else {
+            Err(Self::from(bad))
         }
     }
 
@@ -91,15 +92,15 @@ impl Error for UnreadableTraces {}
 pub enum DiffSide {
     /// A file.
     File(TraceContents),
-    /// What is sound of one.
+    /// The sound part of one.
     Salvaged {
         /// The file.
         path: PathBuf,
         /// The contents of a whole file.
         bytes: Vec<u8>,
-        /// What was lost.
+        /// Losses.
         report: Box<SalvageReport>,
-        /// What is wrong with its compression.
+        /// Defect of its compression.
         wrong: Option<String>,
     },
 }
@@ -114,8 +115,8 @@ impl DiffSide {
             Err(error) => return Err(error.into()),
         };
         if salvage {
-            let outline = RawTrace::read(contents.as_slice());
-            if is_damaged(&outline) {
+            let raw = RawTrace::read(contents.as_slice());
+            if is_damaged(&raw) {
                 return Self::salvaged(path).map_err(UnreadableTraces::from);
             }
         }
@@ -166,7 +167,7 @@ impl DiffSide {
         Err(vec![(self.with_source(first), damage.count())].into())
     }
 
-    /// What was lost.
+    /// Returns the losses of a salvaged file.
     pub fn lost(&self, rank: u32, second: bool) -> Option<FileFault> {
         let Self::Salvaged {
             path,

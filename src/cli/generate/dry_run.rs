@@ -18,7 +18,7 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What there is to tell.
+/// Contents of the report.
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,

@@ -174,7 +174,7 @@ Examples:
     },
 }
 
-/// Who sends to whom.
+/// Traffic pattern of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TrafficArg {
     /// Rank 0 and the last rank, to and fro

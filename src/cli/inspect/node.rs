@@ -61,7 +61,7 @@ fn write(
     )?;
     let (_, end) = trace.times.extent();
     let times = &trace.times;
-    let captured = trace.outline.metadata.captured;
+    let captured = trace.raw.metadata.captured;
     fact(
         "times",
         basis(times.basis, times.whole_micros, Span(end.0), captured),

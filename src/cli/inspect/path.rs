@@ -35,10 +35,11 @@ pub fn paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
-    let parts: Vec<&[PathInput]> = match one_clock(tracks) {
+    let parts: Vec<&[PathInput]> = if one_clock(tracks) {
         // One path may cross ranks only if their times are comparable.
-        true => vec![tracks],
-        false => tracks.chunks(1).collect(),
+        vec![tracks]
+    } else {
+        tracks.chunks(1).collect()
     };
     let found = parts
         .into_iter()
@@ -203,9 +204,10 @@ impl TrackPath<'_> {
             (_, 1) => ", changes rank once".to_owned(),
             (_, n) => format!(", changes rank {} times", thousands(n.into())),
         };
-        let changes = match others.is_empty() {
-            true => changes,
-            false => format!("{changes}; the same on ranks {}", ranges(others)),
+        let changes = if others.is_empty() {
+            changes
+        } else {
+            format!("{changes}; the same on ranks {}", ranges(others))
         };
         let pieces = some(path.pieces.len() as u64, "node");
         writeln!(

@@ -80,9 +80,10 @@ impl SummaryWriter<'_> {
             self.fact("only", &text)?;
         }
         let (file, contents) = (sum(|rank| rank.file_bytes), sum(|rank| rank.contents_bytes));
-        let packed = match file == contents {
-            true => String::new(),
-            false => format!(", unpacked {}", Bytes(contents)),
+        let packed = if file == contents {
+            String::new()
+        } else {
+            format!(", unpacked {}", Bytes(contents))
         };
         let (depth, width) = (self.range(|rank| rank.depth), self.range(|rank| rank.width));
         let text = format!(
@@ -125,9 +126,10 @@ impl SummaryWriter<'_> {
         }
         let several = bases.len() > 1;
         for (text, ranks) in bases.iter().take(ROWS) {
-            let who = match several {
-                true => format!("ranks {}: ", clip(&ranges(ranks), 30)),
-                false => String::new(),
+            let who = if several {
+                format!("ranks {}: ", clip(&ranges(ranks), 30))
+            } else {
+                String::new()
             };
             self.fact("times", &format!("{who}{text}"))?;
         }
@@ -168,19 +170,22 @@ impl SummaryWriter<'_> {
     fn metadata(&mut self) -> Result {
         let mut texts = Vec::new();
         for (version, ranks) in &self.job.versions {
-            let who = match u64::from(*ranks) == self.ranks {
-                true => String::new(),
-                false => format!(" on {}", some(u64::from(*ranks), "rank")),
+            let who = if u64::from(*ranks) == self.ranks {
+                String::new()
+            } else {
+                format!(" on {}", some(u64::from(*ranks), "rank"))
             };
-            match version.is_empty() {
-                true => texts.push(format!("no version{who}")),
-                false => texts.push(format!("version {}{who}", clip(version, 20))),
+            if version.is_empty() {
+                texts.push(format!("no version{who}"))
+            } else {
+                texts.push(format!("version {}{who}", clip(version, 20)))
             }
         }
         for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
-            let value = match same {
-                true => clip(value, 48),
-                false => "differs".to_owned(),
+            let value = if *same {
+                clip(value, 48)
+            } else {
+                "differs".to_owned()
             };
             texts.push(format!("{} {value}", clip(name, 30)));
         }

@@ -22,12 +22,11 @@ pub(super) fn print(out: &mut dyn Write, schema: &str, key: &str, value: Value) 
 
 /// Renders a machine as the list has it.
 pub(super) fn summary(machine: &Machine) -> Value {
-    let dimensions = machine
+    let dimensions: Vec<_> = machine
         .topology()
         .dimensions()
         .iter()
-        .zip(machine.algorithms());
-    let dimensions: Vec<_> = dimensions
+        .zip(machine.algorithms())
         .map(|(dimension, algorithm)| {
             json!({
                 "name": dimension.name,

@@ -1,8 +1,8 @@
-//! What operators do, in a few words.
+//! Names and sizes of operators for printing.
 
 use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
 
-/// What the operator computes is called in files.
+/// Returns the operator's name in files.
 pub(super) fn op(work: &OperatorKind) -> &'static str {
     match work {
         OperatorKind::Linear { .. } => "linear",
@@ -59,9 +59,10 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             dropout,
             ..
         } => {
-            let shared = match kv_heads == heads {
-                true => String::new(),
-                false => format!(" over {kv_heads}"),
+            let shared = if kv_heads == heads {
+                String::new()
+            } else {
+                format!(" over {kv_heads}")
             };
             let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
             format!("{heads} heads{shared} x {width}{causal}{dropout}")

@@ -1,6 +1,6 @@
 //! Tables of text: columns as wide as what is in them.
 
-/// Where a column's cells stand.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnAlignment {
     Left,

@@ -12,7 +12,7 @@ pub(super) struct LayerRun<'m> {
     pub(super) first: &'m ModelLayer,
     /// The last of them.
     pub(super) last: &'m ModelLayer,
-    /// How many.
+    /// Number of layers.
     pub(super) count: u64,
 }
 
@@ -82,16 +82,17 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
         rows.push(("", format!("{} {text}", thousands(skipped))));
     }
     let same = kept(true) == kept(false);
-    let kept_text = match same {
-        true => format!(
+    let kept_text = if same {
+        format!(
             "{} a sample for the backward pass, {element} bytes an element",
             kept(false)
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "{} a sample for the backward pass, {element} bytes an element; {} with fused attention",
             kept(false),
             kept(true)
-        ),
+        )
     };
     rows.push(("kept", kept_text));
     let line = |(word, rest): (&str, String)| format!("  {word:16}{rest}\n");

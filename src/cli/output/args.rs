@@ -1,11 +1,11 @@
-//! What options of a replay can be.
+//! Values of replay options.
 
 use crate::engine::CommTiming;
 use crate::network::NetworkKind;
 use crate::report::csv::CsvTable;
 use clap::ValueEnum;
 
-/// How reports are printed.
+/// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormatArg {
     /// For people
@@ -16,7 +16,7 @@ pub enum ReportFormatArg {
     Csv,
 }
 
-/// How durations of communication are found.
+/// Source of durations of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CommArg {
     /// As the machine's network has it
@@ -58,7 +58,7 @@ impl NetworkArg {
     }
 }
 
-/// What becomes of a replay that does not fit into the memory of the NPUs.
+/// Policy for a replay that does not fit into the memory of the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnMemoryOverflow {
     /// The report says so

@@ -1,4 +1,4 @@
-//! Where reports go.
+//! Destinations of reports.
 
 use crate::cli::terminal::{EscapeStyle, EscapingWriter};
 use crate::files::{OutputClaim, OutputSet};
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::Path;
 
-/// Where a report goes, among the outputs of a command.
+/// Destination of a report, among the outputs of a command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -33,10 +33,8 @@ impl<'a> ReportDestination<'a> {
         path: &Path,
         mut outputs: OutputSet,
     ) -> Result<Self, TraceError> {
-        let file = match path == Path::new("-") {
-            true => None,
-            false => Some(outputs.claim(path)?),
-        };
+        let piped = path == Path::new("-");
+        let file = (!piped).then(|| outputs.claim(path)).transpose()?;
         Ok(Self { out, file, outputs })
     }
 
@@ -45,11 +43,12 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// What suits it.
+    /// Returns the text style that suits it.
     pub fn style(&self) -> TextStyle {
-        match self.is_terminal() {
-            true => TextStyle::coloured(),
-            false => TextStyle::default(),
+        if self.is_terminal() {
+            TextStyle::coloured()
+        } else {
+            TextStyle::default()
         }
     }
 

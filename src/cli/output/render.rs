@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 impl RunArgs {
-    /// What durations rest on, for people.
+    /// Returns what durations rest on, for people.
     fn basis_text(&self) -> String {
         match self.comm {
             CommArg::Model => self.compute.text(),
@@ -99,7 +99,7 @@ impl RunArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// What is the same on all machines because it was asked for so.
+    /// Returns notes on what is the same on all machines by request.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.compute.model().computes() {

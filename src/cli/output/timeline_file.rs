@@ -50,9 +50,10 @@ impl TimelineSink {
     fn create(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
         let file = io::BufWriter::new(outputs.create(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
-        Ok(Self(match compressed {
-            true => TimelineEncoding::Compressed(GzipWriter::new(file)),
-            false => TimelineEncoding::Plain(file),
+        Ok(Self(if compressed {
+            TimelineEncoding::Compressed(GzipWriter::new(file))
+        } else {
+            TimelineEncoding::Plain(file)
         }))
     }
 

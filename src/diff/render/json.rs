@@ -129,9 +129,10 @@ pub(in crate::diff) struct ShiftRow {
 impl From<AmountChange> for ShiftRow {
     fn from(shift: AmountChange) -> Self {
         let narrow = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
-        let more = i64::try_from(shift.more()).unwrap_or(match shift.more() < 0 {
-            true => i64::MIN,
-            false => i64::MAX,
+        let more = i64::try_from(shift.more()).unwrap_or(if shift.more() < 0 {
+            i64::MIN
+        } else {
+            i64::MAX
         });
         Self {
             before: narrow(shift.before),
@@ -142,7 +143,7 @@ impl From<AmountChange> for ShiftRow {
     }
 }
 
-/// How often each change occurs, by its name.
+/// Number of occurrences of each change, by its name.
 #[derive(Debug)]
 struct CountsDocument<'t>(&'t DiffTally);
 
@@ -168,25 +169,25 @@ pub fn render<'t>(
     let lines = tally
         .lines
         .iter()
-        .take(titles.lines_shown(tally.lines.len()));
-    let lines = lines.map(|(what, seen)| DifferenceRow {
-        change: change(&what.change),
-        field: match &what.change {
-            ChangeKind::Field(field) => Some(field.to_string()),
-            _ => None,
-        },
-        name: &what.name,
-        r#type: &what.kind,
-        before: &what.before,
-        after: &what.after,
-        count: seen.count,
-        first: FirstPlace {
-            rank: seen.ranks[0],
-            before_id: seen.ids[0],
-            after_id: seen.ids[1],
-        },
-        ranks: &seen.ranks,
-    });
+        .take(titles.lines_shown(tally.lines.len()))
+        .map(|(what, seen)| DifferenceRow {
+            change: change(&what.change),
+            field: match &what.change {
+                ChangeKind::Field(field) => Some(field.to_string()),
+                _ => None,
+            },
+            name: &what.name,
+            r#type: &what.kind,
+            before: &what.before,
+            after: &what.after,
+            count: seen.count,
+            first: FirstPlace {
+                rank: seen.ranks[0],
+                before_id: seen.ids[0],
+                after_id: seen.ids[1],
+            },
+            ranks: &seen.ranks,
+        });
     let singles = tally.largest.iter().map(|single| SingleRow {
         field: single.field.to_string(),
         unit: single.field.unit(),

@@ -18,11 +18,11 @@ pub enum ReportError {
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
     Sum {
-        /// Which rank.
+        /// The rank.
         rank: Rank,
-        /// What its parts sum to.
+        /// Sum of its parts.
         sum: u128,
-        /// What they should.
+        /// Expected sum.
         makespan: u64,
     },
 }
@@ -30,7 +30,7 @@ pub enum ReportError {
 /// A report, or the reports of several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// Who wrote it, and from what.
+    /// Its writer and inputs.
     pub provenance: Provenance,
     /// One for each machine.
     pub machines: Vec<MachineResult<'static>>,

@@ -30,27 +30,27 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
         })
     });
     let means = [means(sums[0], npus[0]), means(sums[1], npus[1])];
-    let parts = report::TimeCategory::ALL
+    let mut parts: Vec<_> = report::TimeCategory::ALL
         .iter()
-        .zip(report::TimeCategory::KEYS);
-    let parts = parts.map(|(&(part, _), name)| {
-        let i = part as usize;
-        let pair = |of: &[[u128; 5]; 2]| AmountChange {
-            before: of[0][i],
-            after: of[1][i],
-        };
-        let behind = behind(both, npus, part);
-        let mean = pair(&means);
-        let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
-        TimePartChange {
-            name,
-            mean,
-            sum: pair(&sums),
-            rest: mean.more() - explained,
-            behind,
-        }
-    });
-    let mut parts: Vec<_> = parts.collect();
+        .zip(report::TimeCategory::KEYS)
+        .map(|(&(part, _), name)| {
+            let i = part as usize;
+            let pair = |of: &[[u128; 5]; 2]| AmountChange {
+                before: of[0][i],
+                after: of[1][i],
+            };
+            let behind = behind(both, npus, part);
+            let mean = pair(&means);
+            let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
+            TimePartChange {
+                name,
+                mean,
+                sum: pair(&sums),
+                rest: mean.more() - explained,
+                behind,
+            }
+        })
+        .collect();
     parts.sort_by_key(|part| Reverse(part.mean.more().unsigned_abs()));
     let (collectives, calls) = collectives(both);
     let counts = both.map(|r| {
@@ -94,7 +94,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     calls.collect()
 }
 
-/// What is behind part `part` on both sides, the means over NPUs of what moved.
+/// Returns what is behind part `part` on both sides, the means over NPUs of what moved.
 fn behind(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -190,7 +190,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// When each rank of both finished, if that moved.
+/// Returns the finish times of each rank of both that moved.
 fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();

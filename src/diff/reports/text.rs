@@ -41,7 +41,7 @@ fn write_all(
     verdict(out, titles, exceeded)
 }
 
-/// How much wider than its name a row is.
+/// Width of labels in a row.
 const LABEL: usize = 44;
 
 fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Result {
@@ -57,9 +57,10 @@ fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Res
 
 fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'_>) -> Result {
     let makespan = from_to(&replay.makespan, span);
-    let on = match replay.before_machine == replay.after_machine {
-        true => format!("{makespan} on {}", replay.before_machine),
-        false => makespan,
+    let on = if replay.before_machine == replay.after_machine {
+        format!("{makespan} on {}", replay.before_machine)
+    } else {
+        makespan
     };
     heading(out, titles, "MAKESPAN", &on)?;
     for note in &replay.notes {

@@ -289,8 +289,8 @@ fn a_thousand_planted_leaks_are_found_where_they_are() {
         let found = TraceAudit::of(&file).unwrap().findings();
         let here = found
             .iter()
-            .find(|f| f.kind == kind && f.place.field == field);
-        let here = here.unwrap_or_else(|| panic!("{round}: {kind} {leak} in {field}: {found:?}"));
+            .find(|f| f.kind == kind && f.place.field == field)
+            .unwrap_or_else(|| panic!("{round}: {kind} {leak} in {field}: {found:?}"));
         let node = (field != "attribute `input_file`").then_some(5);
         assert_eq!(here.place.node, node, "{leak}");
     }

@@ -181,9 +181,10 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let closed = |end: usize| bytes.get(end).is_none_or(|&b| !is_word(b));
         let open = before(text, start).is_none_or(|b| !is_word(b));
         for from in start..end {
-            let apart = match from == start {
-                true => open,
-                false => matches!(bytes[from - 1], b':' | b'-'),
+            let apart = if from == start {
+                open
+            } else {
+                matches!(bytes[from - 1], b':' | b'-')
             };
             let pair = bytes.get(from..from + 17).is_some_and(is_mac);
             if apart && pair && closed(from + 17) && from + 17 <= end {

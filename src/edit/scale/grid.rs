@@ -33,9 +33,10 @@ impl RankGrid {
             name.trim(),
             size.trim().parse::<u32>().map_err(|_| wrong())?,
         );
-        match name.is_empty() || size == 0 {
-            true => Err(wrong()),
-            false => Ok((name.to_owned(), size)),
+        if name.is_empty() || size == 0 {
+            Err(wrong())
+        } else {
+            Ok((name.to_owned(), size))
         }
     }
 

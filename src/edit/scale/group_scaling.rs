@@ -57,12 +57,13 @@ impl GroupScaling {
                 along.new_size()
             ));
         }
-        match ranks.is_sorted() {
-            true => Ok(Self::Grows),
-            false => fail(format!(
+        if ranks.is_sorted() {
+            Ok(Self::Grows)
+        } else {
+            fail(format!(
                 "it grows along `{}`, and its ranks are not in ascending order",
                 along.name()
-            )),
+            ))
         }
     }
 }

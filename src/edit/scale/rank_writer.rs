@@ -205,9 +205,10 @@ impl ScaleWriter<'_> {
                 "scale to a larger size",
             ));
         }
-        let (far, near) = match receive {
-            true => ("comm_src", "comm_dst"),
-            false => ("comm_dst", "comm_src"),
+        let (far, near) = if receive {
+            ("comm_src", "comm_dst")
+        } else {
+            ("comm_dst", "comm_src")
         };
         Ok(vec![
             (far, AttributeEdit::Count(moved.into())),

@@ -9,10 +9,10 @@ use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::wire::FrameCursor;
 use crate::units::{Span, Time};
 
-/// An outline without faults.
+/// A raw trace without faults.
 #[derive(Debug)]
 pub struct CheckedTrace<'a> {
-    pub outline: RawTrace<'a>,
+    pub raw: RawTrace<'a>,
     /// Whether control dependencies close a cycle, so that none of them holds.
     pub cyclic: bool,
     /// All nodes in program order.
@@ -24,11 +24,11 @@ pub struct CheckedTrace<'a> {
 impl<'a> CheckedTrace<'a> {
     /// Reads a trace. Fails on what a replay would refuse.
     pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
-        let mut outline = RawTrace::read(contents);
-        if !outline.faults.is_empty() {
-            return Err(outline.faults.swap_remove(0).error);
+        let mut raw = RawTrace::read(contents);
+        if !raw.faults.is_empty() {
+            return Err(raw.faults.swap_remove(0).error);
         }
-        if outline.metadata.captured.is_some()
+        if raw.metadata.captured.is_some()
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
             // The record is to say something else, so it must come apart.
@@ -39,22 +39,22 @@ impl<'a> CheckedTrace<'a> {
             };
             edit.apply(first, &mut MessageEncoder::default())?;
         }
-        check(&outline)?;
-        let rows = |cyclic| outline.successors(|node, dep| holds(node, dep, cyclic));
+        check(&raw)?;
+        let rows = |cyclic| raw.successors(|node, dep| holds(node, dep, cyclic));
         let (mut next, mut cyclic) = (rows(false), false);
         let mut order = next.order();
-        if order.len() < outline.nodes.len() {
+        if order.len() < raw.nodes.len() {
             (next, cyclic) = (rows(true), true);
             order = next.order();
         }
-        if order.len() < outline.nodes.len() {
+        if order.len() < raw.nodes.len() {
             let stuck = next.stuck(&order);
             let cycle = short_cycle(&next, |node| stuck[node as usize]);
-            return Err(refuse_cycle(&outline, &cycle));
+            return Err(refuse_cycle(&raw, &cycle));
         }
         // The rank runs by itself, and lanes hold nobody up.
         let run = CapturedTimeline::new(&next, 0, |node| {
-            let view = &outline.nodes[node as usize].view;
+            let view = &raw.nodes[node as usize].view;
             NodeTiming {
                 delay: view.delay,
                 length: view.lasted(),
@@ -68,7 +68,7 @@ impl<'a> CheckedTrace<'a> {
                 .into_iter()
                 .map(|at| at.since(Time::ZERO))
                 .collect(),
-            outline,
+            raw,
             cyclic,
             order,
         })
@@ -77,7 +77,7 @@ impl<'a> CheckedTrace<'a> {
     /// The dependencies of node `i` that hold.
     pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
-        let deps = self.outline.deps(i).iter().copied();
+        let deps = self.raw.deps(i).iter().copied();
         deps.filter(move |dep| holds(i, dep, cyclic))
     }
 }
@@ -88,8 +88,8 @@ fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
     dep.node != RawDependency::MISSING && !control
 }
 
-fn check(outline: &RawTrace<'_>) -> Result<(), TraceError> {
-    let twice = outline
+fn check(raw: &RawTrace<'_>) -> Result<(), TraceError> {
+    let twice = raw
         .nodes
         .windows(2)
         .find(|pair| pair[0].view.id == pair[1].view.id);
@@ -101,10 +101,10 @@ fn check(outline: &RawTrace<'_>) -> Result<(), TraceError> {
         )
         .in_record(second.record.number, second.record.offset));
     }
-    for i in outline.all() {
+    for i in raw.all() {
         let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::MISSING;
-        if let Some(dep) = outline.deps(i).iter().find(lost) {
-            let item = &outline.nodes[i as usize];
+        if let Some(dep) = raw.deps(i).iter().find(lost) {
+            let item = &raw.nodes[i as usize];
             return Err(TraceError::refused(
                 item.view.id,
                 format!(
@@ -119,9 +119,9 @@ fn check(outline: &RawTrace<'_>) -> Result<(), TraceError> {
     Ok(())
 }
 
-fn refuse_cycle(outline: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
+fn refuse_cycle(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
     const SHOWN: usize = 6;
-    let id = |&i: &u32| outline.nodes[i as usize].view.id;
+    let id = |&i: &u32| raw.nodes[i as usize].view.id;
     let ids: Vec<String> = cycle
         .iter()
         .take(SHOWN)

@@ -8,7 +8,7 @@ pub const MOST_BEHIND: usize = 8;
 /// A kept node, and whether it only orders.
 type ForwardedDependency = (u32, bool);
 
-/// What each node waits for after the cut.
+/// Dependencies of each node after the cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
@@ -43,7 +43,7 @@ impl DependencyClosure {
                 continue;
             }
             // A dependency that does not hold, because it leads nowhere or closes a cycle, is dropped.
-            let mut changed = trace.deps(i).count() != trace.outline.deps(i).len();
+            let mut changed = trace.deps(i).count() != trace.raw.deps(i).len();
             found.clear();
             for dep in trace.deps(i) {
                 if kept[dep.node as usize] {
@@ -82,7 +82,7 @@ impl DependencyClosure {
         self.joints[i as usize]
     }
 
-    /// What node `i`, kept or a joint, waits for, if that has changed.
+    /// Returns the dependencies of node `i`, kept or a joint, if they have changed.
     pub fn changed(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.row(i)
     }

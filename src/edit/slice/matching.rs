@@ -28,7 +28,7 @@ impl CommunicationMatches {
         kept: &[bool],
         groups: &DeclaredGroups,
     ) -> Result<(), TraceError> {
-        let nodes = &trace.outline.nodes;
+        let nodes = &trace.raw.nodes;
         let mut declared = DeclaredGroups::new();
         for item in nodes {
             if let Some(values) = item.view.groups {
@@ -36,7 +36,7 @@ impl CommunicationMatches {
             }
         }
         let order = trace.order.iter().copied();
-        let comms = RankComms::new(&trace.outline, rank, order, |name| {
+        let comms = RankComms::new(&trace.raw, rank, order, |name| {
             groups.get(name).or_else(|| declared.get(name))
         });
         let steps = comms.steps.iter().map(|step| step.node as usize);

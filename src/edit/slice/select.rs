@@ -1,4 +1,4 @@
-//! Which nodes are asked for.
+//! Selection of the requested nodes.
 
 use super::checked_trace::CheckedTrace;
 use crate::edit::{attributes, matches};
@@ -7,10 +7,10 @@ use crate::units::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// What to keep.
+/// Selector of what to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// What the annotations of this name cover; `*` stands for any text.
+    /// Nodes that the annotations of this name cover; `*` stands for any text.
     Annotation(String),
     /// The nodes with these ids.
     Ids(RangeInclusive<u64>),
@@ -21,16 +21,16 @@ const NONE: u32 = u32::MAX;
 
 /// Whether each node is asked for, by index.
 pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
-    let outline = &trace.outline;
+    let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
         SliceTarget::Ids(ids) => {
-            let nodes = outline.nodes.iter();
+            let nodes = raw.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
         SliceTarget::Annotation(pattern) => covered(trace, pattern)?,
     };
     if !asked.contains(&true) {
-        let ids = outline.nodes.first().zip(outline.nodes.last());
+        let ids = raw.nodes.first().zip(raw.nodes.last());
         let (found, hint) = match (cut, ids) {
             (_, None) => ("the trace has no nodes".to_owned(), String::new()),
             (SliceTarget::Ids(_), Some((first, last))) => (
@@ -52,38 +52,39 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
 fn names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
-        let names = trace.outline.nodes.iter().map(|item| item.view.name);
+        let names = trace.raw.nodes.iter().map(|item| item.view.name);
         let names: BTreeSet<&str> = names.filter(|name| test(name)).collect();
         let names = names.iter().take(SHOWN).map(|name| escape(name));
         names.collect::<Vec<_>>().join(", ")
     };
     let steps = of(|name| name.starts_with("ProfilerStep#"));
-    match steps.is_empty() {
-        false => steps,
-        true => of(|name| !name.is_empty()),
+    if steps.is_empty() {
+        of(|name| !name.is_empty())
+    } else {
+        steps
     }
 }
 
 /// To whom each node belongs, and whether attributes say so.
 fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
-    let outline = &trace.outline;
-    let mut owner = vec![NONE; outline.nodes.len()];
+    let raw = &trace.raw;
+    let mut owner = vec![NONE; raw.nodes.len()];
     let mut said = false;
-    for i in outline.all() {
-        attributes(outline.nodes[i as usize].record, |attr| {
+    for i in raw.all() {
+        attributes(raw.nodes[i as usize].record, |attr| {
             if matches!(attr.name, b"parent" | b"launch") && attr.is_set() {
                 said = true;
-                let found = attr.as_u64().ok().and_then(|id| outline.find(id));
+                let found = attr.as_u64().ok().and_then(|id| raw.find(id));
                 owner[i as usize] = found.unwrap_or(NONE);
             }
             Ok(())
         })?;
     }
     if !said {
-        for i in outline.all() {
-            let device = !matches!(outline.nodes[i as usize].view.op, Op::Host | Op::NoOp);
+        for i in raw.all() {
+            let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
             let first = |control: bool| {
-                let mut deps = trace.outline.deps(i).iter();
+                let mut deps = trace.raw.deps(i).iter();
                 deps.find(|dep| dep.control == control)?.target()
             };
             let found = first(true).or_else(|| first(false).filter(|_| device));
@@ -93,11 +94,11 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     Ok((owner, said))
 }
 
-/// What the annotations called `pattern` cover.
+/// Returns, by index, whether the annotations called `pattern` cover a node.
 fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
-    let nodes = &trace.outline.nodes;
+    let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
-    for i in trace.outline.all() {
+    for i in trace.raw.all() {
         if matches(pattern, nodes[i as usize].view.name) {
             label[i as usize] = Some(i);
         }
@@ -107,7 +108,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
     if said {
         let busy = busy(trace, &label);
         let mut threads = label.clone();
-        for i in trace.outline.all() {
+        for i in trace.raw.all() {
             let at = i as usize;
             let alone = owner[at] == NONE && label[at].is_none();
             if alone && nodes[at].view.op != Op::NoOp {
@@ -121,7 +122,7 @@ fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceEr
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Labels every node like the one that it belongs to. A circle of owners belongs to nobody.
+/// Labels every node like the one that it belongs to. A cycle of owners belongs to nobody.
 fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
@@ -151,10 +152,10 @@ struct AnnotationWindow {
 
 /// The times of all annotations, by their starts.
 fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
-    let nodes = &trace.outline.nodes;
+    let nodes = &trace.raw.nodes;
     let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
     let mut others: BTreeMap<Option<i64>, Vec<Span>> = BTreeMap::new();
-    for i in trace.outline.all() {
+    for i in trace.raw.all() {
         let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
         let Some(root) = label[i as usize] else {
             if nodes[i as usize].view.op != Op::NoOp {

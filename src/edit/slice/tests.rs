@@ -1,4 +1,4 @@
-//! Which nodes a slice has, and what they wait for, on small graphs by hand.
+//! Nodes of slices and their dependencies, on small graphs by hand.
 
 use super::*;
 use crate::trace::proto::attribute_proto::Value;
@@ -58,9 +58,9 @@ fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
 
 fn slice(nodes: &[Node], cut: &SliceTarget) -> (u64, Vec<Node>, SliceSummary) {
     let before = file(nodes);
-    let mut meetings = CommunicationMatches::default();
+    let mut matches = CommunicationMatches::default();
     let part =
-        RankSelection::select(&before, 0, cut, &DeclaredGroups::new(), &mut meetings).unwrap();
+        RankSelection::select(&before, 0, cut, &DeclaredGroups::new(), &mut matches).unwrap();
     let (after, sliced) = part.write(&before, part.first()).unwrap();
     let (captured, nodes) = read(&after);
     (captured, nodes, sliced)
@@ -233,16 +233,15 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
         // The second rank's ids are one higher.
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
-    let mut meetings = CommunicationMatches::default();
+    let mut matches = CommunicationMatches::default();
     let cut = SliceTarget::Ids(2..=3);
     let parts: Vec<RankSelection> = (0..2)
         .map(|rank| {
             let groups = DeclaredGroups::new();
-            RankSelection::select(&ranks[rank as usize], rank, &cut, &groups, &mut meetings)
-                .unwrap()
+            RankSelection::select(&ranks[rank as usize], rank, &cut, &groups, &mut matches).unwrap()
         })
         .collect();
-    let unmatched = meetings.unmatched();
+    let unmatched = matches.unmatched();
     assert_eq!(unmatched.count, 1);
     let text = unmatched.to_string();
     let expected =

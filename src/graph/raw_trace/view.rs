@@ -1,10 +1,10 @@
-//! Data that an outline keeps of a node's record.
+//! Data that a raw trace keeps of a node's record.
 
 use crate::trace::Op;
 use crate::trace::scan::NodeView;
 use crate::units::Span;
 
-/// Compact [`NodeView`], without fields that few nodes have: outlines keep millions of these.
+/// Compact [`NodeView`], without fields that few nodes have: raw traces keep millions of these.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompactNodeView<'a> {
     /// The id in the file.

@@ -15,20 +15,21 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
-        let op = match call {
-            true => Op::Collective {
+        let op = if *call {
+            Op::Collective {
                 kind: CollectiveKind::AllReduce,
                 bytes: 8,
                 group: GroupName::World,
                 root: None,
                 dimensions: None,
                 host: false,
-            },
-            false => Op::Compute {
+            }
+        } else {
+            Op::Compute {
                 flops: 0,
                 bytes: 0,
                 dtype: None,
-            },
+            }
         };
         let node = NodeView {
             lane: Some(*lane),

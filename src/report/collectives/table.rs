@@ -35,7 +35,7 @@ pub(in crate::report) const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
 /// A role, or else the index of a row.
 type RowOwner<'r> = std::result::Result<&'r str, usize>;
 
-/// What tells rows apart: whose they are, then what they do, among how many, and how.
+/// Key that tells rows apart: whose they are, then what they do, among how many, and how.
 type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
 /// Rows that are one, in the order of the first of each.
@@ -82,12 +82,13 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
             CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
     )?;
-    match rows.iter().any(|groups| groups.len() > 1) {
-        true => writeln!(
+    if rows.iter().any(|groups| groups.len() > 1) {
+        writeln!(
             out,
             "  of several groups: means of one; JSON and CSV have each"
-        ),
-        false => Ok(()),
+        )
+    } else {
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> St
     out
 }
 
-/// How a replay ended, for programs.
+/// Returns the status of a replay, for programs.
 pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",

@@ -1,4 +1,4 @@
-//! Why two machines differ, in words.
+//! Explanation of why two machines differ, in words.
 
 use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
 use crate::report::breakdown::{ChargedTime, TimeCategory};
@@ -7,9 +7,9 @@ use crate::units::Span;
 
 /// Communications and operators that are named; the others are told of together.
 const NAMED: usize = 3;
-/// What moves by less than this share of the longer makespan is told of in passing.
+/// Share of the longer makespan below which a change is mentioned in passing.
 const MATTERS: f64 = 0.002;
-/// What takes at least this share of the makespan and changes by less than `STAYS` percent stays.
+/// Share of the makespan above which what changes by less than `STAYS` percent is named as staying.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -198,9 +198,10 @@ fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
 
 /// `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
 fn instead(after: &str, before: &str, unit: &str) -> String {
-    match after == before {
-        true => format!("{after}{unit} as before"),
-        false => format!("{after} instead of {before}{unit}"),
+    if after == before {
+        format!("{after}{unit} as before")
+    } else {
+        format!("{after} instead of {before}{unit}")
     }
 }
 
@@ -227,7 +228,7 @@ fn idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// What takes long on both machines and does not change.
+/// Names what takes long on both machines and does not change.
 fn stays(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();

@@ -182,9 +182,10 @@ fn row(
     report: &Report,
 ) -> AgainstRow {
     let why = MakespanExplanation::new(first, report);
-    let lines = match std::ptr::eq(first, report) {
-        true => Vec::new(),
-        false => explain(&why, &column.name, &other.name),
+    let lines = if std::ptr::eq(first, report) {
+        Vec::new()
+    } else {
+        explain(&why, &column.name, &other.name)
     };
     let words = lines.into_iter();
     let words = words.map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)));

@@ -69,7 +69,7 @@ fn write_all(
     warnings(out, comparison, style)
 }
 
-/// What the machines are made of.
+/// Writes the parts of the machines.
 fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
@@ -190,9 +190,10 @@ fn table(
                 with_share(report, report.exposed_waiting())
             })?;
             let messages = some(&|report| report.messages_charged.exposed());
-            let name = match messages {
-                true => "  transfer, messages",
-                false => "  transfer",
+            let name = if messages {
+                "  transfer, messages"
+            } else {
+                "  transfer"
             };
             row(name, &|report| {
                 with_share(report, report.exposed_transferring())
@@ -285,9 +286,10 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     writeln!(out, "\n{h}WARNINGS{h:#}")?;
     let all = comparison.reports().count();
     for (warning, names) in known {
-        let text = match names.len() == all {
-            true => warning.to_owned(),
-            false => format!("{}: {warning}", names.join(", ")),
+        let text = if names.len() == all {
+            warning.to_owned()
+        } else {
+            format!("{}: {warning}", names.join(", "))
         };
         paragraph(out, &text, "  ! ", 4, style.warning)?;
     }

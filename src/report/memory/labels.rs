@@ -1,4 +1,4 @@
-//! What is said of memory.
+//! Sentences about memory.
 
 use super::{MemoryRow, NamedNode, fullest};
 use crate::report::summary::{Report, thousands};
@@ -34,12 +34,12 @@ impl Report {
         self.memory.iter().all(|row| row.fits)
     }
 
-    /// How many ranks need more memory than their NPUs have.
+    /// Counts the ranks that need more memory than their NPUs have.
     pub fn too_large(&self) -> usize {
         self.memory.iter().filter(|row| !row.fits).count()
     }
 
-    /// What does not fit into memory, if anything.
+    /// Returns what does not fit into memory, if anything.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = fullest(&self.memory).filter(|row| !row.fits)?;
         let others = match self.too_large() as u64 - 1 {
@@ -57,7 +57,7 @@ impl Report {
         ))
     }
 
-    /// Why peaks may be too small.
+    /// Returns reasons why peaks may be too small.
     pub(in crate::report) fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();

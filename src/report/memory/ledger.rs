@@ -10,14 +10,14 @@ use crate::units::Time;
 
 type ClassSums = [i128; TensorClass::COUNT];
 
-/// What is allocated, and the most that was.
+/// Bytes allocated, and their peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger {
     /// The instant that is under way.
     now: Time,
-    /// What is held of earlier instants: never negative.
+    /// Bytes held of earlier instants: never negative.
     held: ClassSums,
-    /// What nodes that were issued at this instant have added to that, less what they freed of it. With
+    /// Bytes that nodes issued at this instant have added to that, less what they freed of it. With
     /// `held` never negative.
     fresh: ClassSums,
     /// The least that `fresh` was: so much of `held` is freed already.
@@ -30,7 +30,7 @@ pub(super) struct MemoryLedger {
     peak_at: Time,
     peak_node: Option<NodeIndex>,
     missing: ClassSums,
-    /// How many nodes freed more than was there, and the first of them.
+    /// Number of nodes that freed more than was there, and the first of them.
     short: u64,
     first_short: Option<NodeIndex>,
 }
@@ -42,7 +42,7 @@ pub(super) struct MemoryPeak {
     pub bytes: u64,
     /// By class.
     pub classes: BytesByClass,
-    /// When it first was.
+    /// Instant when it was first reached.
     pub at: Time,
     /// The node that brought it about.
     pub node: Option<NodeIndex>,
@@ -84,14 +84,13 @@ impl MemoryLedger {
         let mut short = false;
         for (i, bytes) in bytes.iter().enumerate() {
             let wanted = i128::from(*bytes);
-            let freed = match fresh {
-                true => wanted.min(self.held[i] + self.fresh[i]),
-                false => wanted.min(self.held[i] + self.low[i]),
+            let (there, from) = if fresh {
+                (self.held[i] + self.fresh[i], &mut self.fresh[i])
+            } else {
+                (self.held[i] + self.low[i], &mut self.held[i])
             };
-            match fresh {
-                true => self.fresh[i] -= freed,
-                false => self.held[i] -= freed,
-            }
+            let freed = wanted.min(there);
+            *from -= freed;
             self.low[i] = self.low[i].min(self.fresh[i]);
             self.missing[i] += wanted - freed;
             self.changed |= freed > 0;
@@ -105,7 +104,7 @@ impl MemoryLedger {
 
     /// The instant is over, and `now` begins. Returns the one that is over, and what is held after it, if
     /// anything changed at it.
-    pub fn turn(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
+    pub fn begin(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         if let Some((node, top)) = self.top.take() {
             let most = plus(&self.held, &top);
             if total(&most) > total(&self.peak) {
@@ -121,10 +120,10 @@ impl MemoryLedger {
 
     /// The last instant is over.
     pub fn end(&mut self) -> Option<(Time, BytesByClass)> {
-        self.turn(Time::END)
+        self.begin(Time::END)
     }
 
-    /// What is held at the end.
+    /// Returns the bytes held at the end.
     pub fn settled(&self) -> BytesByClass {
         told(&self.held)
     }
@@ -139,7 +138,7 @@ impl MemoryLedger {
         }
     }
 
-    /// How many nodes freed more than was there, the first of them, and what was not there.
+    /// Returns the number of nodes that freed more than was there, the first of them, and what was not there.
     pub fn missing(&self) -> Option<(u64, NodeIndex, BytesByClass)> {
         Some((self.short, self.first_short?, told(&self.missing)))
     }
@@ -160,81 +159,84 @@ mod tests {
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
         // 8 from instant 0 on; at 5 the loop issues a node of 6 before it completes the one of 8: at no
         // time are there 14.
-        let mut books = MemoryLedger::default();
-        books.allocate(NODES[0], &bytes(8));
-        assert_eq!(books.turn(Time(5)), Some((Time(0), bytes(8))));
-        books.allocate(NODES[1], &bytes(6));
-        books.free(NODES[0], &bytes(8), false);
-        assert_eq!(books.end(), Some((Time(5), bytes(6))));
-        let peak = books.peak();
+        let mut ledger = MemoryLedger::default();
+        ledger.allocate(NODES[0], &bytes(8));
+        assert_eq!(ledger.begin(Time(5)), Some((Time(0), bytes(8))));
+        ledger.allocate(NODES[1], &bytes(6));
+        ledger.free(NODES[0], &bytes(8), false);
+        assert_eq!(ledger.end(), Some((Time(5), bytes(6))));
+        let peak = ledger.peak();
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (8, Time(0), Some(NODES[0]))
         );
-        assert_eq!((books.settled(), books.missing()), (bytes(6), None));
+        assert_eq!((ledger.settled(), ledger.missing()), (bytes(6), None));
     }
 
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
         // 8 are held. At 5 a chain of three nodes of 4 that take no time; 8 + 4 at most, three times.
-        let mut books = MemoryLedger::default();
-        books.allocate(NODES[0], &bytes(8));
-        books.turn(Time(5));
+        let mut ledger = MemoryLedger::default();
+        ledger.allocate(NODES[0], &bytes(8));
+        ledger.begin(Time(5));
         for node in &NODES[1..] {
-            books.allocate(*node, &bytes(4));
-            books.free(*node, &bytes(4), true);
+            ledger.allocate(*node, &bytes(4));
+            ledger.free(*node, &bytes(4), true);
         }
-        assert_eq!(books.end(), Some((Time(5), bytes(8))));
-        let peak = books.peak();
+        assert_eq!(ledger.end(), Some((Time(5), bytes(8))));
+        let peak = ledger.peak();
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (12, Time(5), Some(NODES[1]))
         );
-        assert_eq!(books.settled(), bytes(8));
+        assert_eq!(ledger.settled(), bytes(8));
     }
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
         // 8 activations at 1; they go at 5, where 8 weights come; at 9 these go too, and of two nodes that take no
         // time each has 8.
-        let mut books = MemoryLedger::default();
-        books.turn(Time(1));
-        books.allocate(NODES[0], &bytes(8));
-        books.turn(Time(5));
-        books.free(NODES[0], &bytes(8), false);
-        books.allocate(NODES[1], &[8, 0, 0, 0, 0]);
-        books.turn(Time(9));
-        books.free(NODES[1], &[8, 0, 0, 0, 0], false);
+        let mut ledger = MemoryLedger::default();
+        ledger.begin(Time(1));
+        ledger.allocate(NODES[0], &bytes(8));
+        ledger.begin(Time(5));
+        ledger.free(NODES[0], &bytes(8), false);
+        ledger.allocate(NODES[1], &[8, 0, 0, 0, 0]);
+        ledger.begin(Time(9));
+        ledger.free(NODES[1], &[8, 0, 0, 0, 0], false);
         for node in &NODES[2..] {
-            books.allocate(*node, &bytes(8));
-            books.free(*node, &bytes(8), true);
+            ledger.allocate(*node, &bytes(8));
+            ledger.free(*node, &bytes(8), true);
         }
-        books.end();
+        ledger.end();
         let first = MemoryPeak {
             bytes: 8,
             classes: bytes(8),
             at: Time(1),
             node: Some(NODES[0]),
         };
-        assert_eq!(books.peak(), first);
+        assert_eq!(ledger.peak(), first);
         // One byte more is another peak.
-        books.allocate(NODES[3], &bytes(9));
-        books.end();
-        assert_eq!((books.peak().bytes, books.peak().node), (9, Some(NODES[3])));
+        ledger.allocate(NODES[3], &bytes(9));
+        ledger.end();
+        assert_eq!(
+            (ledger.peak().bytes, ledger.peak().node),
+            (9, Some(NODES[3]))
+        );
     }
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
         // Nothing is there at any time, whatever is issued; and at 5 the same 4 as before.
-        let mut books = MemoryLedger::default();
-        books.allocate(NODES[0], &bytes(0));
-        books.turn(Time(3));
-        assert_eq!(books.peak().node, None);
-        books.allocate(NODES[1], &bytes(4));
-        books.turn(Time(5));
-        books.allocate(NODES[2], &bytes(0));
-        books.end();
-        let peak = books.peak();
+        let mut ledger = MemoryLedger::default();
+        ledger.allocate(NODES[0], &bytes(0));
+        ledger.begin(Time(3));
+        assert_eq!(ledger.peak().node, None);
+        ledger.allocate(NODES[1], &bytes(4));
+        ledger.begin(Time(5));
+        ledger.allocate(NODES[2], &bytes(0));
+        ledger.end();
+        let peak = ledger.peak();
         assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
     }
 
@@ -242,32 +244,32 @@ mod tests {
     fn what_is_not_there_is_missing_once() {
         // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
         // What is allocated at that instant is not what the one that ends can mean.
-        let mut books = MemoryLedger::default();
-        books.allocate(NODES[0], &bytes(8));
-        books.turn(Time(5));
-        books.free(NODES[1], &bytes(6), true);
-        books.allocate(NODES[2], &bytes(7));
-        books.free(NODES[3], &bytes(5), false);
-        books.end();
-        assert_eq!(books.missing(), Some((1, NODES[3], bytes(3))));
+        let mut ledger = MemoryLedger::default();
+        ledger.allocate(NODES[0], &bytes(8));
+        ledger.begin(Time(5));
+        ledger.free(NODES[1], &bytes(6), true);
+        ledger.allocate(NODES[2], &bytes(7));
+        ledger.free(NODES[3], &bytes(5), false);
+        ledger.end();
+        assert_eq!(ledger.missing(), Some((1, NODES[3], bytes(3))));
         // 8 - 6 - 2 + 7.
-        assert_eq!(books.settled(), bytes(7));
-        assert_eq!(books.peak().bytes, 8);
+        assert_eq!(ledger.settled(), bytes(7));
+        assert_eq!(ledger.peak().bytes, 8);
     }
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
-        let mut books = MemoryLedger::default();
-        books.allocate(NODES[0], &bytes(u64::MAX));
-        books.allocate(NODES[1], &bytes(u64::MAX));
-        books.turn(Time(1));
+        let mut ledger = MemoryLedger::default();
+        ledger.allocate(NODES[0], &bytes(u64::MAX));
+        ledger.allocate(NODES[1], &bytes(u64::MAX));
+        ledger.begin(Time(1));
         assert_eq!(
-            (books.settled(), books.peak().bytes),
+            (ledger.settled(), ledger.peak().bytes),
             (bytes(u64::MAX), u64::MAX)
         );
-        books.free(NODES[0], &bytes(u64::MAX), false);
-        books.free(NODES[1], &bytes(u64::MAX - 1), false);
-        books.end();
-        assert_eq!((books.settled(), books.missing()), (bytes(1), None));
+        ledger.free(NODES[0], &bytes(u64::MAX), false);
+        ledger.free(NODES[1], &bytes(u64::MAX - 1), false);
+        ledger.end();
+        assert_eq!((ledger.settled(), ledger.missing()), (bytes(1), None));
     }
 }

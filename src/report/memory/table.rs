@@ -69,9 +69,10 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
-        let style = match row.fits {
-            true => TextStyle::default().warning,
-            false => style.warning,
+        let style = if row.fits {
+            TextStyle::default().warning
+        } else {
+            style.warning
         };
         let classes = row.classes.map(Bytes);
         let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, &row.capacity, &share];

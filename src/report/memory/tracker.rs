@@ -1,4 +1,4 @@
-//! Which node changes the memory of its NPU, and whether it was issued at this very instant.
+//! Nodes that change the memory of their NPU, and whether each was issued at this very instant.
 
 use super::BytesByClass;
 use super::ledger::MemoryLedger;
@@ -21,8 +21,8 @@ pub struct MemoryTracker<'a> {
 #[derive(Debug)]
 struct TrackedInstance<'a> {
     graph: &'a Graph,
-    books: MemoryLedger,
-    /// Which nodes were issued at the instant of `books`, a bit for each node; and these nodes.
+    ledger: MemoryLedger,
+    /// Nodes issued at the instant of `ledger`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
 }
@@ -32,9 +32,10 @@ impl<'a> MemoryTracker<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let changes = |graph: &Graph| !graph.memory_changes().is_empty();
-        let instances = match workload.graphs().iter().any(changes) {
-            true => workload.instances(),
-            false => &[],
+        let instances = if workload.graphs().iter().any(changes) {
+            workload.instances()
+        } else {
+            &[]
         };
         let instances = instances.iter().map(|instance| {
             let graph = workload.graph(instance);
@@ -45,7 +46,7 @@ impl<'a> MemoryTracker<'a> {
             };
             TrackedInstance {
                 graph,
-                books: MemoryLedger::default(),
+                ledger: MemoryLedger::default(),
                 fresh: vec![0; words],
                 issued: Vec::new(),
             }
@@ -72,35 +73,35 @@ impl<'a> MemoryTracker<'a> {
         of.complete(now, node, &changes)
     }
 
-    /// Which classes the nodes of an instance ever change.
+    /// Returns the classes that the nodes of an instance ever change.
     pub fn classes(&self, instance: u32) -> [bool; TensorClass::COUNT] {
         let changes = self.instances[instance as usize].graph.memory_changes();
         std::array::from_fn(|i| changes.iter().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
     /// The graph of each instance and its books.
-    pub(super) fn books(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
+    pub(super) fn ledger(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
         let instances = self.instances.iter();
-        instances.map(|of| (of.graph, &of.books))
+        instances.map(|of| (of.graph, &of.ledger))
     }
 
     /// Ends all instants, and gives those instances whose memory changed at their last.
     pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
         let instances = (0..).zip(&mut self.instances);
-        let ends = instances.filter_map(|(i, of)| Some((i, of.books.end()?)));
+        let ends = instances.filter_map(|(i, of)| Some((i, of.ledger.end()?)));
         ends.collect()
     }
 }
 
 impl TrackedInstance<'_> {
-    fn turn(&mut self, now: Time) -> Option<EndedInstant> {
-        if now == self.books.now() {
+    fn begin(&mut self, now: Time) -> Option<EndedInstant> {
+        if now == self.ledger.now() {
             return None;
         }
         for node in self.issued.drain(..) {
             self.fresh[node.index() / 64] &= !(1 << (node.index() % 64));
         }
-        self.books.turn(now)
+        self.ledger.begin(now)
     }
 
     fn issue(
@@ -109,10 +110,10 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
-        let over = self.turn(now);
+        let over = self.begin(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
-        self.books.allocate(node, &changes.allocates);
+        self.ledger.allocate(node, &changes.allocates);
         over
     }
 
@@ -122,9 +123,9 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
-        let over = self.turn(now);
+        let over = self.begin(now);
         let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
-        self.books.free(node, &changes.frees, fresh);
+        self.ledger.free(node, &changes.frees, fresh);
         over
     }
 }

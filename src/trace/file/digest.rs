@@ -27,12 +27,13 @@ impl FileDigest {
 
     /// Fails if `file` has another length.
     pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
-        match bytes == self.bytes {
-            true => Ok(()),
-            false => Err(Self::broken(
+        if bytes == self.bytes {
+            Ok(())
+        } else {
+            Err(Self::broken(
                 file,
                 format!("it has {bytes} bytes, and {} by the job's file", self.bytes),
-            )),
+            ))
         }
     }
 

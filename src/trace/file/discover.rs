@@ -120,14 +120,15 @@ impl TraceFinder {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
         }
-        let job = match path.is_file() {
-            true => match JobFile::read(path) {
+        let job = if path.is_file() {
+            match JobFile::read(path) {
                 Ok(job) => Some(Arc::new(job)),
                 // File names then determine the job.
                 Err(_) if self.verify == VerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
-            },
-            false => None,
+            }
+        } else {
+            None
         };
         self.jobs.insert(path.to_owned(), job.clone());
         Ok(job)

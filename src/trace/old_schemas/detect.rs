@@ -141,9 +141,10 @@ fn indifferent(
     let upgraded = |candidate: &GenerationCandidate, record: RawRecord<'_>| {
         let metadata = candidate.metadata && record.number == 0;
         let message = super::upgrade_record(candidate.generation, record, metadata).ok()?;
-        match metadata {
-            true => Some((Some(message), None)),
-            false => Some((None, Some(signed(Node::decode(&message[..]).ok()?)))),
+        if metadata {
+            Some((Some(message), None))
+        } else {
+            Some((None, Some(signed(Node::decode(&message[..]).ok()?))))
         }
     };
     let mut frames = FrameCursor::new(contents);

@@ -59,9 +59,10 @@ impl RecordEdit<'_> {
 
     fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let node = record.number > 0;
-        let attributes = match node {
-            true => NODE_ATTRIBUTES,
-            false => METADATA_ATTRIBUTES,
+        let attributes = if node {
+            NODE_ATTRIBUTES
+        } else {
+            METADATA_ATTRIBUTES
         };
         let (mut control, mut data, mut values) = (self.control, self.data, self.values);
         let mut set = vec![false; self.attributes.len()];

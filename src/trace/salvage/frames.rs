@@ -236,9 +236,10 @@ impl<'a> RecordSearch<'a> {
         if certain || message.end == self.contents.len() || self.is_strong(message.end).is_some() {
             return Ok((message, fit));
         }
-        let what = match message.is_empty() {
-            true => "a record without content, and no sound record behind it",
-            false => "a record with unusual fields, and no sound record behind it",
+        let what = if message.is_empty() {
+            "a record without content, and no sound record behind it"
+        } else {
+            "a record with unusual fields, and no sound record behind it"
         };
         Err(TraceError::malformed(at, what))
     }

@@ -108,9 +108,10 @@ impl<'a> JsonReader<'a> {
     }
 
     fn expect(&mut self, byte: u8, what: &str) -> JsonResult<()> {
-        match self.accept(byte) {
-            true => Ok(()),
-            false => Err(self.unexpected(what)),
+        if self.accept(byte) {
+            Ok(())
+        } else {
+            Err(self.unexpected(what))
         }
     }
 
@@ -163,12 +164,11 @@ impl<'a> JsonReader<'a> {
     }
 
     fn word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
-        match self.text[self.at..].starts_with(word.as_bytes()) {
-            true => {
-                self.at += word.len();
-                Ok(value)
-            }
-            false => Err(self.unexpected("a value")),
+        if self.text[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(value)
+        } else {
+            Err(self.unexpected("a value"))
         }
     }
 
@@ -209,8 +209,8 @@ impl<'a> JsonReader<'a> {
         let run = |from: &[u8]| from.iter().take_while(|byte| plain(byte)).count();
         self.at += run(&self.text[start..]);
         if self.text.get(self.at) == Some(&b'"') {
-            let text = std::str::from_utf8(&self.text[start..self.at]);
-            let text = text.map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
+            let text = std::str::from_utf8(&self.text[start..self.at])
+                .map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
             self.at += 1;
             return Ok(Cow::Borrowed(text));
         }

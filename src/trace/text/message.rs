@@ -195,13 +195,14 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
 fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
-    match found == super::json_lines::SCHEMA {
-        true => Ok(()),
-        false => Err(at.error(format!(
+    if found == super::json_lines::SCHEMA {
+        Ok(())
+    } else {
+        Err(at.error(format!(
             "the form is called `{}`; this version reads `{}`",
             escape(&found),
             super::json_lines::SCHEMA
-        ))),
+        )))
     }
 }
 

@@ -26,9 +26,10 @@ pub(in crate::trace) fn sniff(text: &[u8]) -> SniffedText {
     let mut json = JsonReader::new(text, (1, 1));
     let array = json.accept(b'[');
     if !json.accept(b'{') {
-        return match array && json.accept(b']') {
-            true => SniffedText::Trace(TextFormat::ProtoJson),
-            false => SniffedText::NoJson,
+        return if array && json.accept(b']') {
+            SniffedText::Trace(TextFormat::ProtoJson)
+        } else {
+            SniffedText::NoJson
         };
     }
     match json.peek() {

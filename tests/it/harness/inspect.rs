@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
     };
     if let Ok((graph, _)) = &replayed {
         assert_eq!(trace.faults.count(), 0, "{:?}", trace.faults);
-        assert_eq!(trace.outline.nodes.len(), graph.len());
+        assert_eq!(trace.raw.nodes.len(), graph.len());
         assert_eq!(trace.times.run.ran, graph.len());
     }
     sums(&trace, file, contents.len() as u64);
@@ -45,7 +45,7 @@ fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
         file,
         (size, size),
     ));
-    let nodes = trace.outline.nodes.len() as u64;
+    let nodes = trace.raw.nodes.len() as u64;
     let rank = &job.ranks[0];
     assert_eq!((rank.nodes, rank.selected), (nodes, nodes));
     let totals = [job.types.total(), job.lanes.total(), job.operators.total()];
@@ -56,12 +56,12 @@ fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
     assert!(job.attributes.values().all(|&count| count <= nodes));
     let mut listed = trace.by_start(None);
     listed.sort_unstable();
-    assert!(listed.into_iter().eq(trace.outline.all()));
+    assert!(listed.into_iter().eq(trace.raw.all()));
 }
 
 /// Neighbours name each other.
 fn near(trace: &InspectedTrace<'_>) {
-    let nodes = &trace.outline.nodes;
+    let nodes = &trace.raw.nodes;
     for item in nodes.first().into_iter().chain(nodes.last()) {
         let id = item.view.id;
         let near = NodeNeighbourhood::new(trace, id, 2, 50).expect("it is there");

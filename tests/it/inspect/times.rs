@@ -68,7 +68,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         let trace = InspectedTrace::read(rank, contents[rank as usize], |e| e).unwrap();
         assert_eq!(trace.times.basis, TimeBasis::Kept);
         let (_, end) = trace.times.extent();
-        assert_eq!(Some(Span(end.0)), trace.outline.metadata.captured);
+        assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);
     }
 }
 

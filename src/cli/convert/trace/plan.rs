@@ -64,9 +64,10 @@ pub(super) fn plan(
 ) -> Result<ConvertPlan, Box<dyn Error>> {
     // A folder need not exist yet if the name ends with a separator.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
-    let name = match folder {
-        true => output.join("job"),
-        false => output.to_owned(),
+    let name = if folder {
+        output.join("job")
+    } else {
+        output.to_owned()
     };
     let name = name.to_string_lossy().into_owned();
     let known = parse(&name, to)?;
@@ -162,11 +163,10 @@ fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String
             ending,
         }),
         (None, Some(to)) => {
-            let packed = ["gz", "zst"];
-            let packed = packed
+            let packed = ["gz", "zst"]
                 .into_iter()
-                .find(|end| name.ends_with(&format!(".{end}")));
-            let packed = packed.unwrap_or("");
+                .find(|end| name.ends_with(&format!(".{end}")))
+                .unwrap_or("");
             let plain =
                 |(_, form, packed): &&(&str, OutputForm, &str)| *form == to && packed.is_empty();
             let (ending, ..) = ENDINGS.iter().find(plain).expect("every form has one");
@@ -244,8 +244,8 @@ mod tests {
             Path::new("-"),
             Some(OutputFormArg::Et),
             VerifyLevel::Lengths,
-        );
-        let piped = piped.unwrap_err();
+        )
+        .unwrap_err();
         assert!(piped.to_string().contains("several traces"), "{piped}");
     }
 }

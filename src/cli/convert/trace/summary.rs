@@ -114,9 +114,10 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
         });
     }
     if !report.dangling.is_empty() {
-        let what = match report.dangling_kept {
-            true => "kept",
-            false => "left out",
+        let what = if report.dangling_kept {
+            "kept"
+        } else {
+            "left out"
         };
         let count = thousands(report.dangling.len() as u64);
         say(

@@ -1,4 +1,4 @@
-//! Where groups lie on a machine's dimensions.
+//! Locations of groups on a machine's dimensions.
 
 use crate::generate::training::PlanSummary;
 use crate::group::GroupExtent;
@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 
 /// Groups of a family that lie alike.
 pub struct GroupLocation {
-    /// Which.
+    /// Their family.
     pub family: &'static str,
-    /// How many.
+    /// Number of groups.
     pub groups: u32,
-    /// Where.
+    /// Their extent.
     pub extent: SharedExtent,
 }
 
-/// What groups that lie alike have in common.
+/// Extent that groups which lie alike share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
     /// Whether members are all combinations of some coordinates; else a collective among them is one line over all.
@@ -29,19 +29,19 @@ pub struct SharedExtent {
 /// Members along a dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DimensionMembers {
-    /// Which, innermost 0.
+    /// Its index, innermost 0.
     pub dimension: usize,
-    /// What the machine calls it.
+    /// Its name on the machine.
     pub name: String,
     /// NPUs of it.
     pub size: u32,
-    /// How many of its coordinates members have.
+    /// Number of its coordinates that members have.
     pub members: u32,
     /// Distance between neighbours, if it is the same for all.
     pub apart: Option<u32>,
 }
 
-/// Where all groups lie, and the ranks of each pipeline if there are stages. `npus` are those of the ranks.
+/// Locates all groups, and the ranks of each pipeline if there are stages. `npus` are those of the ranks.
 pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> Vec<GroupLocation> {
     let topology = machine.topology();
     let families = summary

@@ -1,4 +1,4 @@
-//! Whether a plan fits into memory, and what to try where it does not.
+//! Memory needs of a plan against capacities, and suggestions where it does not fit.
 
 use crate::generate::ParallelismPlan;
 use crate::generate::plan::{RecomputePolicy, ZeroStage};
@@ -11,13 +11,13 @@ use crate::units::Bytes;
 
 /// Memory that stages need and have.
 pub struct StageMemory {
-    /// What an NPU of each stage has, if that is known; of several NPUs the least.
+    /// Capacity of an NPU of each stage, if known; of several NPUs the least.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more, and why.
     pub too_large: Vec<(usize, String)>,
     /// The stage that needs most of what it has.
     pub fullest: Option<usize>,
-    /// What to try where something does not fit.
+    /// Suggestion where something does not fit.
     pub hint: String,
 }
 
@@ -66,7 +66,7 @@ impl StageMemory {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// What does not fit, in one line.
+    /// Returns what does not fit, in one line.
     pub fn exceeded(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
@@ -94,7 +94,7 @@ fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
     )
 }
 
-/// What of a plan makes it smaller.
+/// Suggests changes to a plan that make it smaller.
 fn hint(plan: &ParallelismPlan) -> String {
     let mut try_: Vec<String> = Vec::new();
     if plan.trains()

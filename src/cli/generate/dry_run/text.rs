@@ -117,9 +117,10 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
     table.heading(out, TextStyle::default())?;
     for lies in lies {
         let along: Vec<_> = lies.extent.along.iter().map(along).collect();
-        let uneven = match lies.extent.regular {
-            true => "",
-            false => "; no grid: one line over all members",
+        let uneven = if lies.extent.regular {
+            ""
+        } else {
+            "; no grid: one line over all members"
         };
         let count = thousands(lies.groups.into());
         let along = along.join(" x ") + uneven;
@@ -157,13 +158,13 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
     ]);
     table.heading(out, TextStyle::default())?;
     for (i, stage) in stages.iter().enumerate() {
-        let layers = stage
-            .layers
-            .iter()
-            .map(|[first, last]| match first == last {
-                true => first.clone(),
-                false => format!("{first}…{last}"),
-            });
+        let layers = stage.layers.iter().map(|[first, last]| {
+            if first == last {
+                first.clone()
+            } else {
+                format!("{first}…{last}")
+            }
+        });
         let memory = stage.memory.map(Bytes);
         let (parameters, nodes) = (thousands(stage.parameters), thousands(stage.nodes));
         let (flops, peak) = (format!("{:.3e}", stage.flops as f64), Bytes(stage.peak));
@@ -187,9 +188,10 @@ fn too_large(out: &mut String, room: &StageMemory) -> Result {
     if room.too_large.len() > STAGES {
         writeln!(out, "  ! … {} more", room.too_large.len() - STAGES)?;
     }
-    match room.too_large.is_empty() {
-        true => Ok(()),
-        false => writeln!(out, "    try: {}", room.hint),
+    if room.too_large.is_empty() {
+        Ok(())
+    } else {
+        writeln!(out, "    try: {}", room.hint)
     }
 }
 
@@ -211,9 +213,10 @@ fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
     // Stages that do the same are told of once.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {
         let last = first + alike.len() - 1;
-        let which = match last > first {
-            true => format!("stages {first}-{last}"),
-            false => format!("stage {first}"),
+        let which = if last > first {
+            format!("stages {first}-{last}")
+        } else {
+            format!("stage {first}")
         };
         first = last + 1;
         for sum in &alike[0].communication {

@@ -10,7 +10,7 @@ use crate::trace::{CollectiveKind, MemoryLocation};
 use clap::ValueEnum;
 
 impl PatternArgs {
-    /// What the options ask for, and what people call it.
+    /// Returns the requested pattern, its name, and the destination of its traces.
     pub(in crate::cli::generate) fn pattern(
         &self,
     ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
@@ -111,9 +111,10 @@ impl PatternArgs {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
-                    place: match local {
-                        true => MemoryLocation::Local,
-                        false => MemoryLocation::Remote,
+                    place: if *local {
+                        MemoryLocation::Local
+                    } else {
+                        MemoryLocation::Remote
                     },
                     kernel: *kernel,
                     store: *store,

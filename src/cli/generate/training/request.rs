@@ -1,4 +1,4 @@
-//! What arguments ask for: a model and its plan, on a machine if there is one.
+//! Training requests from arguments: a model and its plan, on a machine if there is one.
 
 use super::TrainingArgs;
 use crate::config::nearest;
@@ -7,15 +7,15 @@ use crate::machine::Machine;
 use crate::model::{Model, ModelError};
 use std::error::Error;
 
-/// What is asked for.
+/// Training run that arguments request.
 pub struct TrainingRequest {
     /// The model and its plan; its capacity is that of the machine's NPUs if it has none of its own.
     pub training: TrainingPattern,
-    /// What people call it.
+    /// Name of the model as given.
     pub name: String,
     /// The plan's own capacity.
     pub capacity: Option<u64>,
-    /// Where its plan comes from.
+    /// Source of its plan.
     pub origin: PlanSource,
 }
 
@@ -34,7 +34,7 @@ impl PlanSource {
 }
 
 impl TrainingArgs {
-    /// What is asked for, on `machine` if there is one.
+    /// Resolves the request, on `machine` if there is one.
     pub fn asked(
         &self,
         machine: Option<&Machine>,

@@ -250,9 +250,10 @@ impl SummaryWriter<'_> {
 /// Formats a time in at most ten columns.
 fn brief(time: Span) -> String {
     let text = time.to_string();
-    match text.len() <= 10 {
-        true => text,
-        false => format!("{:.0} s", time.seconds()),
+    if text.len() <= 10 {
+        text
+    } else {
+        format!("{:.0} s", time.seconds())
     }
 }
 

@@ -211,20 +211,19 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
         };
         let end = if list { "list" } else { "val" };
         write!(out, "\"{}_{end}\":", kind.name()).expect("a vector grows as needed");
-        let sound = match list {
-            true => match part(&mut cursor, wire)? {
+        let sound = if list {
+            match part(&mut cursor, wire)? {
                 Some(list) => put_list(out, kind, list)?,
                 None => false,
-            },
-            false if wire != kind.wire_type() as u64 => false,
-            false if wire == WireType::LengthDelimited as u64 => match part(&mut cursor, wire)? {
-                Some(bytes) => kind.put_json(out, WireValue::Bytes(bytes, 0)),
-                None => false,
-            },
-            false => match kind.packed(&mut cursor)? {
-                Some(raw) => kind.put_json(out, raw),
-                None => false,
-            },
+            }
+        } else if wire != kind.wire_type() as u64 {
+            false
+        } else if wire == WireType::LengthDelimited as u64 {
+            part(&mut cursor, wire)?
+                .is_some_and(|bytes| kind.put_json(out, WireValue::Bytes(bytes, 0)))
+        } else {
+            kind.packed(&mut cursor)?
+                .is_some_and(|raw| kind.put_json(out, raw))
         };
         if !sound {
             return Ok(false);

@@ -134,9 +134,10 @@ pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
         Ok(())
     })?;
     if let Some(raw) = raw {
-        return match texts.iter().all(Option::is_none) {
-            true => Ok(raw),
-            false => Err(json.error("arguments with `raw` have nothing else")),
+        return if texts.iter().all(Option::is_none) {
+            Ok(raw)
+        } else {
+            Err(json.error("arguments with `raw` have nothing else"))
         };
     }
     let mut out = Vec::new();
