@@ -34,7 +34,7 @@ pub(crate) mod timeline;
 mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};
-pub use busy::{BusyObserver, BusyTime};
+pub use busy::{BusyObserver, RankBusyTime};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
 pub use memory::{MemoryObserver, MemoryRow};

@@ -7,7 +7,7 @@ use crate::trace::escape;
 
 /// Host node of each Kineto event.
 #[derive(Debug, Default)]
-pub struct EventLinks {
+pub struct HostNodeLinks {
     /// Per Kineto event: its host node, or [`NONE`].
     pub host_of: Vec<u32>,
     /// Number of host nodes with an event.
@@ -38,7 +38,7 @@ pub struct EventLinkError {
 /// Maximum share of pairs with differing names; beyond it the files count as those of two jobs.
 const MAX_RENAMED: f64 = 0.02;
 
-impl EventLinks {
+impl HostNodeLinks {
     /// Joins `host` and `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if kineto.with_rf_id == 0 {

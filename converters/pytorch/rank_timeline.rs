@@ -3,7 +3,7 @@
 //! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
 //! threads of gloo, because that work is pushed on its caller's stack.
 
-use super::event_links::EventLinks;
+use super::event_links::HostNodeLinks;
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 
@@ -120,7 +120,7 @@ impl RankTimeline {
         rank: u32,
         host: HostTrace,
         kineto: KinetoTrace,
-        link: &EventLinks,
+        link: &HostNodeLinks,
         window: TimeWindow,
     ) -> Self {
         let mut this = Self {

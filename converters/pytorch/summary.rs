@@ -5,7 +5,7 @@ use super::call_matching::CallMatches;
 use super::calls::{CommCalls, CommOp};
 use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
-use super::event_links::EventLinks;
+use super::event_links::HostNodeLinks;
 use super::group_inference::{GroupInference, JobGroup};
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::transfer_times::{CallTime, TimeAnomalies};
@@ -172,7 +172,7 @@ impl RankConversion {
         rank: &RankTimeline,
         calls: &CommCalls,
         activities: &Activities,
-        link: &EventLinks,
+        link: &HostNodeLinks,
         offset: ClockOffset,
         written: EmittedCounts,
         captured_ns: i64,

@@ -17,7 +17,7 @@ const NOTHING: usize = 4;
 
 /// Busy time of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BusyTime {
+pub struct RankBusyTime {
     /// Completion of its last node, if all completed.
     pub finish: Option<Time>,
     /// With work of the host under way.
@@ -71,8 +71,8 @@ impl<F: Fn(u32, NodeIndex) -> NodeKind> BusyObserver<F> {
     }
 
     /// Returns the times by instance. The times of ranks that did not finish lack what was under way.
-    pub fn times(&self) -> impl ExactSizeIterator<Item = BusyTime> {
-        self.ranks.iter().map(|rank| BusyTime {
+    pub fn times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
+        self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
             host: rank.total[HOST],
             kernels: rank.total[KERNELS],
@@ -177,7 +177,7 @@ mod tests {
         }
         assert_eq!(busy.times().next().unwrap().finish, None);
         busy.completed(Time(30), 0, NodeIndex(5), NodeKind::Host);
-        let expected = BusyTime {
+        let expected = RankBusyTime {
             finish: Some(Time(30)),
             host: Span(10),
             kernels: Span(13),

@@ -113,7 +113,7 @@ impl<'a> PartyCalls<'a> {
         let (kind, dimensions) = match self.party.partial {
             None => (DefectKind::Collectives, String::new()),
             Some(mask) => (
-                DefectKind::Parts,
+                DefectKind::DivergentDimensions,
                 format!(", over dimensions {mask:#b} of the machine"),
             ),
         };

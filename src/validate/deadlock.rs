@@ -181,6 +181,6 @@ impl WaitGraph<'_> {
         let Some((rank, site, _)) = named.first() else {
             return;
         };
-        findings.push(Defect::new(DefectKind::Circle, site.clone(), text).of(*rank));
+        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).of(*rank));
     }
 }

@@ -155,7 +155,7 @@ pub(super) fn bind(
                             escape(name),
                             ranks::text(declared)
                         );
-                        wrong(DefectKind::Outsider, found);
+                        wrong(DefectKind::NotMember, found);
                         continue;
                     }
                     groups.intern(name, declared, findings)

@@ -52,7 +52,7 @@ macro_rules! kinds {
 kinds! {
     Error Unreadable "unreadable": "bytes that break the format, or a file that breaks off or cannot be opened",
         "copy or capture the file anew; what stands before the break was checked";
-    Error Senseless "senseless-node": "a node whose type and attributes make no sense",
+    Error InvalidNode "senseless-node": "a node whose type and attributes make no sense",
         "look at the tool that wrote the trace";
     Error DuplicateId "duplicate-id": "a second node with an id that is taken",
         "ids are unique within one file; the producer is at fault";
@@ -70,7 +70,7 @@ kinds! {
         "delete one of the metadata nodes, or pass the groups with --groups";
     Error Undeclared "undeclared-group": "a collective of a group that nothing declares",
         "pass the groups with --groups FILE, a JSON object {\"1\": [0, 1, …]}";
-    Error Outsider "outsider": "a rank that is no member of a group it uses",
+    Error NotMember "outsider": "a rank that is no member of a group it uses",
         "look whether the files are numbered as the job was, and whether the groups are those of this job";
     Error MemberTwice "member-twice": "a group that names a rank twice",
         "name each rank once";
@@ -95,7 +95,7 @@ kinds! {
         "the two traces are of different jobs or steps, or one was cut";
     Error InSwitch "divergent-memory": "ranks that disagree on what switches gather and reduce",
         "in-switch loads and stores are the same on all ranks, in the order of ids";
-    Error Circle "circle": "ranks that wait for one another in a circle",
+    Error Deadlock "circle": "ranks that wait for one another in a circle",
         "look at the order of sends, receives and collectives in these traces";
     Warning SelfControl "self-control": "a control dependency of a node on itself; replays drop it",
         "nothing, if the node was meant to wait for nothing else";
@@ -110,7 +110,7 @@ kinds! {
         "look whether the same communication is in the trace twice, once for the host and once for the NPU";
     Warning Redeclared "group-redeclared": "a group of which ranks that share it know other members",
         "pass the groups with --groups, which goes before what traces declare";
-    Warning Parts "divergent-parts":
+    Warning DivergentDimensions "divergent-parts":
         "ranks that disagree on collectives over some of the machine's dimensions; they may not share them",
         "say on which machine with --machine, which decides who takes part";
     Warning NoWork "no-work": "a kernel without duration, FLOPs and bytes; it takes no time",

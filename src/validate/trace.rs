@@ -139,7 +139,7 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
             };
             Defect {
                 hint: Some(hint.clone()),
-                ..Defect::new(DefectKind::Senseless, site, found)
+                ..Defect::new(DefectKind::InvalidNode, site, found)
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::converters::pytorch::call_matching::{self, CallMatches};
 use crate::converters::pytorch::calls::CommCalls;
 use crate::converters::pytorch::clock::{self, ClockOffset};
 use crate::converters::pytorch::emit::{self, CallMatchInfo};
-use crate::converters::pytorch::event_links::EventLinks;
+use crate::converters::pytorch::event_links::HostNodeLinks;
 use crate::converters::pytorch::group_inference::{self, JobGroup};
 use crate::converters::pytorch::rank_timeline::RankTimeline;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
@@ -21,7 +21,7 @@ pub(super) struct JobCapture {
     pub ranks: Vec<RankTimeline>,
     calls: Vec<CommCalls>,
     activities: Vec<Activities>,
-    links: Vec<EventLinks>,
+    links: Vec<HostNodeLinks>,
     groups: Vec<JobGroup>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,

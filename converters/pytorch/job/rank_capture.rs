@@ -3,7 +3,7 @@
 use super::ConvertOptions;
 use crate::converters::pytorch::activities::{self, Activities};
 use crate::converters::pytorch::calls::{self, CommCalls};
-use crate::converters::pytorch::event_links::EventLinks;
+use crate::converters::pytorch::event_links::HostNodeLinks;
 use crate::converters::pytorch::files::CapturePair;
 use crate::converters::pytorch::host::HostTrace;
 use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
@@ -19,7 +19,7 @@ pub(super) struct RankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
     pub activities: Activities,
-    pub link: EventLinks,
+    pub link: HostNodeLinks,
     /// The Kineto trace, for messages about this rank.
     pub file: PathBuf,
 }
@@ -51,7 +51,7 @@ impl RankCapture {
                 "capture anew; no clock goes that far",
             ));
         }
-        let link = EventLinks::new(&host, &kineto)
+        let link = HostNodeLinks::new(&host, &kineto)
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
         let window = match options.step {
             None => TimeWindow::ALL,

@@ -2,7 +2,7 @@
 
 use crate::astra_sim::{AstraInputs, RankWork};
 use crate::report::summary::{HashedInput, Provenance};
-use crate::report::{BusyTime, Report};
+use crate::report::{RankBusyTime, Report};
 use crate::units::Span;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ pub struct RankStatistics {
     finish: u64,
     /// Negative in a pure replay that does several things at once.
     exposed: i64,
-    time: BusyTime,
+    time: RankBusyTime,
     work: RankWork,
     /// Peak memory of tensors in bytes, if that is tracked.
     pub peak_memory: Option<u64>,
@@ -25,7 +25,7 @@ pub struct RankStatistics {
 
 impl RankStatistics {
     /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if it did not finish.
-    pub fn new(rank: u32, time: BusyTime, work: RankWork) -> Option<Self> {
+    pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
             rank,
@@ -176,12 +176,12 @@ pub fn csv(rows: &[RankStatistics]) -> String {
 pub struct OriginalDocument {
     #[serde(flatten)]
     report: Report,
-    astra_sim: OriginalSettings,
+    astra_sim: OriginalReport,
 }
 
 /// Settings and results that only the original has.
 #[derive(Debug, Serialize)]
-struct OriginalSettings {
+struct OriginalReport {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
@@ -228,7 +228,7 @@ impl OriginalDocument {
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,
-            astra_sim: OriginalSettings {
+            astra_sim: OriginalReport {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,

@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 
 /// The communication of a rank.
 #[derive(Debug)]
-struct RankPart {
+struct RankCommunication {
     rank: u32,
     comms: RankComms,
     /// The id of the node of each step, and whether it is kept.
@@ -18,7 +18,7 @@ struct RankPart {
 
 /// The communication of a job, in ascending order of ranks.
 #[derive(Debug, Default)]
-pub struct CommunicationMatches(Vec<RankPart>);
+pub struct CommunicationMatches(Vec<RankCommunication>);
 
 impl CommunicationMatches {
     pub(super) fn add(
@@ -42,7 +42,7 @@ impl CommunicationMatches {
         let steps = comms.steps.iter().map(|step| step.node as usize);
         let nodes = steps.map(|node| (nodes[node].view.id, kept[node]));
         let nodes = nodes.collect();
-        self.0.push(RankPart { rank, comms, nodes });
+        self.0.push(RankCommunication { rank, comms, nodes });
         Ok(())
     }
 

@@ -117,7 +117,10 @@ fn their_orders_may_differ_from_rank_to_rank() {
     assert!(matches!(stuck, ReplayError::Stuck(_)), "{stuck}");
     let findings = validated(&dependent, &PAIR);
     assert_eq!(
-        (findings.tally().errors, findings.count(DefectKind::Circle)),
+        (
+            findings.tally().errors,
+            findings.count(DefectKind::Deadlock)
+        ),
         (1, 1)
     );
 }

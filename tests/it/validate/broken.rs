@@ -104,7 +104,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
             let (kind, inject) = dice.pick(inject::ALL);
             // A sound job has no accesses that switches could gather here, and a circle wants whole messages.
             if kind != DefectKind::InSwitch
-                && kind != DefectKind::Circle
+                && kind != DefectKind::Deadlock
                 && kind != DefectKind::Unreachable
             {
                 inject(&mut broken, dice);
@@ -147,14 +147,14 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
 fn circles_across_ranks_get_replays_stuck() {
     let circle = inject::ALL
         .iter()
-        .find(|(kind, _)| *kind == DefectKind::Circle);
+        .find(|(kind, _)| *kind == DefectKind::Deadlock);
     let (_, inject) = circle.expect("all kinds are there");
     for seed in 0..200 {
         let dice = &mut Dice(seed);
         let mut broken = Job::sound(dice, false);
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
-        assert_eq!(broken.findings().count(DefectKind::Circle), 1);
+        assert_eq!(broken.findings().count(DefectKind::Deadlock), 1);
         let outcome = replay(&broken.files(), &broken.options);
         assert!(
             matches!(outcome, Outcome::Stuck(_)),
@@ -214,7 +214,7 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         let rooted = dice.roll(2) == 0;
         twist(&mut twisted, dice, rooted);
         let findings = twisted.findings();
-        let circle = findings.count(DefectKind::Circle) == 1;
+        let circle = findings.count(DefectKind::Deadlock) == 1;
         assert_eq!(
             circle,
             findings.tally().errors > 0,

@@ -22,7 +22,7 @@ type Inject = fn(&mut Job, &mut Dice) -> Place;
 /// Every kind.
 pub const ALL: &[(DefectKind, Inject)] = &[
     (DefectKind::Unreadable, cut),
-    (DefectKind::Senseless, senseless),
+    (DefectKind::InvalidNode, senseless),
     (DefectKind::DuplicateId, duplicate_id),
     (DefectKind::SelfData, |job, dice| {
         on_any(job, dice, |node| node.data_deps.push(node.id))
@@ -37,7 +37,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
     (DefectKind::WrongRank, wrong_rank),
     (DefectKind::DeclaredTwice, declared_twice),
     (DefectKind::Undeclared, undeclared),
-    (DefectKind::Outsider, outsider),
+    (DefectKind::NotMember, outsider),
     (DefectKind::MemberTwice, member_twice),
     (DefectKind::GroupZero, group_zero),
     (DefectKind::RankTwice, |job, dice| {
@@ -75,7 +75,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
             },
         )
     }),
-    (DefectKind::Circle, circle_of_ranks),
+    (DefectKind::Deadlock, circle_of_ranks),
     (DefectKind::SelfControl, |job, dice| {
         on_any(job, dice, |node| node.ctrl_deps.push(node.id))
     }),
@@ -91,7 +91,7 @@ pub const ALL: &[(DefectKind, Inject)] = &[
         set(job, dice, communicates, |node| node.attr.push(host.clone()))
     }),
     (DefectKind::Redeclared, redeclared),
-    (DefectKind::Parts, |job, dice| {
+    (DefectKind::DivergentDimensions, |job, dice| {
         resize(job, dice, |node| has(node, "involved_dim"))
     }),
     (DefectKind::NoWork, |job, dice| {
