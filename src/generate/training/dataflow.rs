@@ -5,7 +5,7 @@
 //!
 //! 1. the degrees that the plan has for it;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are
-//! members;
+//!    members;
 //! 3. with sequence parallelism, shards of its tokens, if these divide;
 //! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
 //!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
