@@ -16,8 +16,6 @@ pub struct MatchedCollective {
     pub kind: CollectiveKind,
     /// The group.
     pub group: u32,
-    /// Number of the group's collectives before it.
-    pub sequence: u32,
     /// The call of each member, in the group's order.
     pub members: Vec<CommRef>,
     /// The member that is root, among `members`; if it has one and that has a capture.
@@ -96,7 +94,7 @@ pub fn matching(
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.at(sequence));
-            let matched = job.matched(index, sequence as u32, calls.collect());
+            let matched = job.matched(index, calls.collect());
             matches.collectives.push(matched);
         }
     }
@@ -197,7 +195,7 @@ impl<'a> CapturedCalls<'a> {
         )
     }
 
-    fn matched(&self, group: u32, sequence: u32, members: Vec<CommRef>) -> MatchedCollective {
+    fn matched(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
         let sizes = members.iter().map(|&at| self.size(at));
         let bytes = sizes.clone().max().unwrap_or(0);
         let asked = members.iter().any(|&at| self.call(at).asked.uneven);
@@ -209,7 +207,6 @@ impl<'a> CapturedCalls<'a> {
         MatchedCollective {
             kind: self.kind(members[0]),
             group,
-            sequence,
             root: root.map(|at| at as u32),
             bytes,
             uneven,

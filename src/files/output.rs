@@ -46,11 +46,6 @@ impl OutputFile {
         self
     }
 
-    /// Returns the path as it was asked for.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Finishes writing and renames the file into place, replacing what was there.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;

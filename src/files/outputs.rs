@@ -55,11 +55,6 @@ impl OutputSet {
         }
     }
 
-    /// Returns whether the command reads the file `path`.
-    pub fn is_read(&self, path: &Path) -> bool {
-        identity(path).is_some_and(|identity| self.inputs.contains_key(&identity))
-    }
-
     /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
     ///
     /// Fails if the command reads the file or writes it already, and if no file can be created there.

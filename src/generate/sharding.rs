@@ -34,7 +34,6 @@ mod layout;
 mod sizes;
 #[cfg(test)]
 mod tests;
-mod transformer;
 
 use grid::DeviceGrid;
 use sizes::{OperatorTotals, product};
@@ -43,7 +42,6 @@ pub use layout::{
     MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, redistribute,
     reduce_scatter_groups,
 };
-pub use transformer::TransformerRow;
 
 /// Number of equal shards of an operator along each axis.
 ///

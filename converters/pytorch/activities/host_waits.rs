@@ -1,6 +1,6 @@
 //! Waits of threads for communication.
 
-use super::super::calls::{CommCall, CommCalls, CommOp};
+use super::super::calls::{CommCall, CommCalls};
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
 use super::DependencyStats;
 use std::collections::BTreeMap;
@@ -309,12 +309,5 @@ impl ResultUses {
             });
         }
         None
-    }
-}
-
-impl CommOp {
-    /// Returns whether every member has to arrive before any can leave.
-    pub fn is_synchronizing(self) -> bool {
-        matches!(self, Self::Collective(kind) if !kind.has_root())
     }
 }

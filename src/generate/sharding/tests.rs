@@ -5,6 +5,7 @@ use crate::model::{Model, PRESETS};
 use std::collections::BTreeMap;
 
 mod image;
+mod layer;
 mod linear;
 mod refusals;
 mod transformer;

@@ -1,5 +1,6 @@
 //! The sums of a transformer's layer, in all and one by one.
 
+use super::layer::TransformerRow;
 use super::*;
 
 /// T-145B of PALM's Table IV, a layer.

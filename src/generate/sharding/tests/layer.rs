@@ -1,7 +1,7 @@
 //! A transformer's layer as one operator, sharded as by Megatron (PALM, Table III, last row, and Eq. 6).
 
-use super::sizes::{AxisExtent, OperatorTotals, product};
-use super::{GenerateError, OperatorAxis, OperatorSharding, ShardingDegrees};
+use crate::generate::sharding::sizes::{AxisExtent, OperatorTotals, product};
+use crate::generate::sharding::{GenerateError, OperatorAxis, OperatorSharding, ShardingDegrees};
 
 /// A layer of a transformer with a feed-forward part of 4 H on the samples of a micro-batch.
 ///
