@@ -174,11 +174,13 @@ pub trait NetworkBackend {
     /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` idle ports.
-    fn open(&mut self, count: u32) -> PortRange;
+    /// Opens `count` idle ports. Networks that keep no state per port number them from 0.
+    fn open(&mut self, count: u32) -> PortRange {
+        PortRange::new(0, count)
+    }
 
     /// Gives ports back.
-    fn close(&mut self, ports: PortRange);
+    fn close(&mut self, _ports: PortRange) {}
 
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);

@@ -13,7 +13,7 @@ use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
 use crate::ids::Npu;
 use crate::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::DimensionShape;
 use crate::units::Time;
@@ -172,12 +172,6 @@ impl NetworkBackend for CongestionAware {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
-
-    fn open(&mut self, count: u32) -> PortRange {
-        PortRange::new(0, count)
-    }
-
-    fn close(&mut self, _: PortRange) {}
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {

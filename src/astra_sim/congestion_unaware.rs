@@ -11,7 +11,7 @@ use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
 use crate::ids::Npu;
 use crate::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::DimensionShape;
 use crate::units::{BufferShare, Span, Time};
@@ -86,12 +86,6 @@ impl NetworkBackend for CongestionUnaware {
     fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
         true
     }
-
-    fn open(&mut self, count: u32) -> PortRange {
-        PortRange::new(0, count)
-    }
-
-    fn close(&mut self, _: PortRange) {}
 
     fn uncontended(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.delay(ends, amount))

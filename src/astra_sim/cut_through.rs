@@ -9,7 +9,7 @@
 use super::quirks::{self, QuirkSet};
 use crate::ids::Npu;
 use crate::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::units::Time;
 
@@ -120,12 +120,6 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
-
-    fn open(&mut self, count: u32) -> PortRange {
-        PortRange::new(0, count)
-    }
-
-    fn close(&mut self, _: PortRange) {}
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {

@@ -46,9 +46,7 @@
 //! and those of one sender in the order in which they left.
 
 use super::servers::ServerTable;
-use super::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
-};
+use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::ids::Npu;
 use crate::topology::{DimensionShape, SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
@@ -110,12 +108,6 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
 impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     const NAME: &'static str = D::NAME;
     const SHARED: bool = true;
-
-    fn open(&mut self, count: u32) -> PortRange {
-        PortRange::new(0, count)
-    }
-
-    fn close(&mut self, _: PortRange) {}
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
