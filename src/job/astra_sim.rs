@@ -1,12 +1,14 @@
 //! Jobs of ASTRA-sim's inputs, which bring their machine along.
 
 use super::JobError;
+use super::custom::read_scripts;
 use super::input::hashed_input;
 use super::load::{LoadProgress, read_traces};
+use crate::astra_sim::custom_algorithm::ScriptTiming;
 use crate::astra_sim::{
     self, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader,
     CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts, InputNote, NodeTypes,
-    Quirk, RankTensors, RankWork, custom_algorithm,
+    Quirk, RankTensors, RankWork,
 };
 use crate::collective::ScriptedAlgorithm;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
@@ -272,7 +274,5 @@ fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, Trace
     let files: Vec<_> = (0..1).chain(more).map(|rank| named.path(rank)).collect();
     let contents = files.iter().map(|path| TraceContents::open(path));
     let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
-    let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
-    let algorithm = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::AstraSim);
-    algorithm.map_err(|(position, error)| contents[position as usize].with_source(error))
+    read_scripts(&contents, ScriptTiming::AstraSim)
 }

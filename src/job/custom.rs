@@ -1,7 +1,7 @@
 //! Collectives whose algorithm is a trace for each member.
 
 use super::input::hashed_input;
-use crate::astra_sim::custom_algorithm;
+use crate::astra_sim::custom_algorithm::{self, ScriptTiming};
 use crate::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
 use crate::report::summary::HashedInput;
 use crate::trace::file::{RankFile, TraceContents, discover};
@@ -30,13 +30,11 @@ pub fn load_custom(
         let files = files(&arg.prefix)?;
         let contents = files.iter().map(TraceContents::open_verified);
         let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
-        let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
         if let Some(inputs) = &mut inputs {
-            let all = files.iter().zip(&bytes);
-            inputs.extend(all.map(|(file, bytes)| hashed_input("custom", &file.path, bytes)));
+            let all = files.iter().zip(&contents);
+            inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
         }
-        let scripts = custom_algorithm::read(&bytes, custom_algorithm::ScriptTiming::Recorded)
-            .map_err(|(p, error)| contents[p as usize].with_source(error))?;
+        let scripts = read_scripts(&contents, ScriptTiming::Recorded)?;
         let matched = scripts.matched();
         Ok(CustomCollective {
             kind: arg.kind,
@@ -45,6 +43,16 @@ pub fn load_custom(
         })
     };
     args.iter().map(&mut load).collect()
+}
+
+/// Reads the algorithm whose positions are `contents`, in order.
+pub fn read_scripts(
+    contents: &[TraceContents],
+    timing: ScriptTiming,
+) -> Result<ScriptedAlgorithm, TraceError> {
+    let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
+    custom_algorithm::read(&bytes, timing)
+        .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 
 /// The files of an algorithm: one for each position from 0 on, and two at least.
