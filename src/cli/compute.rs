@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
-    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
+    /// Compute model: recorded, scaled:F (times F, so below 1 is faster) or roofline
+    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
-    /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
-    #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
+    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve under roofline, above 0 and
+    /// at most 1 [default: 1]
+    #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
 }
 

@@ -3,19 +3,21 @@
 use super::compute::ComputeArgs;
 use super::custom_algorithm;
 use super::load::parse_map;
+use super::progress::Progress;
 use super::terminal;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
-use crate::report::summary::HashedInput;
+use crate::report::summary::{HashedInput, counted};
 use crate::report::{self, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 mod args;
 mod destination;
@@ -26,43 +28,45 @@ pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTab
 pub use destination::ReportDestination;
 pub use timeline_file::TimelineFile;
 
+/// Headings of help.
+pub(super) const MODEL: &str = "Timing model";
+pub(super) const REPORT: &str = "Report";
+
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
     compute: ComputeArgs,
-    /// How long collectives and messages last
-    #[arg(long, value_enum, default_value_t = CommArg::Model, value_name = "HOW")]
+    /// Timing of collectives and messages
+    #[arg(long, help_heading = MODEL, value_enum, default_value_t = CommArg::Model, value_name = "TIMING")]
     pub comm: CommArg,
-    /// What becomes of messages that meet; as the machine's file has it by default
-    #[arg(long, value_enum, value_name = "MODEL")]
+    /// Network contention model; the machine's own by default
+    #[arg(long, help_heading = MODEL, value_enum, value_name = "MODEL")]
     pub network: Option<NetworkArg>,
-    /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
-    #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
+    /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<RankMapArg>,
-    /// Carry out every collective message by message, even where a closed form is proved
-    #[arg(long)]
+    /// Simulate every collective message by message, also where an analytical answer is exact
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub stepwise: bool,
-    /// Members play collectives of a kind from files PREFIX.0.et, PREFIX.1.et, …, one for each member, where a
-    /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
-    #[arg(long, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
+    /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+    /// repeatable
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
+    /// Write a timeline for Perfetto (ui.perfetto.dev), compressed if its name ends in .gz
+    #[arg(long, help_heading = REPORT, value_name = "FILE.json.gz")]
     pub timeline: Option<PathBuf>,
-    /// How to print the report
-    #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
+    /// Format of the report
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
-    /// allocate and free: a warning, or exit code 3 as well
-    #[arg(long, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "HOW")]
+    /// Action when peak memory exceeds the NPU's capacity
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
     pub fit: OnMemoryOverflow,
-    /// Which table --format csv prints
-    #[arg(long, value_enum, value_name = "TABLE")]
+    /// Table that --format csv prints
+    #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
-    /// List each micro-batch's operators by themselves, in JSON and the table of operators; a row otherwise stands for
-    /// all micro-batches, mb*/…
-    #[arg(long)]
+    /// List the operators of every micro-batch, in JSON and the table of operators, instead of their sums, mb*/…
+    #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
 }
 
@@ -170,14 +174,33 @@ impl RunArgs {
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         self.check_fit(workload)?;
+        let start = Instant::now();
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
-        let (mut report, timeline) = report::replay(&prepared, timeline)?;
+        let instances = workload.instances().iter();
+        let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
+        let progress = Progress::start("replaying", "nodes", nodes);
+        let observers = (timeline, progress.observer());
+        let (mut report, (timeline, _)) = report::replay(&prepared, observers)?;
+        drop(progress);
+        let done = counted(nodes, "node");
+        terminal::detail(start, format_args!("replayed {done}"))?;
         TimelineFile::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
+        self.warn(&report)?;
         self.exit_code([&report])
+    }
+
+    /// Prints warnings on standard error where nobody sees them in a text.
+    pub fn warn(&self, report: &Report) -> Result<(), Box<dyn Error>> {
+        if self.format == ReportFormatArg::Csv {
+            for warning in &report.warnings {
+                terminal::warning(format_args!("{warning}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses to look whether `workload` fits where nothing is known of its memory.
@@ -203,7 +226,7 @@ impl RunArgs {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
             if let (OnMemoryOverflow::Require, Some(text)) = (self.fit, report.does_not_fit()) {
-                terminal::say(format_args!("exceeded: on {}: {text}", report.machine.name))?;
+                terminal::say(format_args!("error: on {}: {text}", report.machine.name))?;
                 code = ExitCode::from(3);
             }
         }

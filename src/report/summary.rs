@@ -102,9 +102,10 @@ pub struct KernelBasis {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
     /// Whether the network carried them, or they last as in the traces.
-    #[serde(default)]
+    #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
     /// Number of nodes that last as recorded or captured.
+    #[serde(rename = "recorded")]
     pub as_recorded: u64,
     /// Number of nodes that would, but for which the trace has no duration; they take no time.
     pub unknown: u64,
@@ -131,7 +132,7 @@ pub struct CollectiveRow {
     #[serde(flatten)]
     pub tally: CollectiveTally,
     /// The rank that the others waited for longest, over all calls and members.
-    #[serde(rename = "waited_for_longest")]
+    #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
     /// Bus bandwidth in bytes per second, if anything was transferred.
     #[serde(rename = "bus_bytes_per_s")]
@@ -151,7 +152,7 @@ pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
     /// Their waiting time, all together.
-    #[serde(rename = "ps_sum_over_members")]
+    #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
 
@@ -160,6 +161,7 @@ pub struct LatestRank {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExposedRow {
     /// The group, or messages between ranks.
+    #[serde(rename = "name")]
     pub what: String,
     /// Number of its members; none of messages.
     #[serde(default)]
@@ -293,9 +295,7 @@ impl Report {
 
 /// `128 groups of 8`.
 pub(super) fn groups_of(groups: usize, members: u32) -> String {
-    let ending = if groups == 1 { "" } else { "s" };
-    let groups = thousands(groups as u64);
-    format!("{groups} group{ending} of {members}")
+    format!("{} of {members}", counted(groups as u64, "group"))
 }
 
 /// By how much `found` is more than `expected`, in percent of that; `None` when that is nothing.
@@ -312,6 +312,16 @@ pub(super) fn mean(sum: Span, count: usize) -> Span {
 fn rounded(sum: u128, count: usize) -> Span {
     let count = count.max(1) as u128;
     Span(((sum + count / 2) / count) as u64)
+}
+
+/// `1 rank`, `2 ranks`, `1,234 micro-batches`.
+pub fn counted(count: u64, one: &str) -> String {
+    let ending = match (count, one.ends_with("ch")) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {one}{ending}", thousands(count))
 }
 
 /// `1,234,567`.
@@ -343,7 +353,7 @@ pub fn kind_label(kind: NodeKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{percent_more, thousands};
+    use super::{counted, percent_more, thousands};
     use crate::units::Span;
 
     #[test]
@@ -359,5 +369,12 @@ mod tests {
         assert_eq!(thousands(7), "7");
         assert_eq!(thousands(1234), "1,234");
         assert_eq!(thousands(123_456_789), "123,456,789");
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!(counted(1, "rank"), "1 rank");
+        assert_eq!(counted(0, "message"), "0 messages");
+        assert_eq!(counted(1234, "micro-batch"), "1,234 micro-batches");
     }
 }

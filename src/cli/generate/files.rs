@@ -1,5 +1,6 @@
 //! Traces of all ranks as a job on disk.
 
+use crate::cli::progress::{CountedSink, Progress};
 use crate::cli::traces;
 use crate::files::{OutputHandle, OutputSet};
 use crate::generate::GeneratedJob;
@@ -27,6 +28,10 @@ pub fn write(
         roles => &[(roles::ATTRIBUTE, AttributeValue::Text(roles))],
     };
     let mut written: BTreeMap<u32, OutputHandle> = BTreeMap::new();
+    // Ranks that are alike are written once, as far as files can be shared.
+    let classes: BTreeMap<u32, u32> = (0..job.ranks()).map(|r| (job.class_of(r), r)).collect();
+    let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
+    let progress = Progress::start("writing", "nodes", nodes);
     for rank in 0..job.ranks() {
         let class = job.class_of(rank);
         if let Some(&known) = written.get(&class)
@@ -36,7 +41,7 @@ pub fn write(
         }
         let target = outputs.path(rank);
         let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, metadata)?;
-        let nodes = job.nodes(class, &mut writer);
+        let nodes = job.nodes(class, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
         written.insert(class, done);

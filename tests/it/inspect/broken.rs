@@ -57,7 +57,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
             .unwrap_or_else(|| panic!("{what:?} in\n{text}"))
     };
     let order = [
-        "8 FAULTS: what follows is what could be read",
+        "8 FAULTS: only what could be read is shown",
         "rank 2: ",
         "without `comm_dst`",
         "record 8",
