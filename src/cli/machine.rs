@@ -1,5 +1,6 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
+use super::document::VersionedDocument;
 use crate::machine::{self, Machine, MachineError, PRESETS};
 use crate::network::NetworkKind;
 use crate::report::table::{FittedTable, left};
@@ -10,6 +11,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod json;
+
+use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
 
 /// List, show and check machines
 #[derive(Debug, Args)]
@@ -83,13 +86,10 @@ fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Err
     let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
     if format == MachineFormatArg::Json {
-        let machines: Vec<_> = machines.iter().map(json::summary).collect();
-        return Ok(json::print(
-            out,
-            "chakram.machines.1",
-            "machines",
-            machines.into(),
-        )?);
+        let machines = machines.iter().map(MachineSummary::of).collect();
+        let list = MachineList { machines };
+        VersionedDocument::new("chakram.machines.1", list).print(out)?;
+        return Ok(());
     }
     let mut table = FittedTable::new(&[
         left("NAME", 0),
@@ -117,7 +117,8 @@ fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(),
     match format {
         MachineFormatArg::Text => out.write_all(source.text.as_bytes())?,
         MachineFormatArg::Json => {
-            json::print(out, "chakram.machine.1", "machine", json::details(&machine))?
+            let machine = MachineDetails::of(&machine);
+            VersionedDocument::new("chakram.machine.1", OneMachine { machine }).print(out)?
         }
     }
     Ok(())

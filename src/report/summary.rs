@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
+pub use crate::units::{counted, thousands};
+
 /// Version of the form of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -314,29 +316,6 @@ fn rounded(sum: u128, count: usize) -> Span {
     Span(((sum + count / 2) / count) as u64)
 }
 
-/// `1 rank`, `2 ranks`, `1,234 micro-batches`.
-pub fn counted(count: u64, one: &str) -> String {
-    let ending = match (count, one.ends_with("ch")) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{} {one}{ending}", thousands(count))
-}
-
-/// `1,234,567`.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Returns the kind of node of an operator, for people.
 pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
@@ -353,7 +332,7 @@ pub fn kind_label(kind: NodeKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{counted, percent_more, thousands};
+    use super::percent_more;
     use crate::units::Span;
 
     #[test]
@@ -362,19 +341,5 @@ mod tests {
         assert_eq!(percent_more(Span(103), Span(100)), Some(3.0));
         assert_eq!(percent_more(Span(50), Span(200)), Some(-75.0));
         assert_eq!(percent_more(Span(50), Span::ZERO), None);
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        assert_eq!(thousands(7), "7");
-        assert_eq!(thousands(1234), "1,234");
-        assert_eq!(thousands(123_456_789), "123,456,789");
-    }
-
-    #[test]
-    fn one_thing_has_no_plural() {
-        assert_eq!(counted(1, "rank"), "1 rank");
-        assert_eq!(counted(0, "message"), "0 messages");
-        assert_eq!(counted(1234, "micro-batch"), "1,234 micro-batches");
     }
 }

@@ -3,7 +3,7 @@
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
 use super::{ReportedTrace, ValidationReport};
-use crate::report::summary::{counted, thousands};
+use crate::units::{counted, thousands};
 use std::fmt::{self, Write};
 
 /// Text styles of a report.
@@ -65,6 +65,10 @@ fn write_all(
             thousands(count),
             kind.meaning()
         )?;
+        // Facts need no places and no remedy: JSON has them.
+        if kind.severity() == Severity::Note {
+            continue;
+        }
         let kept = report.findings.of_kind(kind);
         for defect in kept {
             line(out, defect)?;

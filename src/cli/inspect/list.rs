@@ -2,6 +2,7 @@
 
 use super::InspectFormatArg;
 use super::json::head;
+use crate::cli::progress::Progress;
 use crate::cli::terminal;
 use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
 use crate::report::csv::CsvRows;
@@ -46,10 +47,15 @@ impl NodeListing {
         self.begin(out)?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
+        let progress = Progress::start("reading", "ranks", files.len() as u64);
         in_order(
             files,
             self.threads,
-            |file| self.rank(file),
+            |file| {
+                let rank = self.rank(file);
+                progress.inc();
+                rank
+            },
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
