@@ -96,6 +96,7 @@ fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },

@@ -89,8 +89,11 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as asked for.
+    /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by roofline although durations as recorded were asked for, because none was recorded.
+    #[serde(default)]
+    pub estimated: u64,
     /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub kept_recorded: u64,
     /// Take no time, because nothing is known of them.
@@ -228,6 +231,13 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+}
+
+impl KernelBasis {
+    /// Returns the number of kernels.
+    pub fn all(&self) -> u64 {
+        self.priced + self.estimated + self.kept_recorded + self.unknown
+    }
 }
 
 impl Report {
