@@ -6,6 +6,7 @@
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::keyed::{by_part, fitting};
+use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
@@ -202,6 +203,9 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
+    /// How much of the time depends on the machine.
+    #[serde(default)]
+    pub response: MachineResponse,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.

@@ -99,7 +99,7 @@ impl RunArgs {
     /// Returns notes on what is the same on all machines by request.
     fn notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
-        let Some((_, report)) = comparison.reference() else {
+        let Some((column, report)) = comparison.reference() else {
             return notes;
         };
         if report.kernels.priced > 0 && !self.compute.model().computes() {
@@ -111,6 +111,9 @@ impl RunArgs {
             notes.push(format!(
                 "{some} last equally long on all machines; --compute roofline prices them for each"
             ));
+        }
+        if let Some((_, text)) = report.host_bound() {
+            notes.push(format!("on {}: {text}", column.name));
         }
         if self.comm != CommArg::Model {
             notes.push(format!(
