@@ -29,23 +29,45 @@ fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let (report, timeline) = replay(&prepared, timeline).unwrap();
     let parsed: Value = serde_json::from_slice(&timeline.finish().unwrap()).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
-    let slices = events.iter().filter(|event| event["ph"] == "X").count();
-    assert_eq!(slices as u64, report.outcome.nodes, "every node is a slice");
+    let nodes = events.iter().filter(|event| node_of(event).is_some());
+    assert_eq!(
+        nodes.count() as u64,
+        report.outcome.nodes,
+        "every node is drawn"
+    );
     events
 }
 
+/// The node that is drawn: as a slice, or, if it takes no time, as a moment.
+fn node_of(event: &Value) -> Option<u64> {
+    let drawn = event["ph"] == "X" || event["ph"] == "i";
+    drawn.then(|| event["args"]["node"].as_u64()).flatten()
+}
+
+/// What viewers make of slices: Speedscope subtracts the start of the trace and adds in doubles of microseconds;
+/// Perfetto cuts start and duration off to nanoseconds.
 fn check_tracks(events: &[Value]) {
-    let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
-    for event in events.iter().filter(|event| event["ph"] == "X") {
-        let key = (
-            event["pid"].as_u64().unwrap(),
-            event["tid"].as_u64().unwrap(),
-        );
-        let start = event["ts"].as_f64().unwrap();
-        let end = start + event["dur"].as_f64().unwrap();
-        tracks.entry(key).or_default().push((start, end));
+    check_intervals(events, |ts, dur| (ts, ts + dur));
+    let first = events.iter().filter_map(|event| event["ts"].as_f64());
+    let first = first.fold(f64::INFINITY, f64::min);
+    check_intervals(events, |ts, dur| (ts - first, (ts - first) + dur));
+    let ns = |us: f64| (us * 1000.0).trunc();
+    check_intervals(events, |ts, dur| (ns(ts), ns(ts) + ns(dur)));
+}
+
+/// No slice of a track reaches into the next, and paths enclose what stands under them.
+fn check_intervals(events: &[Value], seen: impl Fn(f64, f64) -> (f64, f64)) {
+    let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
+    for event in events {
+        if let "X" | "B" | "E" = event["ph"].as_str().unwrap() {
+            let key = (
+                event["pid"].as_u64().unwrap(),
+                event["tid"].as_u64().unwrap(),
+            );
+            tracks.entry(key).or_default().push(event);
+        }
     }
-    for (track, mut slices) in tracks {
+    for (track, slices) in tracks {
         let named =
             |e: &&Value| e["name"] == "thread_name" && e["pid"] == track.0 && e["tid"] == track.1;
         assert_eq!(
@@ -53,10 +75,20 @@ fn check_tracks(events: &[Value]) {
             1,
             "{track:?} has a name"
         );
-        slices.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        for pair in slices.windows(2) {
-            assert!(pair[0].1 <= pair[1].0 + 1e-6, "{track:?}: {pair:?} overlap");
+        // In the order of the file, which viewers keep among events of one instant.
+        let (mut open, mut now) = (Vec::new(), 0.0);
+        for slice in slices {
+            let ts = slice["ts"].as_f64().unwrap();
+            let (start, end) = seen(ts, slice["dur"].as_f64().unwrap_or(0.0));
+            assert!(now <= start, "{track:?}: {slice} begins before {now}");
+            now = end;
+            match slice["ph"].as_str().unwrap() {
+                "B" => open.push(&slice["name"]),
+                "E" => assert_eq!(open.pop(), Some(&slice["name"]), "{track:?}"),
+                _ => assert!(slice["dur"].as_f64().unwrap() > 0.0, "{track:?}: {slice}"),
+            }
         }
+        assert!(open.is_empty(), "{track:?}: {open:?} has no end");
     }
 }
 
@@ -74,6 +106,61 @@ fn training_is_drawn_with_named_collectives() {
         .filter(|event| event["name"] == wanted)
         .count();
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
+}
+
+/// Kernels of odd picoseconds one behind the other, the middle one of none, under paths of two steps.
+fn odd() -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+    for id in 0..600 {
+        let name = format!("step{}/layer{}/gemm", id / 300, id / 7 % 5);
+        let kernel = NodeView {
+            recorded: Span(if id % 11 == 0 {
+                0
+            } else {
+                1 + id * 997 % 40_009
+            }),
+            ..NodeView::new(
+                id,
+                &name,
+                Op::Compute {
+                    flops: 1000 + id,
+                    bytes: 7,
+                    dtype: None,
+                },
+            )
+        };
+        let before = id.checked_sub(1);
+        graph.node(&kernel, before.as_slice()).unwrap();
+    }
+    let (graph, binding) = graph.finish().unwrap();
+    let graph = builder.graph(graph);
+    builder
+        .rank(Rank(0), graph, binding, Time(123_457))
+        .unwrap();
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+}
+
+#[test]
+fn slices_of_odd_picoseconds_meet_and_nest() {
+    let events = drawn(&odd(), &ReplayOptions::default());
+    check_tracks(&events);
+    let phase = |phase: &str, name: &str| {
+        let of = events
+            .iter()
+            .filter(|e| e["ph"] == phase && e["name"] == name);
+        of.map(|e| e["ts"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    // Two steps, each one slice above all and one moment.
+    assert_eq!(phase("B", "step0").len() + phase("B", "step1").len(), 2);
+    assert_eq!(phase("i", "step 1").len(), 1);
+    assert_eq!(phase("B", "step1"), phase("E", "step0"));
+    let with_flops = events.iter().find(|e| e["args"]["node"] == 8).unwrap();
+    assert_eq!(
+        (&with_flops["args"]["flops"], &with_flops["args"]["bytes"]),
+        (&1008.into(), &7.into())
+    );
+    assert_eq!(with_flops["name"], "gemm");
 }
 
 #[test]
