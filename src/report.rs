@@ -42,7 +42,7 @@ pub use operators::OperatorObserver;
 pub use replay::{replay, replay_in};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::{HashedInput, Report};
-pub use timeline::TimelineWriter;
+pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};

@@ -14,7 +14,7 @@ use crate::report::{self, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 mod args;
@@ -24,7 +24,7 @@ mod timeline_file;
 
 pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
-pub use timeline_file::TimelineFile;
+pub use timeline_file::{TimelineArgs, TimelineFile};
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
@@ -47,9 +47,8 @@ pub struct RunArgs {
     /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
     #[arg(long, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
-    pub timeline: Option<PathBuf>,
+    #[command(flatten)]
+    timeline: TimelineArgs,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
@@ -95,7 +94,7 @@ impl RunArgs {
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
         }
-        if self.timeline.is_some() && several {
+        if self.timeline.path().is_some() && several {
             return Err(
                 "--timeline draws one replay, and here are several machines\n  \
                  try: one --machine at a time"
@@ -145,7 +144,7 @@ impl RunArgs {
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
-            (self.timeline.is_some(), "--timeline"),
+            (self.timeline.path().is_some(), "--timeline"),
             (self.format != ReportFormatArg::Text, "--format"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
@@ -172,9 +171,9 @@ impl RunArgs {
         self.check_fit(workload)?;
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
-        TimelineFile::finish(timeline, self.timeline.as_deref())?;
+        TimelineFile::finish(timeline, self.timeline.path())?;
         let style = to.style();
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.exit_code([&report])

@@ -14,7 +14,7 @@ use super::summary::kind_label;
 use super::{CollectiveRecord, Observer};
 use crate::engine::{CommTiming, CompiledReplay, GroupView};
 use crate::graph::{Lane, NodeKind};
-use crate::ids::NodeIndex;
+use crate::ids::{NodeIndex, Rank};
 use crate::trace::TensorClass;
 use crate::units::Time;
 use std::io::{self, Write};
@@ -23,16 +23,53 @@ mod chrome;
 mod describe;
 mod events;
 mod nesting;
+mod perfetto;
+mod selection;
+
+pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
 use nesting::LaneNesting;
+use perfetto::PerfettoEncoder;
 
 /// Tracks of receives are numbered from here, above all lanes.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
-/// A node that holds a track of receives, or nothing.
-type ReceiveTrack = Option<NodeIndex>;
+/// A track of receives.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReceiveTrack {
+    /// The node that holds it.
+    holder: Option<NodeIndex>,
+    /// Whether anything is drawn on it.
+    named: bool,
+}
+
+/// Formats of timelines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimelineFormat {
+    /// JSON in the Chrome trace format.
+    #[default]
+    Chrome,
+    /// Perfetto's protobuf.
+    Perfetto,
+}
+
+/// An encoder of one format.
+#[derive(Debug)]
+enum AnyEncoder<W> {
+    Chrome(ChromeEncoder<W>),
+    Perfetto(PerfettoEncoder<W>),
+}
+
+impl<W: Write> AnyEncoder<W> {
+    fn get(&mut self) -> &mut dyn TimelineEncoder {
+        match self {
+            Self::Chrome(encoder) => encoder,
+            Self::Perfetto(encoder) => encoder,
+        }
+    }
+}
 
 /// Writes the timeline into `out` while the replay runs.
 #[derive(Debug)]
@@ -48,12 +85,20 @@ pub struct TimelineWriter<'a, W> {
     /// The last step that each instance has begun, where names say which.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    encoder: ChromeEncoder<W>,
+    /// What each instance held when the drawn time began, until that is drawn.
+    held_before: Vec<Option<EndedInstant>>,
+    selection: TimelineSelection,
+    encoder: AnyEncoder<W>,
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
-    /// Starts a timeline of `prepared`.
-    pub fn new(prepared: &'a CompiledReplay<'a>, out: W) -> Self {
+    /// Starts a timeline of the selected part of `prepared`.
+    pub fn new(
+        prepared: &'a CompiledReplay<'a>,
+        out: W,
+        format: TimelineFormat,
+        selection: TimelineSelection,
+    ) -> Self {
         let workload = prepared.workload();
         let groups = prepared.groups();
         let groups = groups.map(|group| (group_label(prepared, &group), group));
@@ -68,15 +113,23 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             nesting: lanes.collect(),
             steps: vec![None; workload.instances().len()],
             memory: MemoryTracker::new(prepared),
+            held_before: vec![None; workload.instances().len()],
+            selection,
             prepared,
-            encoder: ChromeEncoder::new(out),
+            encoder: match format {
+                TimelineFormat::Chrome => AnyEncoder::Chrome(ChromeEncoder::new(out)),
+                TimelineFormat::Perfetto => {
+                    let title = format!("replay on {}", prepared.machine().name());
+                    AnyEncoder::Perfetto(PerfettoEncoder::new(out, &title))
+                }
+            },
         };
         this.tracks();
         this
     }
 
     fn encoder(&mut self) -> &mut dyn TimelineEncoder {
-        &mut self.encoder
+        self.encoder.get()
     }
 
     /// Ends the timeline and gives back `out`, or the first error it had.
@@ -90,7 +143,13 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         for (instance, over) in self.memory.end() {
             self.held(instance, over);
         }
-        self.encoder.finish()
+        for instance in 0..self.held_before.len() {
+            self.hold_before(instance);
+        }
+        match self.encoder {
+            AnyEncoder::Chrome(encoder) => encoder.finish(),
+            AnyEncoder::Perfetto(encoder) => encoder.finish(),
+        }
     }
 
     fn rank(&self, instance: usize) -> u32 {
@@ -107,6 +166,9 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         let prepared = self.prepared;
         let (workload, machine) = (prepared.workload(), prepared.machine());
         for (i, instance) in workload.instances().iter().enumerate() {
+            if !self.selection.has(instance.rank) {
+                continue;
+            }
             let npu = prepared.npu(instance.rank);
             let class = &machine.classes()[machine.class(npu)].name;
             let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
@@ -140,7 +202,28 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 
     /// Draws what an instance holds after an instant that is over.
     #[inline(never)]
-    fn held(&mut self, instance: u32, (at, held): EndedInstant) {
+    fn held(&mut self, instance: u32, over: EndedInstant) {
+        let (at, selection) = (over.0, &self.selection);
+        if !selection.has(Rank(self.rank(instance as usize))) || at > selection.to {
+            return;
+        }
+        if at < selection.from {
+            self.held_before[instance as usize] = Some(over);
+            return;
+        }
+        self.hold_before(instance as usize);
+        self.draw_held(instance, over);
+    }
+
+    /// Draws what an instance held when the drawn time began.
+    fn hold_before(&mut self, instance: usize) {
+        if let Some((_, held)) = self.held_before[instance].take() {
+            let from = self.selection.from;
+            self.draw_held(instance as u32, (from, held));
+        }
+    }
+
+    fn draw_held(&mut self, instance: u32, (at, held): EndedInstant) {
         let classes = self.memory.classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
@@ -152,24 +235,32 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     /// The lowest free track of receives for `node`.
     fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
         let tracks = &mut self.receives[instance as usize];
-        match tracks.iter_mut().find(|track| track.is_none()) {
-            Some(free) => *free = Some(node),
-            None => {
-                tracks.push(Some(node));
-                let lane = RECEIVE_TRACKS + tracks.len() as u32 - 1;
-                let track = self.track(instance as usize, lane);
-                self.encoder().track(track, "receives", 1000);
-            }
-        }
+        let free = tracks.iter().position(|track| track.holder.is_none());
+        let free = free.unwrap_or_else(|| {
+            tracks.push(ReceiveTrack::default());
+            tracks.len() - 1
+        });
+        tracks[free].holder = Some(node);
     }
 
     /// Frees the track of `node` and returns its number.
     fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
         let tracks = &mut self.receives[instance as usize];
-        let found = tracks.iter().position(|track| *track == Some(node));
+        let found = tracks.iter().position(|track| track.holder == Some(node));
         let found = found.expect("a receive is issued before it completes");
-        tracks[found] = None;
+        tracks[found].holder = None;
         RECEIVE_TRACKS + found as u32
+    }
+
+    /// Names a track of receives when it is drawn for the first time.
+    fn name_receive_track(&mut self, instance: u32, track: TrackId) {
+        let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
+            return;
+        };
+        let of = &mut self.receives[instance as usize][number as usize];
+        if !std::mem::replace(&mut of.named, true) {
+            self.encoder().track(track, "receives", 1000);
+        }
     }
 
     /// The arrow that begins or ends at a message node, if one is drawn.
@@ -211,18 +302,24 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         };
         let track = self.track(instance as usize, lane);
         let start = self.started.get(instance, node, kind);
+        if !self.selection.has(Rank(track.rank)) || !self.selection.meets(start, now) {
+            return;
+        }
+        self.name_receive_track(instance, track);
         let arrow = self.arrow(instance, node, kind);
         let (name, facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
+        let encoder = self.encoder.get();
         let step = nesting::step_of(self.started.graph(instance).name(node));
         if step > self.steps[instance as usize] {
             self.steps[instance as usize] = step;
             let name = format!("step {}", step.unwrap_or_default());
-            self.encoder.marker(track.rank, &name, start);
+            encoder.marker(track.rank, &name, start);
         }
-        let visible = self.encoder.is_visible(start, now);
         let nests = &mut self.nesting[instance as usize];
         let name = match nests.get_mut(lane as usize) {
-            Some(nesting) if visible => nesting.enter(&mut self.encoder, track, &name, start, now),
+            Some(nesting) if encoder.is_visible(start, now) => {
+                nesting.enter(encoder, track, &name, start, now)
+            }
             _ => &name,
         };
         let slice = TimelineSlice {
@@ -233,7 +330,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             facts,
             arrow,
         };
-        self.encoder.slice(track, &slice);
+        encoder.slice(track, &slice);
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}

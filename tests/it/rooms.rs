@@ -200,6 +200,9 @@ const PROTO: &[&str] = &[
     "trace/salvage.rs",
     "trace/salvage/",
     "trace/text/",
+    // Perfetto's messages, which are no traces that anything here reads.
+    "report/timeline/perfetto.rs",
+    "report/timeline/perfetto/",
 ];
 
 /// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
@@ -226,7 +229,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
-    ("flate2", TRACE, &[]),
+    ("flate2", &["trace/", "report/timeline/perfetto.rs"], &[]),
     ("foldhash", INTERN, &[]),
     (
         "glob",

@@ -8,7 +8,7 @@ use chakram::internals::generate::{
 use chakram::internals::graph::{DependencyPolicy, GraphBuilder};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{TimelineWriter, replay};
+use chakram::internals::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{CollectiveKind, GroupName, Op};
@@ -17,24 +17,37 @@ use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder}
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+mod perfetto;
+
 fn events(pattern: WorkloadPattern) -> Vec<Value> {
     let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
     drawn(&workload, &ReplayOptions::default())
 }
 
-fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
+/// The file in `format`, and the number of nodes of the replay.
+fn written(
+    workload: &Workload,
+    options: &ReplayOptions,
+    format: TimelineFormat,
+    selection: TimelineSelection,
+) -> (Vec<u8>, u64) {
     let machine = Machine::preset("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(workload, &machine, options).unwrap();
-    let timeline = TimelineWriter::new(&prepared, Vec::new());
+    let timeline = TimelineWriter::new(&prepared, Vec::new(), format, selection);
     let (report, timeline) = replay(&prepared, timeline).unwrap();
-    let parsed: Value = serde_json::from_slice(&timeline.finish().unwrap()).unwrap();
+    (timeline.finish().unwrap(), report.outcome.nodes)
+}
+
+fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
+    let all = TimelineSelection::default();
+    let (file, count) = written(workload, options, TimelineFormat::Chrome, all);
+    let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
+    let ranks = workload.ranks();
     let nodes = events.iter().filter(|event| node_of(event).is_some());
-    assert_eq!(
-        nodes.count() as u64,
-        report.outcome.nodes,
-        "every node is drawn"
-    );
+    // The critical path has a process of its own behind the ranks.
+    let nodes = nodes.filter(|event| event["pid"].as_u64() < Some(ranks.into()));
+    assert_eq!(nodes.count() as u64, count, "every node is drawn");
     events
 }
 
@@ -283,4 +296,40 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
     assert_eq!(slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 0);
+}
+
+#[test]
+fn parts_of_a_replay_are_drawn_by_rank_and_time() {
+    let workload = delayed();
+    let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
+    let us = |us| Time::ZERO + Span::from_us(us);
+    let drawn = |selection| {
+        let (file, _) = written(&workload, &options, TimelineFormat::Chrome, selection);
+        let parsed: Value = serde_json::from_slice(&file).unwrap();
+        parsed["traceEvents"].as_array().unwrap().clone()
+    };
+    let names = |events: &[Value], rank| {
+        let slices = slices(events, rank).into_iter();
+        slices.map(|(name, ..)| name).collect::<Vec<_>>()
+    };
+    let one = drawn(TimelineSelection {
+        ranks: vec![1..=1],
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&one, 0).len(), names(&one, 1).len()), (0, 2));
+    assert!(
+        one.iter().all(|event| event["pid"] != 0),
+        "rank 0 is not even named"
+    );
+    // The receive ends at 37 us, the send at 35; the barrier begins at 37 and 55 and ends at 66.
+    let late = drawn(TimelineSelection {
+        from: us(36),
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&late, 0).len(), names(&late, 1).len()), (1, 2));
+    let early = drawn(TimelineSelection {
+        to: us(36),
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&early, 0).len(), names(&early, 1).len()), (1, 1));
 }
