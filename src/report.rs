@@ -18,6 +18,7 @@ pub(crate) mod breakdown;
 pub(crate) mod busy;
 pub(crate) mod collectives;
 pub(crate) mod compare;
+pub(crate) mod critical_path;
 pub(crate) mod csv;
 mod issue_times;
 pub(crate) mod json;
@@ -37,6 +38,7 @@ pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};
 pub use busy::{BusyObserver, RankBusyTime};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
+pub use critical_path::{CriticalPathSummary, PathSegment};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use operators::OperatorObserver;
 pub use replay::{replay, replay_in};
@@ -91,6 +93,8 @@ pub trait Observer {
     fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    /// The replay is over, and this is its critical path, where that was followed; first segment first.
+    fn critical_path(&mut self, _path: &[PathSegment]) {}
     /// Whether it need not be told anything.
     fn is_nobody(&self) -> bool {
         false
@@ -132,6 +136,9 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         (**self).ready(now, instance, node);
+    }
+    fn critical_path(&mut self, path: &[PathSegment]) {
+        (**self).critical_path(path);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -179,6 +186,11 @@ impl<O: Observer> Observer for Option<O> {
             observer.ready(now, instance, node);
         }
     }
+    fn critical_path(&mut self, path: &[PathSegment]) {
+        if let Some(observer) = self {
+            observer.critical_path(path);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -214,5 +226,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
+    }
+    fn critical_path(&mut self, path: &[PathSegment]) {
+        self.0.critical_path(path);
+        self.1.critical_path(path);
     }
 }

@@ -3,6 +3,7 @@
 use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::critical_path::RunRecorder;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
@@ -31,10 +32,16 @@ pub fn replay<O: Observer>(
     } else {
         Some(&mut extra)
     };
-    let mut observers = observers(prepared, others);
+    let mut observers = (RunRecorder::new(prepared), observers(prepared, others));
     let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
-    let (report, _) = finish(prepared, outcome, observers, network);
+    let (recorder, observers) = observers;
+    let path = recorder.map(|recorder| recorder.finish(outcome.makespan));
+    let (mut report, _) = finish(prepared, outcome, observers, network);
+    if let Some((summary, path)) = path {
+        report.critical_path = Some(summary);
+        extra.critical_path(&path);
+    }
     Ok((report, extra))
 }
 
@@ -114,6 +121,7 @@ fn finish<O>(
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
+        critical_path: None,
         outcome,
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));

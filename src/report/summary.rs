@@ -5,6 +5,7 @@
 
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
+use super::critical_path::CriticalPathSummary;
 use super::keyed::{by_part, fitting};
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
@@ -228,6 +229,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// The critical path of the replay, unless it has too many nodes to be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPathSummary>,
 }
 
 impl Report {

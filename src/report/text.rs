@@ -5,7 +5,7 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{memory, operators};
+use super::{critical_path, memory, operators};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
@@ -96,6 +96,7 @@ fn write_all(
     table::collectives(out, report, style)?;
     table::exposed(out, report, style)?;
     operators::table::table(out, report, style)?;
+    critical_path::table(out, report, style)?;
     if !report.warnings.is_empty() {
         writeln!(out, "\n{h}WARNINGS{h:#}")?;
         for warning in &report.warnings {

@@ -7,11 +7,12 @@
 //! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
 //! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
+use super::breakdown::TimeCategory;
 use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
-use super::{CollectiveRecord, Observer};
+use super::{CollectiveRecord, Observer, PathSegment};
 use crate::engine::{CommTiming, CompiledReplay, GroupView};
 use crate::graph::{Lane, NodeKind};
 use crate::ids::{NodeIndex, Rank};
@@ -263,6 +264,29 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         }
     }
 
+    /// Draws a segment of the critical path, whatever its rank.
+    fn path_segment(&mut self, track: TrackId, segment: &PathSegment) {
+        let PathSegment { instance, node, .. } = *segment;
+        let rank = self.rank(instance as usize);
+        let kind = self.started.graph(instance).kind(node);
+        let (name, mut facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
+        let name = if TimeCategory::of(kind) == Some(segment.category) {
+            format!("rank {rank}: {name}")
+        } else {
+            format!("rank {rank}: before {name}")
+        };
+        facts.name = None;
+        let slice = TimelineSlice {
+            name: &name,
+            category: TimeCategory::KEYS[segment.category as usize],
+            start: segment.from,
+            end: segment.to,
+            facts,
+            arrow: None,
+        };
+        self.encoder.get().slice(track, &slice);
+    }
+
     /// The arrow that begins or ends at a message node, if one is drawn.
     fn arrow(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
         // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
@@ -334,4 +358,17 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+
+    fn critical_path(&mut self, path: &[PathSegment]) {
+        // Ranks are numbered from 0, so this is none of them.
+        let rank = self.prepared.workload().ranks();
+        let track = TrackId { rank, lane: 0 };
+        self.encoder().rank(rank, "critical path of the replay");
+        self.encoder().track(track, "critical path", 0);
+        for segment in path {
+            if self.selection.meets(segment.from, segment.to) {
+                self.path_segment(track, segment);
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
@@ -43,6 +44,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod critical_path;
 mod custom;
 mod diff;
 mod edit;
