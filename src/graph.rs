@@ -12,6 +12,7 @@
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::DeclaredGroups;
 pub use crate::trace::roles::GroupRoles;
+pub use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -165,6 +166,7 @@ pub struct Graph {
     captured: Option<Span>,
     lane_names: Vec<(Lane, String)>,
     roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
 }
 
 /// `detail` of a kernel without a known number format.
@@ -394,6 +396,11 @@ impl Graph {
     /// Returns the roles of groups, as the trace states them.
     pub fn roles(&self) -> &GroupRoles {
         &self.roles
+    }
+
+    /// Returns the work of the whole job, as the trace states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
     }
 
     /// Returns the repairs made while the graph was built.

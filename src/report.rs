@@ -31,6 +31,7 @@ pub(crate) mod spans;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub(crate) mod text;
+mod throughput;
 pub(crate) mod timeline;
 mod warnings;
 
@@ -44,6 +45,7 @@ pub use operators::OperatorObserver;
 pub use replay::{replay, replay_in};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::{HashedInput, Report};
+pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use crate::graph::NodeKind;

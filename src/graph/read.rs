@@ -37,6 +37,7 @@ impl Graph {
             builder.captured(at);
         }
         builder.roles(metadata.roles);
+        builder.amounts(metadata.amounts);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
                 Lane::Host(Some(number))

@@ -11,6 +11,7 @@ use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
 };
+use super::throughput;
 use super::warnings::warnings;
 use crate::collective::CollectiveBackend;
 use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome};
@@ -121,6 +122,7 @@ fn finish<O>(
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
+        throughput: throughput::of(prepared, outcome.makespan),
         critical_path: None,
         outcome,
     };

@@ -10,6 +10,7 @@ use super::keyed::{by_part, fitting};
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
+use super::throughput::Throughput;
 use crate::engine::{CommTiming, ReplayOutcome};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
@@ -229,6 +230,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,

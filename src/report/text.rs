@@ -5,7 +5,7 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{critical_path, memory, operators};
+use super::{critical_path, memory, operators, throughput};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
@@ -80,6 +80,9 @@ fn write_all(
             thousands(outcome.stepwise),
             thousands(outcome.messages)
         )?;
+    }
+    if let Some(rates) = throughput::line(report) {
+        writeln!(out, "          {rates}")?;
     }
     if !report.fits() {
         let w = style.warning;

@@ -6,6 +6,7 @@ use super::op::{GroupName, NodeAttributes, Op};
 use super::roles::{self, GroupRoles};
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
+use super::work_amounts::{self, WorkAmounts};
 use super::{Dtype, MemoryChanges, NodeLabels, TraceError};
 use crate::units::Span;
 
@@ -90,6 +91,8 @@ pub struct TraceMetadata {
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
+    /// Work of the whole job.
+    pub amounts: Option<WorkAmounts>,
 }
 
 /// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
@@ -124,6 +127,11 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             {
                 let Ok(found) = text.parse();
                 metadata.roles = found;
+            } else if let (true, Ok(Some(text))) = (
+                attr.name == work_amounts::ATTRIBUTE.as_bytes(),
+                attr.as_str(),
+            ) {
+                metadata.amounts = WorkAmounts::read(text);
             } else if let (Some((host, number)), Ok(Some(name))) =
                 (lane_of(attr.name), attr.as_str())
             {
