@@ -10,6 +10,7 @@ use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
 use crate::report::summary::HashedInput;
+use crate::report::text::TextStyle;
 use crate::report::{self, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
@@ -52,6 +53,9 @@ pub struct RunArgs {
     /// How to print the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
+    /// Print every row of the text, which has less than 60 lines otherwise
+    #[arg(long)]
+    details: bool,
     /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
     /// allocate and free: a warning, or exit code 3 as well
     #[arg(long, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "HOW")]
@@ -101,6 +105,9 @@ impl RunArgs {
                     .to_owned(),
             );
         }
+        if self.details && self.format != ReportFormatArg::Text {
+            return Err("--details is for --format text; other formats have all rows".to_owned());
+        }
         if self.table.is_some() && self.format != ReportFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
         }
@@ -146,6 +153,7 @@ impl RunArgs {
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.format != ReportFormatArg::Text, "--format"),
+            (self.details, "--details"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -174,7 +182,10 @@ impl RunArgs {
         let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
         TimelineFile::finish(timeline, self.timeline.path())?;
-        let style = to.style();
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.exit_code([&report])
     }

@@ -19,13 +19,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Throughput {
-    /// Samples of the job, if its producer states them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub samples: Option<u64>,
+    /// Samples of the job.
+    pub samples: u64,
     /// Samples per second, of all ranks together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub samples_per_s: Option<f64>,
-    /// Tokens of the job.
+    pub samples_per_s: f64,
+    /// Tokens of the job, where samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Tokens per second, of all ranks together.
@@ -35,8 +33,7 @@ pub struct Throughput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model counts for the samples, without recomputation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model_flops: Option<f64>,
+    pub model_flops: f64,
     /// FLOPs that the kernels of all ranks with a trace carry out.
     pub flops: f64,
     /// Model FLOPs utilization, from 0 to 1, if all ranks have a trace and all FLOPs a peak.
@@ -46,6 +43,10 @@ pub struct Throughput {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hfu: Option<f64>,
 }
+
+/// What the two utilizations are, for people.
+pub(super) const MFU: &str = "model FLOPs over peak";
+pub(super) const HFU: &str = "FLOPs carried out over peak";
 
 /// FLOPs of a graph's kernels by number format, those of unknown format last.
 type FlopsByFormat = [u128; Dtype::COUNT + 1];
@@ -64,9 +65,10 @@ fn flops_of(graph: &Graph) -> FlopsByFormat {
     flops
 }
 
-/// The rates of a replay that took `makespan`; `None` where neither samples nor FLOPs are known.
+/// The rates of a replay that took `makespan`; `None` where the producer of the job does not state its samples.
 pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throughput> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
+    let amounts = workload.amounts()?;
     let seconds = makespan.seconds();
     let mut graphs: BTreeMap<GraphId, FlopsByFormat> = BTreeMap::new();
     let (mut flops, mut at_peak) = (0_u128, Some(0.0));
@@ -83,53 +85,53 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
             at_peak = at_peak.zip(lasts).map(|(sum, lasts)| sum + lasts);
         }
     }
-    let amounts = workload.amounts();
-    if seconds <= 0.0 || flops == 0 && amounts.is_none() {
+    if seconds <= 0.0 {
         return None;
     }
-    let present = workload.instances().len() as f64;
-    let hfu = at_peak
-        .filter(|_| flops > 0)
-        .map(|at_peak| at_peak / (present * seconds));
-    let whole = workload.instances().len() == workload.ranks() as usize;
-    let model_flops = amounts.map(|amounts| amounts.model_flops as f64);
-    let mfu = hfu.filter(|_| whole).zip(model_flops);
+    let present = workload.instances().len();
+    let hfu = at_peak.filter(|_| flops > 0);
+    let hfu = hfu.map(|at_peak| at_peak / (present as f64 * seconds));
+    let model_flops = amounts.model_flops as f64;
+    let whole = present == workload.ranks() as usize;
     let per_second = |count: u64| count as f64 / seconds;
-    let tokens = amounts.and_then(|amounts| amounts.tokens);
-    let tokens_per_s = tokens.map(per_second);
+    let tokens_per_s = amounts.tokens.map(per_second);
     Some(Throughput {
-        samples: amounts.map(|amounts| amounts.samples),
-        samples_per_s: amounts.map(|amounts| per_second(amounts.samples)),
-        tokens,
+        samples: amounts.samples,
+        samples_per_s: per_second(amounts.samples),
+        tokens: amounts.tokens,
         tokens_per_s,
         tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.ranks())),
         model_flops,
         flops: flops as f64,
-        mfu: mfu.map(|(hfu, model)| hfu * model / flops as f64),
+        mfu: hfu
+            .filter(|_| whole)
+            .map(|hfu| hfu * model_flops / flops as f64),
         hfu,
     })
+}
+
+/// A number per second, for people.
+pub(super) fn rate(rate: f64) -> String {
+    match rate {
+        100.0.. => thousands(rate.round() as u64),
+        1.0.. => format!("{rate:.1}"),
+        _ => format!("{rate:.3}"),
+    }
 }
 
 /// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s; MFU 41.2 %, HFU 52.9 %`.
 pub(super) fn line(report: &Report) -> Option<String> {
     let rates = report.throughput?;
-    let rate = |rate: f64| match rate {
-        100.0.. => thousands(rate.round() as u64),
-        1.0.. => format!("{rate:.1}"),
-        _ => format!("{rate:.3}"),
-    };
     let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
     let tokens = tokens.map(|(all, one)| format!("{} tokens/s ({} per NPU)", rate(all), rate(one)));
-    let samples = rates
-        .samples_per_s
-        .map(|samples| format!("{} samples/s", rate(samples)));
+    let samples = format!("{} samples/s", rate(rates.samples_per_s));
     let percent = |name: &str, part: f64| format!("{name} {:.1} %", 100.0 * part);
     let parts = [
         tokens,
-        samples,
+        Some(samples),
         rates.mfu.map(|mfu| percent("MFU", mfu)),
         rates.hfu.map(|hfu| percent("HFU", hfu)),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    Some(parts.join(", "))
 }

@@ -275,10 +275,8 @@ mod tests {
         // 0.1 us + 0.2 us is 0.3 us, which sums of the nearest doubles exceed.
         assert!(0.1 + 0.2 > 0.3);
         let micros = |ps| Ticks::of(Time(ps)).micros();
-        assert_eq!(
-            micros(100_000) + (micros(300_000) - micros(100_000)),
-            micros(300_000)
-        );
+        let between = Ticks(307 - 102).micros();
+        assert_eq!(micros(100_000) + between, micros(300_000));
         // 102.4 and 307.2 ticks; 15 us are 15,360.
         assert_eq!(
             (Ticks::of(Time(100_000)).0, Ticks::of(Time(300_000)).0),
