@@ -11,11 +11,12 @@ use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
 use crate::report::summary::HashedInput;
 use crate::report::text::TextStyle;
-use crate::report::{self, Report};
+use crate::report::{self, PictureRecorder, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod args;
@@ -50,6 +51,9 @@ pub struct RunArgs {
     pub custom: Vec<CustomFiles>,
     #[command(flatten)]
     timeline: TimelineArgs,
+    /// Write the report as a page with pictures, too: one file, which any browser opens
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
@@ -105,6 +109,18 @@ impl RunArgs {
                     .to_owned(),
             );
         }
+        if self.html.is_some() && several {
+            return Err("--html shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                .to_owned());
+        }
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html - : the page would stand among the lines of the report\n  \
+                 try: --html FILE.html"
+                    .to_owned(),
+            );
+        }
         if self.details && self.format != ReportFormatArg::Text {
             return Err("--details is for --format text; other formats have all rows".to_owned());
         }
@@ -152,6 +168,7 @@ impl RunArgs {
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
             (self.format != ReportFormatArg::Text, "--format"),
             (self.details, "--details"),
             (self.table.is_some(), "--table"),
@@ -180,8 +197,17 @@ impl RunArgs {
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
-        let (mut report, timeline) = report::replay(&prepared, timeline)?;
+        let page = self.html.as_ref();
+        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
+        let (mut report, (timeline, pictures)) = report::replay(&prepared, (timeline, pictures))?;
+        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
         TimelineFile::finish(timeline, self.timeline.path())?;
+        if let Some(mut file) = page {
+            let html = self.page(&report, name, options.missing_ranks, inputs);
+            file.write_all(html.as_bytes())?;
+            file.commit()?;
+        }
         let style = TextStyle {
             details: self.details,
             ..to.style()

@@ -124,6 +124,7 @@ fn finish<O>(
         memory: memory.finish(),
         throughput: throughput::of(prepared, outcome.makespan),
         critical_path: None,
+        pictures: None,
         outcome,
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));

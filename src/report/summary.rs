@@ -10,6 +10,7 @@ use super::keyed::{by_part, fitting};
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
+use super::pictures::ReplayPictures;
 use super::throughput::Throughput;
 use crate::engine::{CommTiming, ReplayOutcome};
 use crate::graph::NodeKind;
@@ -236,6 +237,9 @@ pub struct Report {
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
+    /// Data of the pictures of a page, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<ReplayPictures>,
 }
 
 impl Report {

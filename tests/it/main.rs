@@ -20,11 +20,13 @@
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `operators`: operators over micro-batches, against the list of all
+//! - `page`: the page of a report, against its JSON and in a browser
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `peaks`: number formats that a machine lacks
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
+//! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `reports`: reports read back, against what was printed
 //! - `rooms`: who may import whom, and which package has which door
@@ -57,9 +59,11 @@ mod inspect;
 mod memory;
 mod networks;
 mod operators;
+mod page;
 mod paper;
 mod peaks;
 mod physics;
+mod rates;
 mod readers;
 mod reports;
 mod rooms;

@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("bounds", &["units"]),
     ("config", &[]),
+    // Charts, of numbers and texts: what they show is their users' business.
+    ("draw", &[]),
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
@@ -70,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "draw",
             "trace",
             "graph",
             "group",
@@ -126,6 +129,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "draw",
     "config",
     "trace",
     "files",

@@ -1,6 +1,7 @@
 //! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
 //! arrow has both ends.
 
+use super::commands::chakram;
 use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::generate::{
     DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
@@ -332,4 +333,32 @@ fn parts_of_a_replay_are_drawn_by_rank_and_time() {
         ..TimelineSelection::default()
     });
     assert_eq!((names(&early, 0).len(), names(&early, 1).len()), (1, 1));
+}
+
+#[test]
+fn parts_that_are_none_are_refused() {
+    let replay = ["replay", "traces/data-parallel-8", "--timeline", "x.json"];
+    for (asked, found) in [
+        (
+            ["--timeline-ranks", "8"],
+            "there is no rank 8; the job has ranks 0-7",
+        ),
+        (
+            ["--timeline-ranks", "3-1"],
+            "`3-1` is no rank and no range of ranks",
+        ),
+        (
+            ["--timeline-from=3ms", "--timeline-to=1ms"],
+            "3.000 ms is not before --timeline-to 1.000 ms",
+        ),
+    ] {
+        let output = chakram(&[&replay[..], &asked].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{asked:?}");
+        assert!(error.contains(found), "{error}");
+    }
+    assert!(
+        !std::path::Path::new("x.json").exists(),
+        "nothing is written"
+    );
 }
