@@ -41,7 +41,7 @@ pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};
 pub use busy::{BusyObserver, RankBusyTime};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
-pub use critical_path::{CriticalPathSummary, PathSegment};
+pub use critical_path::{CriticalPathSummary, RunSegment};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
@@ -99,7 +99,7 @@ pub trait Observer {
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The replay is over, and this is its critical path, where that was followed; first segment first.
-    fn critical_path(&mut self, _path: &[PathSegment]) {}
+    fn critical_path(&mut self, _path: &[RunSegment]) {}
     /// Whether it need not be told anything.
     fn is_nobody(&self) -> bool {
         false
@@ -142,7 +142,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         (**self).ready(now, instance, node);
     }
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         (**self).critical_path(path);
     }
     fn is_nobody(&self) -> bool {
@@ -191,7 +191,7 @@ impl<O: Observer> Observer for Option<O> {
             observer.ready(now, instance, node);
         }
     }
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         if let Some(observer) = self {
             observer.critical_path(path);
         }
@@ -232,7 +232,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
     }
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         self.0.critical_path(path);
         self.1.critical_path(path);
     }

@@ -13,7 +13,7 @@ pub(crate) struct BarPart {
     pub key: &'static str,
     /// Its length.
     pub value: u64,
-    /// What it shows.
+    /// Text that explains it.
     pub title: String,
 }
 

@@ -1,4 +1,4 @@
-//! What runs when, a row for each place where it does.
+//! Gantt charts: intervals, in a row for each place.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};

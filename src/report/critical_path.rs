@@ -18,7 +18,7 @@ mod walk;
 
 pub(super) use recorder::RunRecorder;
 pub(super) use table::table;
-pub use walk::PathSegment;
+pub use walk::RunSegment;
 
 use super::breakdown::TimeCategory;
 use super::keyed::by_part;
@@ -94,7 +94,7 @@ pub struct SlackRow {
 
 impl RunRecorder<'_> {
     /// Follows the critical path of a run that took `makespan`, and sums it up.
-    pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<PathSegment>) {
+    pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let relations = RunRelations::new(self);
         let path = relations.path();
         let mut parts = [Span::ZERO; 5];
@@ -116,7 +116,7 @@ impl RunRecorder<'_> {
     }
 
     /// What a segment is spent on: its node, or its delay, or nothing.
-    fn spent_on(&self, segment: &PathSegment) -> (Cow<'_, str>, NodeKind) {
+    fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.graph(segment.instance);
         let kind = graph.kind(segment.node);
         if TimeCategory::of(kind) == Some(segment.category) {
@@ -128,7 +128,7 @@ impl RunRecorder<'_> {
         }
     }
 
-    fn operators(&self, path: &[PathSegment]) -> Vec<OperatorTime> {
+    fn operators(&self, path: &[RunSegment]) -> Vec<OperatorTime> {
         let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorTime> = BTreeMap::new();
         for segment in path {
             let (name, kind) = self.spent_on(segment);
@@ -148,7 +148,7 @@ impl RunRecorder<'_> {
         rows
     }
 
-    fn ranks(&self, path: &[PathSegment]) -> Vec<PathRank> {
+    fn ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
         let instances = self.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {

@@ -4,6 +4,7 @@
 //! can hold a page against the JSON.
 
 mod page;
+mod resources;
 mod sections;
 
 use super::summary::{Report, percent_more};
@@ -18,10 +19,10 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     body += &sections::breakdown(report);
     body += &sections::timeline(report);
     body += &sections::critical_path(report);
-    body += &sections::memory(report);
-    body += &sections::collectives(report);
-    body += &sections::traffic(report);
-    body += &sections::operators(report);
+    body += &resources::memory(report);
+    body += &resources::collectives(report);
+    body += &resources::traffic(report);
+    body += &resources::operators(report);
     let version = report.provenance.as_ref();
     let version = version.map_or(String::new(), |of| format!("chakram {}, ", of.tool_version));
     body += &format!(

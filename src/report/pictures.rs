@@ -1,4 +1,4 @@
-//! What pages draw and tables do not have: what ranks do when, memory over time, and who sends to whom.
+//! Data that pages draw and tables do not have: activity of ranks, memory over time, and bytes between ranks.
 //!
 //! Nothing is kept node by node: neighbouring intervals of one sort are one, and where there are more than a picture
 //! can show, short ones are drawn as the longest among them.
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// What ranks do when; of many ranks, 32 that lie evenly among them.
+    /// Activity of ranks; of many ranks, 32 that lie evenly among them.
     pub ranks: Vec<RankPicture>,
     /// The critical path.
     pub critical_path: Vec<PictureSpan>,
@@ -27,7 +27,7 @@ pub struct ReplayPictures {
     pub traffic: TrafficMatrix,
 }
 
-/// What a rank does when.
+/// Activity of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RankPicture {

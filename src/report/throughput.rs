@@ -44,7 +44,7 @@ pub struct Throughput {
     pub hfu: Option<f64>,
 }
 
-/// What the two utilizations are, for people.
+/// Meaning of the two utilizations, for people.
 pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 

@@ -12,9 +12,9 @@ use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
-use super::{CollectiveRecord, Observer, PathSegment};
+use super::{CollectiveRecord, Observer, RunSegment};
 use crate::engine::{CommTiming, CompiledReplay, GroupView};
-use crate::graph::{Lane, NodeKind};
+use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::TensorClass;
 use crate::units::Time;
@@ -26,6 +26,7 @@ mod events;
 mod nesting;
 mod perfetto;
 mod selection;
+mod tracks;
 
 pub use selection::TimelineSelection;
 
@@ -33,18 +34,7 @@ use chrome::ChromeEncoder;
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
 use nesting::LaneNesting;
 use perfetto::PerfettoEncoder;
-
-/// Tracks of receives are numbered from here, above all lanes.
-const RECEIVE_TRACKS: u32 = 1 << 20;
-
-/// A track of receives.
-#[derive(Clone, Copy, Debug, Default)]
-struct ReceiveTrack {
-    /// The node that holds it.
-    holder: Option<NodeIndex>,
-    /// Whether anything is drawn on it.
-    named: bool,
-}
+use tracks::ReceiveTrack;
 
 /// Formats of timelines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,45 +152,6 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         TrackId { rank, lane }
     }
 
-    /// Names processes and tracks, in the order in which they should stand.
-    fn tracks(&mut self) {
-        let prepared = self.prepared;
-        let (workload, machine) = (prepared.workload(), prepared.machine());
-        for (i, instance) in workload.instances().iter().enumerate() {
-            if !self.selection.has(instance.rank) {
-                continue;
-            }
-            let npu = prepared.npu(instance.rank);
-            let class = &machine.classes()[machine.class(npu)].name;
-            let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
-            let rank = instance.rank.0;
-            self.encoder().rank(rank, &name);
-            let graph = workload.graph(instance);
-            for (lane, key) in graph.lanes().iter().enumerate() {
-                let (name, order) = match *key {
-                    Lane::None => continue,
-                    Lane::Host(None) => ("host".to_owned(), 0),
-                    Lane::Host(Some(thread)) => (format!("host thread {thread}"), 0),
-                    Lane::Compute => ("compute".to_owned(), 1),
-                    Lane::Stream(stream) => (format!("stream {stream}"), 2),
-                    Lane::Memory => ("memory".to_owned(), 3),
-                    Lane::Group(slot) => {
-                        let name = &instance.group_names[slot as usize];
-                        let group = name.as_deref().unwrap_or("all ranks");
-                        (format!("collectives of {group}"), 4)
-                    }
-                    Lane::Peer(slot) => {
-                        let peer = instance.peers[slot as usize];
-                        (format!("sends to rank {peer}"), 5)
-                    }
-                };
-                let name = graph.lane_name(*key).map_or(name, str::to_owned);
-                let track = self.track(i, lane as u32);
-                self.encoder().track(track, &name, order);
-            }
-        }
-    }
-
     /// Draws what an instance holds after an instant that is over.
     #[inline(never)]
     fn held(&mut self, instance: u32, over: EndedInstant) {
@@ -233,40 +184,9 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder().memory(rank, at, &held);
     }
 
-    /// The lowest free track of receives for `node`.
-    fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
-        let tracks = &mut self.receives[instance as usize];
-        let free = tracks.iter().position(|track| track.holder.is_none());
-        let free = free.unwrap_or_else(|| {
-            tracks.push(ReceiveTrack::default());
-            tracks.len() - 1
-        });
-        tracks[free].holder = Some(node);
-    }
-
-    /// Frees the track of `node` and returns its number.
-    fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
-        let tracks = &mut self.receives[instance as usize];
-        let found = tracks.iter().position(|track| track.holder == Some(node));
-        let found = found.expect("a receive is issued before it completes");
-        tracks[found].holder = None;
-        RECEIVE_TRACKS + found as u32
-    }
-
-    /// Names a track of receives when it is drawn for the first time.
-    fn name_receive_track(&mut self, instance: u32, track: TrackId) {
-        let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
-            return;
-        };
-        let of = &mut self.receives[instance as usize][number as usize];
-        if !std::mem::replace(&mut of.named, true) {
-            self.encoder().track(track, "receives", 1000);
-        }
-    }
-
     /// Draws a segment of the critical path, whatever its rank.
-    fn path_segment(&mut self, track: TrackId, segment: &PathSegment) {
-        let PathSegment { instance, node, .. } = *segment;
+    fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
+        let RunSegment { instance, node, .. } = *segment;
         let rank = self.rank(instance as usize);
         let kind = self.started.graph(instance).kind(node);
         let (name, mut facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
@@ -359,7 +279,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
 
     fn collective(&mut self, _: &CollectiveRecord) {}
 
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         // Ranks are numbered from 0, so this is none of them.
         let rank = self.prepared.workload().ranks();
         let track = TrackId { rank, lane: 0 };

@@ -7,7 +7,7 @@ use chakram::internals::graph::{DependencyPolicy, GraphBuilder, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::Machine;
 use chakram::internals::report::{
-    CollectiveRecord, CriticalPathSummary, Observer, PathSegment, Report, replay,
+    CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
 };
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
@@ -18,18 +18,18 @@ use serde_json::Value;
 
 /// Keeps the path.
 #[derive(Default)]
-struct PathKeeper(Vec<PathSegment>);
+struct PathKeeper(Vec<RunSegment>);
 
 impl Observer for PathKeeper {
     fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
     fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         self.0 = path.to_vec();
     }
 }
 
-fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<PathSegment>) {
+fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<RunSegment>) {
     let machine = Machine::preset("dgx-h100").unwrap();
     let options = ReplayOptions::with(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();

@@ -8,7 +8,7 @@ use crate::units::Time;
 
 /// A node that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeRef {
+pub struct RunNode {
     pub instance: u32,
     pub node: NodeIndex,
 }
@@ -21,7 +21,7 @@ pub struct RunRecorder<'a> {
     first: Vec<u32>,
     start: Vec<Time>,
     end: Vec<Time>,
-    /// When all that a collective node waits for had arrived; its start before that is known.
+    /// Instant when all that a collective node waits for had arrived; its start before that is known.
     began: Vec<Time>,
     /// Numbers of nodes, as they completed.
     completed: Vec<u32>,
@@ -51,15 +51,15 @@ impl<'a> RunRecorder<'a> {
     }
 
     #[inline]
-    pub fn number(&self, of: NodeRef) -> usize {
+    pub fn number(&self, of: RunNode) -> usize {
         self.first[of.instance as usize] as usize + of.node.index()
     }
 
     /// The node of a number.
-    pub fn node(&self, number: usize) -> NodeRef {
+    pub fn node(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.first.partition_point(|&first| first <= number) - 1;
-        NodeRef {
+        RunNode {
             instance: instance as u32,
             node: NodeIndex(number - self.first[instance]),
         }
@@ -77,7 +77,7 @@ impl<'a> RunRecorder<'a> {
         self.end[number]
     }
 
-    /// When the transfer of a collective node began.
+    /// Returns when the transfer of a collective node began.
     pub fn began(&self, number: usize) -> Time {
         self.began[number]
     }
@@ -92,7 +92,7 @@ impl<'a> RunRecorder<'a> {
         workload.graph(&workload.instances()[instance as usize])
     }
 
-    pub fn kind(&self, of: NodeRef) -> NodeKind {
+    pub fn kind(&self, of: RunNode) -> NodeKind {
         self.graph(of.instance).kind(of.node)
     }
 }
@@ -100,7 +100,7 @@ impl<'a> RunRecorder<'a> {
 impl Observer for RunRecorder<'_> {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-        let number = self.number(NodeRef { instance, node });
+        let number = self.number(RunNode { instance, node });
         self.start[number] = now;
         if kind == NodeKind::Collective {
             self.began[number] = now;
@@ -109,14 +109,14 @@ impl Observer for RunRecorder<'_> {
 
     #[inline]
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        let number = self.number(NodeRef { instance, node });
+        let number = self.number(RunNode { instance, node });
         self.end[number] = now;
         self.completed.push(number as u32);
     }
 
     #[inline]
     fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let number = self.number(NodeRef { instance, node });
+        let number = self.number(RunNode { instance, node });
         self.began[number] = now;
     }
 

@@ -1,8 +1,8 @@
 //! Slack: how much later each node could have ended.
 
 use super::SlackRow;
-use super::recorder::NodeRef;
-use super::walk::{PathSegment, RunRelations, known};
+use super::recorder::RunNode;
+use super::walk::{RunRelations, RunSegment, known};
 use crate::engine::CommTiming;
 use crate::graph::NodeKind;
 use crate::report::breakdown::TimeCategory;
@@ -27,7 +27,7 @@ pub fn latest_ends(relations: &RunRelations<'_>, makespan: Time) -> Vec<Time> {
         let of = run.node(number as usize);
         let graph = run.graph(of.instance);
         let successors = graph.successors(of.node).map(|node| {
-            let next = run.number(NodeRef { node, ..of });
+            let next = run.number(RunNode { node, ..of });
             earlier(limits.start(next), graph.delay(node))
         });
         let late = successors.min().unwrap_or(makespan).min(makespan);
@@ -105,11 +105,11 @@ impl LateLimits<'_> {
 }
 
 /// Sums the slack of nodes that are not on `path`, by category.
-pub fn rows(relations: &RunRelations<'_>, path: &[PathSegment], makespan: Time) -> Vec<SlackRow> {
+pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
     let run = relations.run;
     let mut on_path = vec![false; run.len()];
-    for &PathSegment { instance, node, .. } in path {
-        on_path[run.number(NodeRef { instance, node })] = true;
+    for &RunSegment { instance, node, .. } in path {
+        on_path[run.number(RunNode { instance, node })] = true;
     }
     let mut nodes: [Vec<(Span, Span)>; 4] = Default::default();
     for (number, late) in latest_ends(relations, makespan).into_iter().enumerate() {

@@ -1,6 +1,6 @@
-//! What set each node free, followed back from the last completion.
+//! The path: causes of each start, followed back from the last completion.
 
-use super::recorder::{NodeRef, RunRecorder};
+use super::recorder::{RunNode, RunRecorder};
 use crate::engine::{CommTiming, CompiledReplay};
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
@@ -12,7 +12,7 @@ pub const NONE: u32 = u32::MAX;
 
 /// A part of the critical path; each begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathSegment {
+pub struct RunSegment {
     /// Number of the instance that it is on.
     pub instance: u32,
     /// The node that runs, or that is about to.
@@ -21,7 +21,7 @@ pub struct PathSegment {
     pub from: Time,
     /// Its end.
     pub to: Time,
-    /// What passes: the node's own category, host for its delay, idle for what no node accounts for.
+    /// Category of the time: the node's own category, host for its delay, idle for what no node accounts for.
     pub category: TimeCategory,
 }
 
@@ -64,7 +64,7 @@ impl<'r> RunRelations<'r> {
             let of = self.run.node(number as usize);
             let graph = self.run.graph(of.instance);
             for node in graph.successors(of.node) {
-                let next = self.run.number(NodeRef { node, ..of });
+                let next = self.run.number(RunNode { node, ..of });
                 self.cause[next] = number;
             }
             if let Some(lane) = self.prepared.lane_of(of.instance, of.node) {
@@ -86,7 +86,7 @@ impl<'r> RunRelations<'r> {
             let graph = self.run.graph(instance);
             for call in graph.calls() {
                 let node = call.node;
-                let number = self.run.number(NodeRef { instance, node }) as u32;
+                let number = self.run.number(RunNode { instance, node }) as u32;
                 let (group, sequence) = self.prepared.call_of(instance, node);
                 let calls = &mut by_group[group as usize];
                 if calls.len() <= sequence as usize {
@@ -102,7 +102,7 @@ impl<'r> RunRelations<'r> {
             }
             for message in graph.messages() {
                 let node = message.node;
-                let number = self.run.number(NodeRef { instance, node }) as u32;
+                let number = self.run.number(RunNode { instance, node }) as u32;
                 let Some(pair) = self.prepared.pair_of(instance, node) else {
                     continue;
                 };
@@ -169,11 +169,11 @@ impl<'r> RunRelations<'r> {
         }
     }
 
-    fn delay(&self, of: NodeRef) -> Span {
+    fn delay(&self, of: RunNode) -> Span {
         self.run.graph(of.instance).delay(of.node)
     }
 
-    /// When all dependencies of a node were complete.
+    /// Returns when all dependencies of a node were complete.
     fn free(&self, number: usize) -> Time {
         let of = self.run.node(number);
         let release = self.prepared.workload().instances()[of.instance as usize].release;
@@ -185,15 +185,15 @@ impl<'r> RunRelations<'r> {
     }
 
     /// Follows the path back; the first segment comes first.
-    pub fn path(&self) -> Vec<PathSegment> {
+    pub fn path(&self) -> Vec<RunSegment> {
         let mut path = Vec::new();
         let Some(&last) = self.run.completed().last() else {
             return path;
         };
         let mut push = |number: usize, from: Time, to: Time, category: TimeCategory| {
-            let NodeRef { instance, node } = self.run.node(number);
+            let RunNode { instance, node } = self.run.node(number);
             if from < to {
-                path.push(PathSegment {
+                path.push(RunSegment {
                     instance,
                     node,
                     from,

@@ -8,7 +8,7 @@ use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::report::breakdown::TimeCategory;
 use crate::report::memory::{EndedInstant, MemoryTracker};
-use crate::report::{CollectiveRecord, Observer, PathSegment};
+use crate::report::{CollectiveRecord, Observer, RunSegment};
 use crate::trace::of_any_micro_batch;
 use crate::units::{Bytes, Span, Time};
 use std::collections::BTreeMap;
@@ -247,7 +247,7 @@ impl Observer for PictureRecorder<'_> {
         self.traffic.collective(record);
     }
 
-    fn critical_path(&mut self, path: &[PathSegment]) {
+    fn critical_path(&mut self, path: &[RunSegment]) {
         let workload = self.prepared.workload();
         for segment in path {
             let of = &workload.instances()[segment.instance as usize];

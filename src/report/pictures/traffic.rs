@@ -1,4 +1,4 @@
-//! Who sends to whom.
+//! Bytes that ranks send to one another.
 
 use super::TrafficMatrix;
 use crate::engine::CompiledReplay;

@@ -53,13 +53,13 @@ struct TraceEvent<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<EventArgs<'e>>,
+    args: Option<ChromeArgs<'e>>,
 }
 
 /// Facts beside an event.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum EventArgs<'e> {
+enum ChromeArgs<'e> {
     Name { name: &'e str },
     Order { sort_index: u32 },
     Held(Map<String, Value>),
@@ -141,8 +141,8 @@ impl<W: Write> ChromeEncoder<W> {
             Some(_) => ["thread_name", "thread_sort_index"],
         };
         let args = [
-            EventArgs::Name { name: label },
-            EventArgs::Order { sort_index: order },
+            ChromeArgs::Name { name: label },
+            ChromeArgs::Order { sort_index: order },
         ];
         for (name, args) in names.into_iter().zip(args) {
             self.event(&TraceEvent {
@@ -209,7 +209,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(start.micros()),
-            args: Some(EventArgs::Node(NodeArgs::of(&slice.facts))),
+            args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };
         let event = if start < end {
@@ -260,7 +260,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             name: "memory",
             pid: rank,
             ts: Some(Ticks::of(at).micros()),
-            args: Some(EventArgs::Held(held.collect())),
+            args: Some(ChromeArgs::Held(held.collect())),
             ..TraceEvent::default()
         });
     }

@@ -1,4 +1,4 @@
-//! What is drawn on a timeline, whatever the format of its file.
+//! Events of a timeline, whatever the format of its file.
 
 use crate::units::Time;
 

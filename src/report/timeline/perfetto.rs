@@ -10,13 +10,14 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use prost::Message;
 use schema::{
-    CounterDescriptor, DebugAnnotation, InternedData, InternedText, TracePacket, TrackDescriptor,
-    TrackEvent,
+    CounterDescriptor, DebugAnnotation, InternedData, TracePacket, TrackDescriptor, TrackEvent,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use texts::TextNumbers;
 
 mod schema;
+mod texts;
 
 /// The number of our only sequence of packets.
 const SEQUENCE: u32 = 1;
@@ -36,29 +37,6 @@ enum TrackKey {
 
 /// Facts beside slices.
 const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
-
-/// Texts of one sort with their numbers.
-#[derive(Debug, Default)]
-struct TextNumbers {
-    known: BTreeMap<String, u64>,
-    /// Those that no packet has carried yet.
-    fresh: Vec<InternedText>,
-}
-
-impl TextNumbers {
-    fn number(&mut self, text: &str) -> u64 {
-        if let Some(known) = self.known.get(text) {
-            return *known;
-        }
-        let iid = self.known.len() as u64 + 1;
-        self.known.insert(text.to_owned(), iid);
-        self.fresh.push(InternedText {
-            iid,
-            text: text.to_owned(),
-        });
-        iid
-    }
-}
 
 /// Writes the format into `out`.
 #[derive(Debug)]
