@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("bounds", &["units"]),
     ("config", &[]),
+    // Charts, of numbers and texts: what they show is their users' business.
+    ("draw", &[]),
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
@@ -70,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "draw",
             "trace",
             "graph",
             "group",
@@ -126,6 +129,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "draw",
     "config",
     "trace",
     "files",
@@ -199,6 +203,9 @@ const PROTO: &[&str] = &[
     "trace/salvage.rs",
     "trace/salvage/",
     "trace/text/",
+    // Perfetto's messages, which are no traces that anything here reads.
+    "report/timeline/perfetto.rs",
+    "report/timeline/perfetto/",
 ];
 
 /// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
@@ -225,7 +232,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
-    ("flate2", TRACE, &[]),
+    ("flate2", &["trace/", "report/timeline/perfetto.rs"], &[]),
     ("foldhash", INTERN, &[]),
     (
         "glob",
