@@ -12,6 +12,7 @@
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::DeclaredGroups;
 pub use crate::trace::roles::GroupRoles;
+pub use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -163,8 +164,10 @@ pub struct Graph {
     messages: Vec<MessageNode>,
     repairs: GraphRepairs,
     captured: Option<Span>,
+    kernels_on_cpu: bool,
     lane_names: Vec<(Lane, String)>,
     roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
 }
 
 /// `detail` of a kernel without a known number format.
@@ -278,6 +281,11 @@ impl Graph {
     /// states it.
     pub fn captured(&self) -> Option<Span> {
         self.captured
+    }
+
+    /// Returns whether the kernels are operators that ran on a CPU when they were captured.
+    pub fn kernels_on_cpu(&self) -> bool {
+        self.kernels_on_cpu
     }
 
     /// Returns the name that the trace gives a lane, if any.
@@ -396,6 +404,11 @@ impl Graph {
         &self.roles
     }
 
+    /// Returns the work of the whole job, as the trace states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
+    }
+
     /// Returns the repairs made while the graph was built.
     pub fn repairs(&self) -> GraphRepairs {
         self.repairs
@@ -408,6 +421,7 @@ impl Graph {
             &self.name_of,
             &self.recorded,
             (&self.delays, &self.waits, self.captured),
+            self.kernels_on_cpu,
             (&self.memory_of, &self.changes),
             &self.flops,
             &self.bytes,

@@ -41,6 +41,7 @@ mod config;
 #[path = "../converters/mod.rs"]
 mod converters;
 pub mod diff;
+mod draw;
 pub mod edit;
 pub mod engine;
 mod files;

@@ -1,6 +1,6 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
-use super::output::{ReportDestination, ReportFormatArg};
+use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use crate::cli::load::with_progress;
 use crate::files::OutputSet;
@@ -115,9 +115,8 @@ pub struct AstraSimArgs {
     /// Simulate every collective message by message, also where an analytical answer is exact
     #[arg(long)]
     stepwise: bool,
-    /// Write a timeline for Perfetto (ui.perfetto.dev), compressed if its name ends in .gz
-    #[arg(long, value_name = "FILE.json.gz")]
-    timeline: Option<PathBuf>,
+    #[command(flatten)]
+    timeline: TimelineArgs,
     /// Format of the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     format: ReportFormatArg,

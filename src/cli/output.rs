@@ -11,10 +11,12 @@ use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
 use crate::report::summary::{HashedInput, counted};
-use crate::report::{self, Report};
+use crate::report::text::TextStyle;
+use crate::report::{self, PictureRecorder, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,7 +28,7 @@ mod timeline_file;
 
 pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
-pub use timeline_file::TimelineFile;
+pub use timeline_file::{TimelineArgs, TimelineFile};
 
 /// Headings of help.
 pub(super) const MODEL: &str = "Timing model";
@@ -53,12 +55,17 @@ pub struct RunArgs {
     /// repeatable
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
-    /// Write a timeline for Perfetto (ui.perfetto.dev), compressed if its name ends in .gz
-    #[arg(long, help_heading = REPORT, value_name = "FILE.json.gz")]
-    pub timeline: Option<PathBuf>,
+    #[command(flatten)]
+    timeline: TimelineArgs,
+    /// Write the report as a self-contained page with charts, too
+    #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
+    /// Print every row of the text, which has fewer than 60 lines otherwise
+    #[arg(long, help_heading = REPORT)]
+    details: bool,
     /// Action when peak memory exceeds the NPU's capacity
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
     pub fit: OnMemoryOverflow,
@@ -84,14 +91,6 @@ impl RunArgs {
         self.format == ReportFormatArg::Json
     }
 
-    /// The same for traces in which nothing was recorded.
-    pub fn unrecorded(&self) -> Self {
-        Self {
-            compute: self.compute.clone().unrecorded(),
-            ..self.clone()
-        }
-    }
-
     /// Refuses options that would do nothing, of a command that replays on several machines or on one.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.compares() && !several {
@@ -99,12 +98,27 @@ impl RunArgs {
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
         }
-        if self.timeline.is_some() && several {
+        if self.timeline.path().is_some() && several {
             return Err(
                 "--timeline draws one replay, and here are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
+        }
+        if self.html.is_some() && several {
+            return Err("--html shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                .to_owned());
+        }
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html - : the page would stand among the lines of the report\n  \
+                 try: --html FILE.html"
+                    .to_owned(),
+            );
+        }
+        if self.details && self.format != ReportFormatArg::Text {
+            return Err("--details is for --format text; other formats have all rows".to_owned());
         }
         if self.table.is_some() && self.format != ReportFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
@@ -137,7 +151,6 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
-        self.compute.check()?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -149,8 +162,10 @@ impl RunArgs {
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
-            (self.timeline.is_some(), "--timeline"),
+            (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
             (self.format != ReportFormatArg::Text, "--format"),
+            (self.details, "--details"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -177,17 +192,29 @@ impl RunArgs {
         let start = Instant::now();
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
+        let page = self.html.as_ref();
+        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         let instances = workload.instances().iter();
         let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
         let progress = Progress::start("replaying", "nodes", nodes);
-        let observers = (timeline, progress.observer());
-        let (mut report, (timeline, _)) = report::replay(&prepared, observers)?;
+        let observers = ((timeline, pictures), progress.observer());
+        let (mut report, ((timeline, pictures), _)) = report::replay(&prepared, observers)?;
         drop(progress);
         let done = counted(nodes, "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
-        TimelineFile::finish(timeline, self.timeline.as_deref())?;
-        let style = to.style();
+        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
+        TimelineFile::finish(timeline, self.timeline.path())?;
+        if let Some(mut file) = page {
+            let html = self.page(&report, name, options.missing_ranks, inputs);
+            file.write_all(html.as_bytes())?;
+            file.commit()?;
+        }
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.warn(&report)?;
         self.exit_code([&report])
@@ -248,6 +275,7 @@ impl RunArgs {
         workload: &Workload,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
+        self.compute.check(workload)?;
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = job::load_custom(&self.custom, hashed)?;
         for note in custom_algorithm::notes(&custom, workload) {
@@ -256,6 +284,7 @@ impl RunArgs {
         Ok(ReplayOptions {
             custom,
             compute: self.compute.model(),
+            host: self.compute.host(),
             comm: self.comm.policy(),
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),

@@ -20,6 +20,7 @@ Examples:
   chakram replay traces/data-parallel-8                    a folder with traces and machine.toml
   chakram replay run7/job -m dgx-h100x4                    run7/job.0.et, run7/job.1.et, …
   chakram replay run7/job -m tpu-v4 --compute roofline --efficiency 0.68
+  chakram replay run7/job -m dgx-h100 --compute roofline --host scaled:0.5
   chakram replay run7/job -m dgx-a100 -m dgx-h100          compare machines
   chakram replay run7/job -m dgx-h100x4 --comm captured    check a conversion
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms

@@ -3,6 +3,8 @@
 use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::critical_path::RunRecorder;
+use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
@@ -10,6 +12,7 @@ use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
 };
+use super::throughput;
 use super::warnings::warnings;
 use crate::collective::CollectiveBackend;
 use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome};
@@ -31,10 +34,16 @@ pub fn replay<O: Observer>(
     } else {
         Some(&mut extra)
     };
-    let mut observers = observers(prepared, others);
+    let mut observers = (RunRecorder::new(prepared), observers(prepared, others));
     let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
-    let (report, _) = finish(prepared, outcome, observers, network);
+    let (recorder, observers) = observers;
+    let path = recorder.map(|recorder| recorder.finish(outcome.makespan));
+    let (mut report, _) = finish(prepared, outcome, observers, network);
+    if let Some((summary, path)) = path {
+        report.critical_path = Some(summary);
+        extra.critical_path(&path);
+    }
     Ok((report, extra))
 }
 
@@ -96,9 +105,11 @@ fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },
+        response: MachineResponse::default(),
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
@@ -114,11 +125,15 @@ fn finish<O>(
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
+        throughput: throughput::of(prepared, outcome.makespan),
+        critical_path: None,
+        pictures: None,
         outcome,
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
     report.captured = report.last_captured().map(|(captured, _)| captured);
+    report.response = MachineResponse::of(&report, prepared);
     report.warnings = warnings(&report, prepared);
     (report, extra)
 }

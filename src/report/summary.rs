@@ -5,10 +5,14 @@
 
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
+use super::critical_path::CriticalPathSummary;
 use super::keyed::{by_part, fitting};
+use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
+use super::pictures::ReplayPictures;
+use super::throughput::Throughput;
 use crate::engine::{CommTiming, ReplayOutcome};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
@@ -91,8 +95,11 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as asked for.
+    /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by roofline although durations as recorded were asked for, because none was recorded.
+    #[serde(default)]
+    pub estimated: u64,
     /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub kept_recorded: u64,
     /// Take no time, because nothing is known of them.
@@ -203,6 +210,9 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
+    /// How much of the time depends on the machine.
+    #[serde(default)]
+    pub response: MachineResponse,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.
@@ -232,6 +242,22 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+    /// The critical path of the replay, unless it has too many nodes to be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPathSummary>,
+    /// Data of the pictures of a page, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<ReplayPictures>,
+}
+
+impl KernelBasis {
+    /// Returns the number of kernels.
+    pub fn all(&self) -> u64 {
+        self.priced + self.estimated + self.kept_recorded + self.unknown
+    }
 }
 
 impl Report {

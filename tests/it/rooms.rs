@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("bounds", &["units"]),
     ("config", &[]),
+    // Charts, of numbers and texts: what they show is their users' business.
+    ("draw", &[]),
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
@@ -70,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "draw",
             "trace",
             "graph",
             "group",
@@ -126,6 +129,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "draw",
     "config",
     "trace",
     "files",
@@ -195,12 +199,14 @@ const PROTO: &[&str] = &[
     "trace/proto.rs",
     "trace/write.rs",
     "trace/write/",
-    "trace/rewrite.rs",
     "trace/old_schemas.rs",
     "trace/old_schemas/",
     "trace/salvage.rs",
     "trace/salvage/",
     "trace/text/",
+    // Perfetto's messages, which are no traces that anything here reads.
+    "report/timeline/perfetto.rs",
+    "report/timeline/perfetto/",
 ];
 
 /// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
@@ -230,7 +236,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
     ("csv", &["report/csv.rs"], &[]),
-    ("flate2", TRACE, &[]),
+    ("flate2", &["trace/", "report/timeline/perfetto.rs"], &[]),
     ("foldhash", INTERN, &[]),
     (
         "glob",

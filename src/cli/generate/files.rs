@@ -8,6 +8,7 @@ use crate::job::JobOutputs;
 use crate::report::summary::counted;
 use crate::trace::job::JobFile;
 use crate::trace::roles;
+use crate::trace::work_amounts;
 use crate::trace::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,10 +28,15 @@ pub fn write(
 ) -> Result<String, Box<dyn Error>> {
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let roles = job.roles().to_string();
-    let metadata: &[_] = match &roles[..] {
-        "" => &[],
-        roles => &[(roles::ATTRIBUTE, AttributeValue::Text(roles))],
-    };
+    let amounts = job.amounts().map(|amounts| amounts.to_string());
+    let roles = (!roles.is_empty()).then_some(&roles[..]);
+    let said = [
+        (roles::ATTRIBUTE, roles),
+        (work_amounts::ATTRIBUTE, amounts.as_deref()),
+    ];
+    let said = said.into_iter();
+    let metadata = said.filter_map(|(name, text)| Some((name, AttributeValue::Text(text?))));
+    let metadata: Vec<_> = metadata.collect();
     let mut written: BTreeMap<u32, OutputHandle> = BTreeMap::new();
     // Ranks that are alike are written once, as far as files can be shared.
     let classes: BTreeMap<u32, u32> = (0..job.ranks()).map(|r| (job.class_of(r), r)).collect();
@@ -50,7 +56,7 @@ pub fn write(
             continue;
         }
         let target = outputs.path(rank);
-        let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, metadata)?;
+        let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
         let nodes = job.nodes(class, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
