@@ -24,6 +24,7 @@ pub(crate) mod html;
 mod issue_times;
 pub(crate) mod json;
 mod keyed;
+mod machine_response;
 pub(crate) mod memory;
 pub(crate) mod npus;
 pub(crate) mod operators;

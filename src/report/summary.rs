@@ -7,6 +7,7 @@ use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
 use super::keyed::{by_part, fitting};
+use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
@@ -92,8 +93,11 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as asked for.
+    /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by roofline although durations as recorded were asked for, because none was recorded.
+    #[serde(default)]
+    pub estimated: u64,
     /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub kept_recorded: u64,
     /// Take no time, because nothing is known of them.
@@ -202,6 +206,9 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
+    /// How much of the time depends on the machine.
+    #[serde(default)]
+    pub response: MachineResponse,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.
@@ -240,6 +247,13 @@ pub struct Report {
     /// Data of the pictures of a page, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
+}
+
+impl KernelBasis {
+    /// Returns the number of kernels.
+    pub fn all(&self) -> u64 {
+        self.priced + self.estimated + self.kept_recorded + self.unknown
+    }
 }
 
 impl Report {
