@@ -207,7 +207,7 @@ mod tests {
         rows.row(&[&"two\nlines", &""]);
         assert_eq!(
             rows.text(),
-            "name,count\nmm,1\n\"f(a, b)\",\n\"say \"\"hi\"\"\",0.50\ntwo\\nlines,\n"
+            "name,count\nmm,1\n\"f(a, b)\",\n\"say \"\"hi\"\"\",0.50\ntwo\\u{a}lines,\n"
         );
     }
 }
