@@ -15,6 +15,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 pub mod anonymise;
+pub mod archive;
 pub mod astra_sim;
 pub mod audit;
 pub mod compare;
@@ -56,6 +57,7 @@ Examples:
   chakram slice job --annotation 'ProfilerStep#3' -o step3
   chakram scale job --grid dp=2 --to dp=64 -o dp64/job
   chakram anonymise job --random-key -o shared/job
+  chakram archive add corpus.etz job --set gpu=h100
   chakram machine list
   chakram model show llama3-8b"
 )]
@@ -91,6 +93,7 @@ enum CliCommand {
     Scale(scale::ScaleArgs),
     Anonymise(anonymise::AnonymiseArgs),
     Audit(audit::AuditArgs),
+    Archive(archive::ArchiveArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
     AstraSim(astra_sim::AstraSimArgs),
@@ -127,6 +130,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scale(args) => scale::run(args, &mut out),
         CliCommand::Anonymise(args) => anonymise::run(args, &mut out),
         CliCommand::Audit(args) => audit::run(args, &mut out),
+        CliCommand::Archive(args) => archive::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),

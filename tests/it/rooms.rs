@@ -91,6 +91,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["trace", "files", "graph", "group", "matching"],
     ),
     ("edit", &["trace", "graph", "matching"]),
+    // Keeps the files of jobs, whatever they hold, and what was predicted for them.
+    ("archive", &["trace", "files"]),
     // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
     (
         "job",
@@ -149,6 +151,7 @@ const EVERYTHING: &[&str] = &[
     "converters",
     "edit",
     "astra_sim",
+    "archive",
     "job",
 ];
 
@@ -167,6 +170,8 @@ const DOCUMENTS: &[&str] = &[
     "diff/",
     "trace/groups.rs",
     "trace/job.rs",
+    "archive.rs",
+    "archive/",
     "cli.rs",
     "cli/",
     "report.rs",
@@ -175,6 +180,8 @@ const DOCUMENTS: &[&str] = &[
     "validate/defects.rs",
     "converters/",
     "astra_sim/",
+    "archive.rs",
+    "archive/",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -220,13 +227,13 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "blake3",
-        &["trace/", "files/", "cli/", "edit/", "job/"],
+        &["trace/", "files/", "cli/", "edit/", "job/", "archive/"],
         &[],
     ),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
-    ("flate2", TRACE, &[]),
+    ("flate2", &["trace/", "archive/segment.rs"], &[]),
     ("foldhash", INTERN, &[]),
     (
         "glob",
@@ -253,7 +260,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         &["config.rs", "config/", "astra_sim/logging.rs"],
         &[],
     ),
-    ("zstd", TRACE, &["converters/"]),
+    (
+        "zstd",
+        &["trace/", "archive/chunk.rs", "archive/segment.rs"],
+        &["converters/"],
+    ),
 ];
 
 /// The room of a file, given as its path under `src/`.
