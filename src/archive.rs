@@ -8,6 +8,7 @@ mod add;
 mod chunk;
 mod columns;
 mod document;
+mod door;
 mod extract;
 mod folder;
 mod maintain;
@@ -17,8 +18,9 @@ mod store;
 mod verify;
 mod wire;
 
-pub use add::{PackedAmounts, WorkloadDraft, add};
+pub use add::{BaselineDraft, PackedAmounts, WorkloadDraft, add, add_baselines};
 pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
+pub use door::{find, find_in, read_path};
 pub use extract::RankRange;
 pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
 pub use metadata::{Comparison, MetadataQuery, MetadataValue, is_date};

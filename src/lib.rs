@@ -58,6 +58,7 @@ mod matching;
 mod memory;
 pub mod model;
 mod network;
+mod regression;
 pub mod report;
 pub mod topology;
 pub mod trace;

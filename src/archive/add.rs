@@ -1,13 +1,16 @@
 //! Workloads that join an archive: their files, packed.
 
 use super::chunk::ObjectEncoder;
-use super::document::{FileRow, Provenance, TraceRow, WorkloadEntry, check_name};
+use super::document::{
+    BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry, check_name,
+};
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
 use super::{ArchiveError, CompressionLevel};
 use crate::trace::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +29,57 @@ pub struct WorkloadDraft {
     pub found: FoundTraces,
     /// Other files: the name that each gets, and where it is.
     pub files: Vec<(String, PathBuf)>,
+    /// Measured step times.
+    pub measured: Option<MeasuredTimes>,
     /// Whether it may replace one of its name.
     pub replace: bool,
+}
+
+/// Prediction that is to be kept.
+#[derive(Clone, Debug)]
+pub struct BaselineDraft {
+    /// The workload.
+    pub workload: String,
+    /// The record; its hashes are those of the texts.
+    pub record: BaselineRecord,
+    /// The report, as JSON.
+    pub report: Vec<u8>,
+    /// Text of the machine's file.
+    pub machine: String,
+}
+
+/// Adds predictions to workloads of the archive `path`, all in one commit.
+pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), ArchiveError> {
+    let writer = ArchiveWriter::open(path)?;
+    let before = Archive::open(path)?;
+    let mut entries: BTreeMap<String, WorkloadEntry> = BTreeMap::new();
+    for draft in drafts {
+        let entry = entries.entry(draft.workload.clone());
+        let entry = match entry {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(place) => place.insert(before.workload(&draft.workload)?.clone()),
+        };
+        entry.baselines.push(draft.record.clone());
+    }
+    let plan = CommitPlan {
+        operation: "baseline",
+        workloads: entries.keys().cloned().collect(),
+    };
+    writer.commit(&plan, &mut |out| {
+        let mut packer = ObjectPacker::new(Some(&before), out, CompressionLevel::Default);
+        for draft in drafts {
+            packer.pack_hashed(&draft.report, &draft.record.report, "report", false)?;
+            packer.pack_hashed(
+                draft.machine.as_bytes(),
+                &draft.record.machine_blake3,
+                "machine",
+                false,
+            )?;
+        }
+        let mut change = empty_change();
+        change.workloads.extend(entries.values().cloned());
+        Ok(change)
+    })
 }
 
 /// Amounts of a workload that joined.
@@ -131,7 +183,12 @@ pub fn add(path: &Path, draft: &WorkloadDraft) -> Result<PackedAmounts, ArchiveE
     let before = Archive::open(path)?;
     writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
-        let entry = pack_workload(draft, &mut packer)?;
+        let mut entry = pack_workload(draft, &mut packer)?;
+        // A workload that is replaced is still held against what was predicted for it.
+        if let Some(own) = before.workloads().get(&draft.name) {
+            entry.baselines.clone_from(&own.baselines);
+            entry.measured = entry.measured.or_else(|| own.measured.clone());
+        }
         amounts = packer.amounts;
         let mut change = empty_change();
         change.workloads.push(entry);
@@ -239,7 +296,7 @@ fn pack_workload(
         traces,
         files,
         baselines: Vec::new(),
-        measured: None,
+        measured: draft.measured.clone(),
     };
     entry.check()?;
     Ok(entry)

@@ -145,8 +145,18 @@ pub struct FileRow {
 pub struct BaselineRecord {
     /// Machine: a preset, or a file of the workload.
     pub machine: String,
-    /// BLAKE3 hash of the machine's file.
+    /// Text of the machine's file, an object.
     pub machine_blake3: String,
+    /// Bytes of that.
+    pub machine_bytes: u64,
+    /// Options of the replay, as on the command line.
+    pub arguments: Vec<String>,
+    /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
+    pub contents: String,
+    /// Milliseconds that the replay took, by which later checks are planned.
+    pub replay_ms: u64,
+    /// What it covers: operators, groups, size, schema, machine.
+    pub features: Vec<String>,
     /// Version of the program that predicted.
     pub tool_version: String,
     /// Predicted makespan in picoseconds.
@@ -192,7 +202,22 @@ impl WorkloadEntry {
         let files = self.files.iter().map(|row| (&row.blake3[..], row.bytes));
         let reports = self.baselines.iter();
         let reports = reports.map(|row| (&row.report[..], row.report_bytes));
-        traces.chain(files).chain(reports)
+        let machines = self.baselines.iter();
+        let machines = machines.map(|row| (&row.machine_blake3[..], row.machine_bytes));
+        traces.chain(files).chain(reports).chain(machines)
+    }
+
+    /// Returns the BLAKE3 hash of the names and hashes of its traces and files, in hexadecimal.
+    pub fn contents_hash(&self) -> String {
+        let text = serde_json::to_vec(&(&self.prefix, &self.traces, &self.files));
+        let text = text.expect("names and numbers are JSON");
+        blake3::hash(&text).to_hex().to_string()
+    }
+
+    /// Returns the latest prediction on each machine, in the order of machines.
+    pub fn latest_baselines(&self) -> Vec<&BaselineRecord> {
+        let latest = self.baselines.iter().map(|row| (&row.machine, row));
+        latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
     /// Fails if a name in it would lead out of a folder, ranks are there twice, or a hash is none.

@@ -6,8 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod check;
 mod contents;
 mod maintain;
+mod verdict;
 mod write;
 
 /// Keep traces for years: packed, checked, described, and compared with what was predicted before
@@ -20,6 +22,8 @@ Examples:
   chakram archive show corpus.etz::llama3/step-7
   chakram archive extract corpus.etz::llama3/step-7 -o step-7
   chakram archive verify corpus.etz
+  chakram archive baseline corpus.etz -m dgx-h100 --reason 'first baseline'
+  chakram archive check corpus.etz --threshold 1%
   chakram archive merge all.etz corpus.etz other.etz
   chakram archive gc corpus.etz --as-of 2027-01-01")]
 pub struct ArchiveArgs {
@@ -39,6 +43,10 @@ enum ArchiveCommand {
     Show(contents::ShowArgs),
     /// Write the files of a workload
     Extract(contents::ExtractArgs),
+    /// Record what is predicted for workloads, to hold later predictions against
+    Baseline(check::BaselineArgs),
+    /// Predict again and fail if a prediction moved
+    Check(check::CheckArgs),
     /// Read every byte and compare it with its checksums
     Verify(maintain::VerifyArgs),
     /// Add the workloads of other archives
@@ -59,6 +67,8 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         ArchiveCommand::List(args) => contents::list(args, out),
         ArchiveCommand::Show(args) => contents::show(args, out),
         ArchiveCommand::Extract(args) => contents::extract(args, out),
+        ArchiveCommand::Baseline(args) => check::baseline(args, out),
+        ArchiveCommand::Check(args) => check::check(args, out),
         ArchiveCommand::Verify(args) => maintain::verify(args, out),
         ArchiveCommand::Merge(args) => maintain::merge(args, out),
         ArchiveCommand::Gc(args) => maintain::gc(args, out),

@@ -93,10 +93,18 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("edit", &["trace", "graph", "matching"]),
     // Keeps the files of jobs, whatever they hold, and what was predicted for them.
     ("archive", &["trace", "files"]),
+    // Predictions against those of before: it replays what an archive keeps and compares the reports.
+    (
+        "regression",
+        &[
+            "archive", "trace", "job", "machine", "engine", "report", "diff",
+        ],
+    ),
     // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
     (
         "job",
         &[
+            "archive",
             "trace",
             "files",
             "graph",
@@ -152,6 +160,7 @@ const EVERYTHING: &[&str] = &[
     "edit",
     "astra_sim",
     "archive",
+    "regression",
     "job",
 ];
 
@@ -172,6 +181,7 @@ const DOCUMENTS: &[&str] = &[
     "trace/job.rs",
     "archive.rs",
     "archive/",
+    "regression.rs",
     "cli.rs",
     "cli/",
     "report.rs",

@@ -1,7 +1,8 @@
 //! `chakram archive create` and `add`.
 
-use crate::archive::{self, CompressionLevel, MetadataValue, WorkloadDraft};
+use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft};
 use crate::job;
+use crate::regression::read_steps;
 use crate::trace::escape;
 use crate::trace::file::VerifyLevel;
 use crate::units::Bytes;
@@ -64,7 +65,10 @@ pub struct AddArgs {
     /// How much it is compressed
     #[arg(long, value_enum, default_value_t = LevelArg::Default, value_name = "LEVEL")]
     level: LevelArg,
-    /// Replace the workload of this name
+    /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
+    #[arg(long, value_name = "FILE")]
+    measured: Option<PathBuf>,
+    /// Replace the workload of this name; what was predicted for it stays
     #[arg(long)]
     replace: bool,
 }
@@ -110,6 +114,13 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     for path in &args.with {
         beside(path, &mut files)?;
     }
+    let measured = args.measured.as_deref().map(|path| {
+        let text = job::read_text(path)?;
+        read_steps(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+    });
+    let measured: Option<MeasuredTimes> = measured
+        .transpose()
+        .map_err(|error: Box<dyn Error>| error)?;
     let draft = WorkloadDraft {
         name,
         level: match args.level {
@@ -126,6 +137,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
             .collect(),
         found,
         files,
+        measured,
         replace: args.replace,
     };
     let amounts = archive::add(&args.archive, &draft)?;
