@@ -32,7 +32,7 @@
     reason = "docs of modules lead on to what is inside"
 )]
 
-pub mod archive;
+mod archive;
 pub mod astra_sim;
 mod bounds;
 mod cli;

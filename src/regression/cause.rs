@@ -54,8 +54,8 @@ impl std::fmt::Display for ReportCause {
     }
 }
 
-/// Parts of the time and what is behind them, at most.
-const TIMES: usize = 4;
+/// Operators or groups of each part of the time, at most.
+const TIMES: usize = 2;
 /// Constants and collectives that are listed, at most.
 const LISTED: usize = 8;
 
@@ -106,13 +106,16 @@ fn times(replay: &ReplayDiff) -> Vec<ReportCause> {
     for part in &replay.parts {
         let behind = part.behind.iter().filter(|behind| behind.shift.more() != 0);
         let before = all.len();
-        all.extend(behind.map(|behind| (part.name, behind.what.clone(), behind.shift.more())));
+        all.extend(
+            behind
+                .take(TIMES)
+                .map(|behind| (part.name, behind.what.clone(), behind.shift.more())),
+        );
         if all.len() == before && part.mean.more() != 0 {
             all.push((part.name, String::new(), part.mean.more()));
         }
     }
     all.sort_by_key(|(_, _, by)| std::cmp::Reverse(by.unsigned_abs()));
-    all.truncate(TIMES);
     let causes = all
         .into_iter()
         .map(|(part, what, by)| ReportCause::Time(part, what, by));

@@ -1,5 +1,6 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
+//! - `archive`: packed and unpacked, damaged, killed and full; questions, and predictions that moved
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `book`: every command of README.md and `docs/`, run and compared, and their links
 //! - `bounds`: inputs and options that ask for far more than they are
@@ -33,6 +34,8 @@
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 
+#[cfg(unix)]
+mod archive;
 mod astra_sim;
 #[cfg(unix)]
 mod book;

@@ -203,6 +203,8 @@ const JSON: &[&str] = &[
     "report/",
     "validate/json.rs",
     "job/outputs.rs",
+    "archive/",
+    "regression.rs",
     "converters/",
     "astra_sim/",
 ];

@@ -141,7 +141,7 @@ fn text(outcome: &CheckOutcome) -> String {
             let _ = writeln!(out, "      measured: {}", measured_words(measured));
         }
         for cause in &checked.causes {
-            let _ = writeln!(out, "      {}", escape(&cause.to_string()));
+            let _ = writeln!(out, "      {}", terminal::plain(&cause.to_string()));
         }
     }
     for failed in &outcome.failed {

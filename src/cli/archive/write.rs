@@ -4,7 +4,7 @@ use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, Workl
 use crate::job;
 use crate::regression::read_steps;
 use crate::trace::escape;
-use crate::trace::file::VerifyLevel;
+use crate::trace::file::{VerifyLevel, prefix_of};
 use crate::units::Bytes;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
@@ -110,6 +110,14 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     let machine = folder_of(&args.traces[0]).join(job::CASE_MACHINE);
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
+    }
+    // Groups of a job for other programs, which `generate` writes beside it.
+    if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let groups = path.with_file_name(format!("{name}.groups.json"));
+        if groups.is_file() {
+            files.push((format!("{name}.groups.json"), groups));
+        }
     }
     for path in &args.with {
         beside(path, &mut files)?;
