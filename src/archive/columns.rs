@@ -8,6 +8,7 @@
 
 use super::wire::{WireError, WireReader, put_varint};
 use predict::{ColumnView, Predictor};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 use template::Template;
@@ -43,8 +44,8 @@ impl Column {
 /// Templates and columns by their contents, to find those of further records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
-    templates: HashMap<Vec<u8>, u32>,
-    columns: HashMap<Vec<u8>, u32>,
+    templates: HashMap<Vec<u8>, u32, RandomState>,
+    columns: HashMap<Vec<u8>, u32, RandomState>,
 }
 
 /// Number of the column of nodes' ids.
@@ -267,17 +268,13 @@ impl TraceColumns {
     /// Returns the records with their length prefixes, `bytes` bytes in all.
     pub fn join(&self, bytes: usize) -> Result<Vec<u8>, WireError> {
         let mut out = template::BackwardWriter::new(bytes);
-        let mut next: Vec<usize> = self
-            .columns
-            .iter()
-            .map(|column| column.values.len())
-            .collect();
+        let values = self.columns.iter().map(|column| column.values.iter());
+        let mut values: Vec<_> = values.collect();
         for &number in self.sequence.iter().rev() {
             let template = &self.templates[number as usize];
             template.write(&mut out, |column| {
-                let column = column as usize;
-                next[column] -= 1;
-                self.columns[column].values[next[column]]
+                let last = values[column as usize].next_back();
+                *last.expect("a column has a value for every slot")
             })?;
         }
         out.finish()

@@ -246,7 +246,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
     ("flate2", &["trace/", "archive/segment.rs"], &[]),
-    ("foldhash", INTERN, &[]),
+    ("foldhash", &["graph/intern.rs", "archive/columns"], &[]),
     (
         "glob",
         &["converters/pytorch/files.rs", "inspect/filter.rs"],

@@ -7,7 +7,7 @@ use crate::archive::wire::{WireError, WireReader, put_varint};
 pub const ALL: &[Predictor] = &Predictor::ALL;
 
 /// Values at most that a predictor is chosen by.
-const SAMPLE: usize = 1 << 13;
+const SAMPLE: usize = 1 << 11;
 
 /// Moves signs to the lowest bit, so that small differences either way are small numbers.
 fn zigzag(value: u64) -> u64 {

@@ -7,6 +7,7 @@
 
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, Template};
 use crate::archive::wire::{put_varint, shortest_varint};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
 /// Path of the column of ids: a message of nodes, no name, field 1.
@@ -137,7 +138,7 @@ impl OpWriter {
 }
 
 /// Makes a template of `key`; columns that are new join `columns`.
-pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32>) -> Template {
+pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32, RandomState>) -> Template {
     let mut ops = OpWriter::default();
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
@@ -155,7 +156,7 @@ pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32>) -> Template {
 }
 
 /// Returns the number of the column of `field`, in an attribute of this name.
-fn column(columns: &mut HashMap<Vec<u8>, u32>, kind: MessageKind, field: u64, name: &[u8]) -> u64 {
+fn column(columns: &mut HashMap<Vec<u8>, u32, RandomState>, kind: MessageKind, field: u64, name: &[u8]) -> u64 {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
@@ -168,7 +169,7 @@ fn ops_of(
     rest: &mut &[u8],
     kind: MessageKind,
     ops: &mut OpWriter,
-    columns: &mut HashMap<Vec<u8>, u32>,
+    columns: &mut HashMap<Vec<u8>, u32, RandomState>,
 ) -> Option<()> {
     let mut name: &[u8] = &[];
     while let Some(&first) = rest.first() {
