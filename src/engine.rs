@@ -84,7 +84,7 @@ mod scripts;
 mod stuck;
 mod unpriced_kernels;
 
-pub use crate::compute::ComputeModel;
+pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
@@ -174,6 +174,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     plan: &'a ReplayPlan,
     stepwise: bool,
     comm: CommTiming,
+    host: HostTiming,
     observer: &'a mut O,
     agenda: Agenda,
     network: N,
@@ -298,6 +299,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             plan,
             stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
             comm: prepared.comm,
+            host: prepared.host,
             observer,
             agenda: Agenda::default(),
             network,

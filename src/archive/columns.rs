@@ -7,8 +7,8 @@
 //! `docs/reference/archive-format.md` has the format.
 
 use super::wire::{WireError, WireReader, put_varint};
-use predict::{ColumnView, Predictor};
 use foldhash::fast::RandomState;
+use predict::{ColumnView, Predictor};
 use std::collections::HashMap;
 use std::sync::Arc;
 use template::Template;

@@ -1,38 +1,56 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{ComputeModel, RooflineEfficiency};
+use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use crate::graph::{Graph, NodeKind};
+use crate::report::summary::{KernelBasis, thousands};
+use crate::units::Span;
+use crate::workload::Workload;
 use clap::Args;
 use serde_json::{Map, Value};
 
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
+    /// How long kernels last: recorded, and by roofline where no duration was recorded; scaled:F, F times that
+    /// (F below 1 is faster); or roofline, all by FLOPs and bytes
     #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
+    /// For kernels by roofline: the part of the NPU's peak rates, of arithmetic and of memory, that they
     /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
     #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
+    /// How long host work and the host's delays in front of nodes last: recorded, or scaled:F, F times that
+    /// (F below 1 is a faster host)
+    #[arg(long, value_name = "HOW", default_value = "recorded", value_parser = parse_host)]
+    host: HostTiming,
 }
 
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
-        "recorded" => Ok(ComputeModel::Recorded),
+        "recorded" => Ok(ComputeModel::default()),
         "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
         _ => {
-            let factor = text
-                .strip_prefix("scaled:")
-                .ok_or("expected recorded, scaled:F or roofline")?;
-            match factor.parse::<f64>() {
-                Ok(factor) if factor >= 0.0 && factor.is_finite() => {
-                    Ok(ComputeModel::Scaled(factor))
-                }
-                _ => Err(format!(
-                    "`{factor}` is no factor; write for example scaled:0.5"
-                )),
-            }
+            let factor = parse_scaled(text, "expected recorded, scaled:F or roofline")?;
+            Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
         }
+    }
+}
+
+fn parse_host(text: &str) -> Result<HostTiming, String> {
+    match text {
+        "recorded" => Ok(HostTiming::Recorded),
+        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
+    }
+}
+
+/// Parses `scaled:F`.
+fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
+    let factor = text.strip_prefix("scaled:").ok_or(expected)?;
+    match factor.parse::<f64>() {
+        Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
+        _ => Err(format!(
+            "`{factor}` is no factor; write for example scaled:0.5"
+        )),
     }
 }
 
@@ -46,78 +64,133 @@ fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
 impl ComputeArgs {
     /// Returns the requested model.
     pub fn model(&self) -> ComputeModel {
-        match (self.compute, self.efficiency) {
-            (ComputeModel::Roofline(_), Some(efficiency)) => ComputeModel::Roofline(efficiency),
-            (model, _) => model,
+        let efficiency = self.efficiency.unwrap_or_default();
+        match self.compute {
+            ComputeModel::Scaled(factor, _) => ComputeModel::Scaled(factor, efficiency),
+            ComputeModel::Roofline(_) => ComputeModel::Roofline(efficiency),
+            _ => ComputeModel::Recorded(efficiency),
         }
     }
 
-    /// Returns the arguments for traces without recorded durations: the roofline, if nothing else is requested.
-    pub fn unrecorded(mut self) -> Self {
-        if self.compute == ComputeModel::Recorded {
-            self.compute = ComputeModel::Roofline(RooflineEfficiency::default());
-        }
-        self
+    /// Returns the source of the durations of host work.
+    pub fn host(&self) -> HostTiming {
+        self.host
     }
 
-    /// Refuses options without effect.
-    pub fn check(&self) -> Result<(), String> {
-        if self.efficiency.is_some() && !self.compute.computes() {
+    /// Refuses options that have no effect on `workload`.
+    pub fn check(&self, workload: &Workload) -> Result<(), String> {
+        let graphs = workload.graphs();
+        if self.efficiency.is_some()
+            && !self.compute.computes()
+            && !graphs.iter().any(has_unrecorded_kernels)
+        {
             return Err(format!(
                 "--efficiency says how near kernels come to the NPU's peak, and with --compute {} they last as \
-                 long as the trace says\n  try: --compute roofline",
+                 long as the trace says: all of them were recorded\n  try: --compute roofline",
                 self.name()
             ));
+        }
+        if self.host != HostTiming::Recorded && !graphs.iter().any(has_host_time) {
+            return Err(
+                "--host says how long host work lasts, and no node of this job is host work or has a delay on \
+                 the host\n  try: without --host"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
 
     /// Returns the first option that was given.
     pub fn first_given(&self) -> Option<&'static str> {
-        match self.compute {
-            ComputeModel::Recorded => self.efficiency.map(|_| "--efficiency"),
-            _ => Some("--compute"),
-        }
+        let given = [
+            (self.compute != ComputeModel::default(), "--compute"),
+            (self.efficiency.is_some(), "--efficiency"),
+            (self.host != HostTiming::Recorded, "--host"),
+        ];
+        given.iter().find_map(|(is, name)| is.then_some(*name))
     }
 
-    /// Returns the basis of the durations of kernels, as text.
-    pub fn text(&self) -> String {
-        match self.model() {
-            ComputeModel::Recorded => "kernels as recorded".to_owned(),
-            ComputeModel::Scaled(factor) => {
-                format!("kernels as recorded, times {}", number(factor))
-            }
-            ComputeModel::Roofline(efficiency) if efficiency == RooflineEfficiency::default() => {
-                "kernels by roofline".to_owned()
-            }
-            ComputeModel::Roofline(efficiency) => {
+    /// Returns the basis of the durations of `kernels`, as text.
+    pub fn text(&self, kernels: &KernelBasis) -> String {
+        let times = match self.compute {
+            ComputeModel::Scaled(factor, _) => format!(", times {}", number(factor)),
+            _ => String::new(),
+        };
+        let roofline = match self.efficiency {
+            None => "by roofline".to_owned(),
+            Some(efficiency) => {
                 let fraction = number(efficiency.fraction());
-                format!("kernels by roofline at {fraction} of the peak")
+                format!("by roofline at {fraction} of the peak")
             }
+        };
+        let (recorded, priced) = if self.compute.computes() {
+            (kernels.kept_recorded, kernels.priced)
+        } else {
+            (kernels.priced, kernels.estimated)
+        };
+        let mut parts = vec![
+            (recorded, format!("as recorded{times}")),
+            (priced, format!("{roofline}{times}")),
+            (kernels.unknown, "without a price".to_owned()),
+        ];
+        parts.retain(|(count, _)| *count > 0);
+        let mut text = match &parts[..] {
+            [] => "no kernels".to_owned(),
+            [(_, only)] => format!("kernels {only}"),
+            [(first, basis), others @ ..] => {
+                let mut text = format!("{} kernels {basis}", thousands(*first));
+                for (count, basis) in others {
+                    text += &format!(", {} {basis}", thousands(*count));
+                }
+                text
+            }
+        };
+        if let HostTiming::Scaled(factor) = self.host {
+            text += &format!(", host time times {}", number(factor));
         }
+        text
     }
 
     /// Adds the basis of the durations to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         options.insert("compute".to_owned(), self.name().into());
-        if let ComputeModel::Roofline(efficiency) = self.model() {
-            let fraction = efficiency.fraction();
+        if self.compute.computes() || self.efficiency.is_some() {
+            let fraction = self.efficiency.unwrap_or_default().fraction();
             options.insert("efficiency".to_owned(), fraction.into());
+        }
+        if let HostTiming::Scaled(factor) = self.host {
+            options.insert("host".to_owned(), format!("scaled:{factor}").into());
         }
     }
 
     fn name(&self) -> String {
         match self.compute {
-            ComputeModel::Recorded => "recorded".to_owned(),
-            ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
+            ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
             ComputeModel::Roofline(_) => "roofline".to_owned(),
+            _ => "recorded".to_owned(),
         }
     }
 }
 
+/// Returns whether a kernel of `graph` has FLOPs or bytes and no recorded duration.
+fn has_unrecorded_kernels(graph: &Graph) -> bool {
+    let unrecorded = |node| {
+        graph.kind(node) == NodeKind::Compute
+            && graph.recorded(node) == Span::ZERO
+            && (graph.flops(node) > 0 || graph.bytes(node) > 0)
+    };
+    graph.captured().is_none() && graph.nodes().any(unrecorded)
+}
+
+/// Returns whether anything in `graph` is time of the host.
+fn has_host_time(graph: &Graph) -> bool {
+    let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
+    graph.has_delays() || graph.nodes().any(on_host)
+}
+
 /// Formats a factor as people write it, without the digits of its binary form.
 fn number(factor: f64) -> String {
-    if (1e-4..1e6).contains(&factor) {
+    if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()
     } else {
         format!("{factor:e}")
@@ -125,56 +198,4 @@ fn number(factor: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: ComputeArgs,
-    }
-
-    fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
-        let line = Line::try_parse_from([&["x"], args].concat());
-        line.map(|line| line.args).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn an_efficiency_reaches_the_model_and_the_words() {
-        let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
-        assert_eq!(args.check(), Ok(()));
-        let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
-        assert_eq!(args.model(), wanted);
-        assert_eq!(args.text(), "kernels by roofline at 0.68 of the peak");
-        let mut options = Map::new();
-        args.describe(&mut options);
-        let text = Value::Object(options).to_string();
-        assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
-        // Without one it is the peak, and said so only to programs.
-        let args = parse(&["--compute", "roofline"]).unwrap();
-        assert_eq!(
-            args.model(),
-            ComputeModel::Roofline(RooflineEfficiency::default())
-        );
-        assert_eq!(args.text(), "kernels by roofline");
-        let mut options = Map::new();
-        args.describe(&mut options);
-        assert_eq!(options["efficiency"], 1.0);
-    }
-
-    #[test]
-    fn an_efficiency_that_does_nothing_is_refused() {
-        for given in [&[][..], &["--compute", "scaled:2"]] {
-            let args = parse(&[given, &["--efficiency", "0.5"]].concat()).unwrap();
-            let error = args.check().unwrap_err();
-            assert!(error.contains("try: --compute roofline"), "{error}");
-        }
-        for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
-            let given = format!("--efficiency={none}");
-            let error = parse(&["--compute", "roofline", &given]).map(|_| ());
-            let error = error.unwrap_err();
-            assert!(error.contains("above 0 and at most 1"), "{none}: {error}");
-        }
-    }
-}
+mod tests;

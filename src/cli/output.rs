@@ -80,14 +80,6 @@ impl RunArgs {
         self.format == ReportFormatArg::Json
     }
 
-    /// The same for traces in which nothing was recorded.
-    pub fn unrecorded(&self) -> Self {
-        Self {
-            compute: self.compute.clone().unrecorded(),
-            ..self.clone()
-        }
-    }
-
     /// Refuses options that would do nothing, of a command that replays on several machines or on one.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.compares() && !several {
@@ -133,7 +125,6 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
-        self.compute.check()?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -225,6 +216,7 @@ impl RunArgs {
         workload: &Workload,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
+        self.compute.check(workload)?;
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = job::load_custom(&self.custom, hashed)?;
         for note in custom_algorithm::notes(&custom, workload) {
@@ -233,6 +225,7 @@ impl RunArgs {
         Ok(ReplayOptions {
             custom,
             compute: self.compute.model(),
+            host: self.compute.host(),
             comm: self.comm.policy(),
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),

@@ -22,6 +22,7 @@ Examples:
   chakram replay job.0.et --machine dgx-a100 --absent mirror
   chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
   chakram replay job.0.et -m selene --absent mirror --compute roofline --efficiency 0.68
+  chakram replay run7/job -m dgx-h100 --compute roofline --host scaled:0.5        a host twice as fast
   chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
                                                       which machine, and why
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps

@@ -5,6 +5,7 @@ use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
 };
+use crate::compute::HostTiming;
 use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
@@ -49,6 +50,7 @@ pub struct CompiledReplay<'a> {
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
     pub(super) comm: CommTiming,
+    pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
     /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
@@ -88,6 +90,7 @@ impl<'a> CompiledReplay<'a> {
             plan: ReplayPlan::new(workload, machine, options, backend)?,
             stepwise: options.stepwise,
             comm: options.comm,
+            host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
             in_order: M::IN_ORDER,

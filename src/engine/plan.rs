@@ -4,7 +4,7 @@ use super::error::ReplayRefusal;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, remote_memory};
 use crate::collective::{CollectiveBackend, CustomCollective, GroupMembers};
-use crate::compute::{ComputeModel, KernelProfile, KernelTiming};
+use crate::compute::{ComputeModel, HostTiming, KernelProfile, KernelTiming};
 use crate::graph::{Graph, Lane, NodeKind};
 use crate::group::{GroupExtent, SharedPaths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
@@ -25,6 +25,8 @@ use std::fmt;
 pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
+    /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
+    pub host: HostTiming,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
@@ -97,10 +99,16 @@ pub(super) const NONE: u32 = u32::MAX;
 pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
     pub priced: u64,
+    /// Kernels priced by roofline, because they have no recorded duration.
+    pub estimated: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
+    /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
+    pub recorded_time: u128,
+    /// Sum of the durations of kernels by roofline, in picoseconds.
+    pub roofline_time: u128,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
     /// Of those, nodes without a duration in the trace; they take no time.
@@ -112,11 +120,38 @@ pub struct PricingCoverage {
 impl PricingCoverage {
     fn add(&mut self, other: Self) {
         self.priced += other.priced;
+        self.estimated += other.estimated;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
+        self.recorded_time += other.recorded_time;
+        self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
         self.sharing += other.sharing;
+    }
+
+    /// Counts a kernel with this price, unless it has none.
+    fn kernel(&mut self, price: KernelTiming, computes: bool) {
+        let (count, time) = match price {
+            KernelTiming::Modeled(span) if computes => {
+                (&mut self.priced, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Modeled(span) => {
+                (&mut self.priced, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Fallback(span) => {
+                (&mut self.fell_back, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Estimated(span) => {
+                (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Unknown => (&mut self.unknown, None),
+            KernelTiming::NoPeak(_) => return,
+        };
+        *count += 1;
+        if let Some((sum, span)) = time {
+            *sum += u128::from(span.0);
+        }
     }
 }
 
@@ -277,7 +312,7 @@ impl ReplayPlan {
                 pairs: Vec::new(),
             });
         }
-        unpriced.refuse(workload, machine)?;
+        basis.unknown += unpriced.settle(workload, machine, options.compute, &basis)?;
         // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
@@ -514,21 +549,22 @@ fn price_graph(
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
-            NodeKind::Host => graph.recorded(node),
+            NodeKind::Host => options.host.duration(graph.recorded(node)),
             NodeKind::Compute => {
                 let kernel = KernelProfile {
                     recorded: graph.recorded(node),
+                    captured: graph.captured().is_some(),
                     flops: graph.flops(node),
                     bytes: graph.bytes(node),
                     dtype: graph.dtype(node),
                 };
                 let memory = class.memory.bandwidth;
                 let price = options.compute.price(&kernel, &class.peaks, memory);
+                basis.kernel(price, options.compute.computes());
                 match price {
-                    KernelTiming::Modeled(_) => basis.priced += 1,
-                    KernelTiming::Fallback(_) => basis.fell_back += 1,
-                    KernelTiming::Unknown => basis.unknown += 1,
-                    KernelTiming::NoPeak(dtype) => unpriced.kernel(dtype, node),
+                    KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
+                    KernelTiming::Unknown => unpriced.without_work(node),
+                    _ => {}
                 }
                 price.span()
             }

@@ -156,7 +156,12 @@ pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32, RandomState>) ->
 }
 
 /// Returns the number of the column of `field`, in an attribute of this name.
-fn column(columns: &mut HashMap<Vec<u8>, u32, RandomState>, kind: MessageKind, field: u64, name: &[u8]) -> u64 {
+fn column(
+    columns: &mut HashMap<Vec<u8>, u32, RandomState>,
+    kind: MessageKind,
+    field: u64,
+    name: &[u8],
+) -> u64 {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);

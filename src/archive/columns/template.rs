@@ -95,7 +95,9 @@ impl Template {
         let mut depth = 0;
         for op in self.ops.iter().rev() {
             match *op {
-                TemplateOp::Literal(from, to) => out.bytes(&self.encoded, from as usize, to as usize)?,
+                TemplateOp::Literal(from, to) => {
+                    out.bytes(&self.encoded, from as usize, to as usize)?
+                }
                 TemplateOp::Slot(column) => out.varint(value(column))?,
                 TemplateOp::Close => {
                     ends[depth] = out.at;

@@ -38,9 +38,10 @@ struct KeptOptions {
 impl KeptOptions {
     fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        this.compute.check()?;
+        // Of a corpus some workloads may have nothing that an option speaks of.
         Ok(ReplayOptions {
             compute: this.compute.model(),
+            host: this.compute.host(),
             comm: this.comm.policy(),
             network: this.network.map(NetworkArg::model),
             ..ReplayOptions::default()
