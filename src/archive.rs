@@ -142,3 +142,6 @@ impl ArchiveError {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

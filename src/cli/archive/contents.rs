@@ -81,9 +81,10 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         );
         writeln!(out, "{}", line.trim_end())?;
     }
-    let of = match found.len() == archive.workloads().len() {
-        true => String::new(),
-        false => format!(" of {}", archive.workloads().len()),
+    let of = if found.len() == archive.workloads().len() {
+        String::new()
+    } else {
+        format!(" of {}", archive.workloads().len())
     };
     writeln!(
         out,

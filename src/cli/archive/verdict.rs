@@ -283,9 +283,9 @@ pub fn junit(outcome: &CheckOutcome) -> String {
                 .iter()
                 .map(|cause| xml(&cause.to_string()))
                 .collect();
-            let _ = write!(
+            let _ = writeln!(
                 out,
-                "><failure message=\"{}\">{}</failure></testcase>\n",
+                "><failure message=\"{}\">{}</failure></testcase>",
                 change(checked),
                 causes.join("\n")
             );

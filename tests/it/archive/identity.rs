@@ -251,7 +251,13 @@ fn commands_take_workloads_where_they_take_traces() {
             .collect()
     };
     assert_eq!(hashes(json("@a.etz::x/dp")), hashes(json(case)));
-    corpus.ok(&["slice", "@a.etz::x/dp", "--ranks", "0-1", "-o", "@cut/job"]);
+    corpus.ok(&[
+        "anonymise",
+        "@a.etz::x/dp",
+        "--random-key",
+        "-o",
+        "@other/job",
+    ]);
     let error = corpus.fails(2, &["replay", "@a.etz::dp"]);
     assert!(
         error.contains("it has no workload `dp`") && error.contains("x/dp"),
