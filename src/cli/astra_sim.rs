@@ -1,6 +1,6 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
-use super::output::{ReportDestination, ReportFormatArg};
+use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use crate::cli::load::with_progress;
 use crate::files::OutputSet;
@@ -117,9 +117,8 @@ pub struct AstraSimArgs {
     /// Carry out every collective message by message, even where its time is known in closed form
     #[arg(long)]
     stepwise: bool,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
-    timeline: Option<PathBuf>,
+    #[command(flatten)]
+    timeline: TimelineArgs,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     format: ReportFormatArg,

@@ -10,10 +10,12 @@ use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
 use crate::report::summary::HashedInput;
-use crate::report::{self, Report};
+use crate::report::text::TextStyle;
+use crate::report::{self, PictureRecorder, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,7 +26,7 @@ mod timeline_file;
 
 pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
-pub use timeline_file::TimelineFile;
+pub use timeline_file::{TimelineArgs, TimelineFile};
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
@@ -47,12 +49,17 @@ pub struct RunArgs {
     /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
     #[arg(long, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
-    pub timeline: Option<PathBuf>,
+    #[command(flatten)]
+    timeline: TimelineArgs,
+    /// Write the report as a page with pictures, too: one file, which any browser opens
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// How to print the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
+    /// Print every row of the text, which has less than 60 lines otherwise
+    #[arg(long)]
+    details: bool,
     /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
     /// allocate and free: a warning, or exit code 3 as well
     #[arg(long, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "HOW")]
@@ -87,12 +94,27 @@ impl RunArgs {
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
         }
-        if self.timeline.is_some() && several {
+        if self.timeline.path().is_some() && several {
             return Err(
                 "--timeline draws one replay, and here are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
+        }
+        if self.html.is_some() && several {
+            return Err("--html shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                .to_owned());
+        }
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html - : the page would stand among the lines of the report\n  \
+                 try: --html FILE.html"
+                    .to_owned(),
+            );
+        }
+        if self.details && self.format != ReportFormatArg::Text {
+            return Err("--details is for --format text; other formats have all rows".to_owned());
         }
         if self.table.is_some() && self.format != ReportFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
@@ -136,8 +158,10 @@ impl RunArgs {
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
-            (self.timeline.is_some(), "--timeline"),
+            (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
             (self.format != ReportFormatArg::Text, "--format"),
+            (self.details, "--details"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -163,10 +187,22 @@ impl RunArgs {
         self.check_fit(workload)?;
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
-        let (mut report, timeline) = report::replay(&prepared, timeline)?;
-        TimelineFile::finish(timeline, self.timeline.as_deref())?;
-        let style = to.style();
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
+        let page = self.html.as_ref();
+        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
+        let (mut report, (timeline, pictures)) = report::replay(&prepared, (timeline, pictures))?;
+        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
+        TimelineFile::finish(timeline, self.timeline.path())?;
+        if let Some(mut file) = page {
+            let html = self.page(&report, name, options.missing_ranks, inputs);
+            file.write_all(html.as_bytes())?;
+            file.commit()?;
+        }
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.exit_code([&report])
     }

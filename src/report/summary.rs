@@ -5,11 +5,14 @@
 
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
+use super::critical_path::CriticalPathSummary;
 use super::keyed::{by_part, fitting};
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
+use super::pictures::ReplayPictures;
+use super::throughput::Throughput;
 use crate::engine::{CommTiming, ReplayOutcome};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
@@ -235,6 +238,15 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+    /// The critical path of the replay, unless it has too many nodes to be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPathSummary>,
+    /// Data of the pictures of a page, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<ReplayPictures>,
 }
 
 impl KernelBasis {

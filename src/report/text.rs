@@ -5,13 +5,15 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{memory, operators};
+use super::{critical_path, memory, operators, throughput};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
 
 /// The widest line.
 pub const WIDTH: usize = 100;
+/// The most lines of a report without details, where few warnings have to be said.
+const LINES: usize = 58;
 
 /// Styles of headings and warnings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +22,8 @@ pub struct TextStyle {
     pub heading: anstyle::Style,
     /// Warning.
     pub warning: anstyle::Style,
+    /// Whether all rows are printed, however many lines that takes.
+    pub details: bool,
 }
 
 impl TextStyle {
@@ -28,6 +32,7 @@ impl TextStyle {
         Self {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
+            details: false,
         }
     }
 }
@@ -85,6 +90,9 @@ fn write_all(
             thousands(outcome.messages)
         )?;
     }
+    if let Some(rates) = throughput::line(report) {
+        writeln!(out, "          {rates}")?;
+    }
     if !report.fits() {
         let w = style.warning;
         let large = thousands(report.too_large() as u64);
@@ -94,19 +102,54 @@ fn write_all(
         )?;
     }
     parts(out, report, style)?;
-    npus::table(out, report, style)?;
-    npus::finishes(out, report, style)?;
-    memory::table(out, report, style)?;
-    table::collectives(out, report, style)?;
-    table::exposed(out, report, style)?;
-    operators::table::table(out, report, style)?;
+    let tables = [
+        npus::table,
+        npus::finishes,
+        memory::table,
+        table::collectives,
+        table::exposed,
+        operators::table::table,
+    ];
+    let mut sections = Vec::new();
+    for table in tables {
+        let mut section = String::new();
+        table(&mut section, report, style)?;
+        sections.push(section);
+    }
+    let mut end = String::new();
+    critical_path::table(&mut end, report, style)?;
     if !report.warnings.is_empty() {
-        writeln!(out, "\n{h}WARNINGS{h:#}")?;
+        writeln!(end, "\n{h}WARNINGS{h:#}")?;
         for warning in &report.warnings {
-            wrapped(out, warning, style.warning)?;
+            wrapped(&mut end, warning, style.warning)?;
         }
     }
+    if !style.details {
+        let taken = out.lines().count() + end.lines().count();
+        shorten(&mut sections, LINES.saturating_sub(taken));
+    }
+    sections.iter().for_each(|section| out.push_str(section));
+    out.push_str(&end);
     Ok(())
+}
+
+/// Shortens the longest of `sections` until all have `lines` together, but keeps four of each, and says so.
+fn shorten(sections: &mut [String], lines: usize) {
+    let counts: Vec<_> = sections
+        .iter()
+        .map(|section| section.lines().count())
+        .collect();
+    let fits = |most: &usize| counts.iter().map(|count| count.min(most)).sum::<usize>() <= lines;
+    let longest = counts.iter().copied().max().unwrap_or(0);
+    let most = (4..=longest).rev().find(fits).unwrap_or(4);
+    for (section, count) in sections.iter_mut().zip(counts) {
+        if count > most {
+            let mut short: String = section.split_inclusive('\n').take(most - 1).collect();
+            let left = count - (most - 1);
+            writeln!(short, "  … {left} more lines: --details").expect("a string grows as needed");
+            *section = short;
+        }
+    }
 }
 
 fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {

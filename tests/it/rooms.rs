@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("bounds", &["units"]),
     ("config", &[]),
+    // Charts, of numbers and texts: what they show is their users' business.
+    ("draw", &[]),
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
@@ -70,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "draw",
             "trace",
             "graph",
             "group",
@@ -136,6 +139,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "draw",
     "config",
     "trace",
     "files",
@@ -218,6 +222,9 @@ const PROTO: &[&str] = &[
     "trace/salvage.rs",
     "trace/salvage/",
     "trace/text/",
+    // Perfetto's messages, which are no traces that anything here reads.
+    "report/timeline/perfetto.rs",
+    "report/timeline/perfetto/",
 ];
 
 /// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
@@ -244,7 +251,15 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
-    ("flate2", &["trace/", "archive/segment.rs"], &[]),
+    (
+        "flate2",
+        &[
+            "trace/",
+            "report/timeline/perfetto.rs",
+            "archive/segment.rs",
+        ],
+        &[],
+    ),
     ("foldhash", &["graph/intern.rs", "archive/columns"], &[]),
     (
         "glob",

@@ -41,8 +41,8 @@ pub fn run(
         Some(graph) => astra_sim::counts_as(graph, node),
     });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
-    let path = args.timeline.as_deref();
-    let timeline = TimelineFile::start(path, &prepared, to.outputs())?;
+    let path = args.timeline.path();
+    let timeline = TimelineFile::start(&args.timeline, &prepared, to.outputs())?;
     let traces = job.types.is_some();
     let mut transcript = args
         .transcribes()

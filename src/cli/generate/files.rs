@@ -6,6 +6,7 @@ use crate::generate::GeneratedJob;
 use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use crate::trace::roles;
+use crate::trace::work_amounts;
 use crate::trace::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,10 +23,15 @@ pub fn write(
 ) -> Result<String, Box<dyn Error>> {
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let roles = job.roles().to_string();
-    let metadata: &[_] = match &roles[..] {
-        "" => &[],
-        roles => &[(roles::ATTRIBUTE, AttributeValue::Text(roles))],
-    };
+    let amounts = job.amounts().map(|amounts| amounts.to_string());
+    let roles = (!roles.is_empty()).then_some(&roles[..]);
+    let said = [
+        (roles::ATTRIBUTE, roles),
+        (work_amounts::ATTRIBUTE, amounts.as_deref()),
+    ];
+    let said = said.into_iter();
+    let metadata = said.filter_map(|(name, text)| Some((name, AttributeValue::Text(text?))));
+    let metadata: Vec<_> = metadata.collect();
     let mut written: BTreeMap<u32, OutputHandle> = BTreeMap::new();
     for rank in 0..job.ranks() {
         let class = job.class_of(rank);
@@ -35,7 +41,7 @@ pub fn write(
             continue;
         }
         let target = outputs.path(rank);
-        let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, metadata)?;
+        let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
         let nodes = job.nodes(class, &mut writer);
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;

@@ -115,7 +115,8 @@ fn causes_are_named() {
     let found = causes(&found, 0);
     assert!(found.contains("workload: its files are others"), "{found}");
     assert!(
-        found.contains("compute: step0/layer2/") && found.contains("collectives: all 8 ranks"),
+        found.contains("compute: step0/layer2/")
+            && found.contains("collectives: all-reduce, all 8 ranks"),
         "{found}"
     );
     // A baseline anew, with its reason beside the first.
