@@ -11,17 +11,16 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, and by roofline where no duration was recorded; scaled:F, F times that
-    /// (F below 1 is faster); or roofline, all by FLOPs and bytes
-    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
+    /// Compute model: recorded (roofline where nothing was recorded), scaled:F (times F, so below 1 is faster) or
+    /// roofline (all kernels, by FLOPs and bytes)
+    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// For kernels by roofline: the part of the NPU's peak rates, of arithmetic and of memory, that they
-    /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
-    #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
+    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve under roofline, above 0 and
+    /// at most 1 [default: 1]
+    #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
-    /// How long host work and the host's delays in front of nodes last: recorded, or scaled:F, F times that
-    /// (F below 1 is a faster host)
-    #[arg(long, value_name = "HOW", default_value = "recorded", value_parser = parse_host)]
+    /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
+    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
 }
 

@@ -50,14 +50,14 @@ pub enum TimelineFormat {
 #[derive(Debug)]
 enum AnyEncoder<W> {
     Chrome(ChromeEncoder<W>),
-    Perfetto(PerfettoEncoder<W>),
+    Perfetto(Box<PerfettoEncoder<W>>),
 }
 
 impl<W: Write> AnyEncoder<W> {
     fn get(&mut self) -> &mut dyn TimelineEncoder {
         match self {
             Self::Chrome(encoder) => encoder,
-            Self::Perfetto(encoder) => encoder,
+            Self::Perfetto(encoder) => &mut **encoder,
         }
     }
 }
@@ -111,7 +111,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
                 TimelineFormat::Chrome => AnyEncoder::Chrome(ChromeEncoder::new(out)),
                 TimelineFormat::Perfetto => {
                     let title = format!("replay on {}", prepared.machine().name());
-                    AnyEncoder::Perfetto(PerfettoEncoder::new(out, &title))
+                    AnyEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
                 }
             },
         };

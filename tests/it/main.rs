@@ -37,6 +37,7 @@
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
+//! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
 #[cfg(unix)]
 mod archive;
@@ -78,3 +79,4 @@ mod timeline;
 mod training;
 mod training_times;
 mod validate;
+mod wrong_inputs;

@@ -173,6 +173,7 @@ const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 /// The files whose types are, or are part of, documents.
 const DOCUMENTS: &[&str] = &[
+    "model.rs",
     "units.rs",
     "ids.rs",
     "trace.rs",
@@ -251,6 +252,9 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
     ("clap_complete", COMMAND_LINE, &[]),
+    ("clap_mangen", COMMAND_LINE, &[]),
+    ("comfy_table", &["report/table.rs", "report/table/"], &[]),
+    ("csv", &["report/csv.rs"], &[]),
     (
         "flate2",
         &[
@@ -269,6 +273,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("getrandom", &["cli/anonymise.rs"], &[]),
     ("hashbrown", INTERN, &[]),
     ("imara_diff", &["diff/align.rs"], &[]),
+    ("indicatif", &["cli/progress.rs"], &[]),
     (
         "libc",
         &["graph/huge_pages.rs", "files/", "cli/signals.rs"],
@@ -280,6 +285,17 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("serde", DOCUMENTS, &[]),
     ("serde_saphyr", &["astra_sim/"], &[]),
     ("serde_json", JSON, &["trace/text/"]),
+    (
+        "strsim",
+        &[
+            "config/nearest.rs",
+            "trace/file/discover.rs",
+            "cli/suggest.rs",
+        ],
+        &[],
+    ),
+    ("terminal_size", COMMAND_LINE, &[]),
+    ("textwrap", &["cli/help.rs", "report/text.rs"], &[]),
     ("thiserror", ANYWHERE, &[]),
     (
         "toml",

@@ -13,12 +13,11 @@ use crate::trace::escape;
 use crate::units::Time;
 use clap::{Args, Parser};
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Options of a replay that a baseline keeps.
@@ -89,14 +88,11 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     if pairs.is_empty() {
         return Err("no workload is left, so there is nothing to predict".into());
     }
-    let progress = ReplayProgress::new(pairs.len());
-    let drafts = parallel_map(pairs.len(), args.threads, |at| {
+    let drafts = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         let (entry, machine) = pairs[at];
         let draft = draft(&archive, entry, machine, &options, args);
-        progress.step();
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
-    drop(progress);
     let drafts: Vec<BaselineDraft> = drafts.into_iter().collect::<Result<_, _>>()?;
     archive::add_baselines(&args.archive, &drafts)?;
     for draft in &drafts {
@@ -253,13 +249,10 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if let Some(budget) = args.budget {
         pairs = within(budget, &pairs, args.threads, &mut outcome);
     }
-    let progress = ReplayProgress::new(pairs.len());
-    let results = parallel_map(pairs.len(), args.threads, |at| {
+    let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         let result = check_one(&archive, pairs[at], args);
-        progress.step();
         result
     });
-    drop(progress);
     for (result, (entry, record)) in results.into_iter().zip(&pairs) {
         match result {
             Ok(checked) => outcome.checked.push(checked),
@@ -330,53 +323,4 @@ fn within<'a>(
     outcome.left_out = choice.left_out;
     outcome.uncovered = choice.uncovered.into_iter().collect();
     chosen
-}
-
-/// Progress of replays on a terminal: how many, how fast, and how long the rest may take.
-struct ReplayProgress {
-    started: Instant,
-    all: usize,
-    done: AtomicUsize,
-    shown: Mutex<bool>,
-}
-
-impl ReplayProgress {
-    fn new(all: usize) -> Self {
-        Self {
-            started: Instant::now(),
-            all,
-            done: AtomicUsize::new(0),
-            shown: Mutex::new(false),
-        }
-    }
-
-    fn step(&self) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        let seconds = self.started.elapsed().as_secs_f64();
-        if seconds < 0.5 || !io::stderr().is_terminal() {
-            return;
-        }
-        if let Ok(mut shown) = self.shown.try_lock() {
-            *shown = true;
-            const WIDTH: usize = 24;
-            let full = WIDTH * done / self.all;
-            let rate = done as f64 / seconds;
-            let left = (self.all - done) as f64 / rate;
-            let _ = write!(
-                io::stderr(),
-                "\r[{}{}] {done} of {}, {rate:.1} a second, {left:.0} s left  ",
-                "#".repeat(full),
-                " ".repeat(WIDTH - full),
-                self.all
-            );
-        }
-    }
-}
-
-impl Drop for ReplayProgress {
-    fn drop(&mut self) {
-        if self.shown.get_mut().is_ok_and(|shown| *shown) {
-            let _ = write!(io::stderr(), "\r{:79}\r", "");
-        }
-    }
 }

@@ -75,6 +75,14 @@ pub fn run(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
+        // The original creates the whole path.
+        let parent = folder
+            .and_then(Path::parent)
+            .filter(|p| !p.as_os_str().is_empty());
+        if let Some(parent) = parent {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| TraceError::io(&log, "create", error))?;
+        }
         let mut file = to.outputs().create(&log)?;
         file.write_all(terminal::plain(&lines.logged).as_bytes())?;
         file.commit()?;

@@ -16,18 +16,17 @@ use std::path::{Path, PathBuf};
 /// Arguments of a timeline.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TimelineArgs {
-    /// Draw the replay for ui.perfetto.dev: FILE.pftrace in Perfetto's format, FILE.json in Chrome's, which other
-    /// viewers open too; a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE")]
+    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in .gz
+    #[arg(long, help_heading = super::REPORT, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Draw these ranks only, for example 0-3,8
-    #[arg(long, value_name = "RANKS", requires = "timeline", value_parser = parse_ranks)]
+    /// Ranks in the timeline, for example 0-3,8
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "RANKS", requires = "timeline", value_parser = parse_ranks)]
     timeline_ranks: Option<RankRanges>,
-    /// Draw what runs after this time only, for example 1.5ms
-    #[arg(long, value_name = "TIME", requires = "timeline")]
+    /// Start of the timeline, for example 1.5ms
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
     timeline_from: Option<Span>,
-    /// Draw what starts before this time only
-    #[arg(long, value_name = "TIME", requires = "timeline")]
+    /// End of the timeline
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
     timeline_to: Option<Span>,
 }
 

@@ -197,7 +197,7 @@ impl TrainingGenerator {
         let plan = &self.plan;
         // A backward pass has twice the FLOPs of the forward one.
         let ways = if plan.trains() { 3 } else { 1 };
-        let samples = u64::from(plan.batch).saturating_mul(plan.steps.into());
+        let samples = plan.batch.saturating_mul(plan.steps.into());
         let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
         WorkAmounts {
             steps: plan.steps.into(),

@@ -24,7 +24,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         right("time", 14),
         right("share", 9),
         right("nodes off it", 16),
-        right("least slack", 14),
+        right("min slack", 14),
         right("median slack", 15),
     ]);
     table.heading(out, style)?;

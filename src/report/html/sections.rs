@@ -212,7 +212,7 @@ pub fn critical_path(report: &Report) -> String {
         "time",
         "share",
         "nodes off it",
-        "least slack",
+        "min slack",
         "median slack",
     ];
     body += &table(&heads, &rows.collect::<Vec<_>>());
