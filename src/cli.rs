@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub mod anonymise;
+pub mod archive;
 pub mod astra_sim;
 pub mod audit;
 pub mod compare;
@@ -55,6 +56,7 @@ Examples:
   chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
   chakram generate llama3-8b --tensor 8 --batch 16 --machine dgx-h100
   chakram inspect job --critical-path
+  chakram archive add corpus.etz job --set gpu=h100
   chakram machine list
 
 `chakram COMMAND --help` shows all options of a command, `-h` the common ones."
@@ -98,6 +100,7 @@ enum CliCommand {
     Scale(scale::ScaleArgs),
     Anonymise(anonymise::AnonymiseArgs),
     Audit(audit::AuditArgs),
+    Archive(archive::ArchiveArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
     AstraSim(astra_sim::AstraSimArgs),
@@ -158,6 +161,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scale(args) => scale::run(args, &mut out),
         CliCommand::Anonymise(args) => anonymise::run(args, &mut out),
         CliCommand::Audit(args) => audit::run(args, &mut out),
+        CliCommand::Archive(args) => archive::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),

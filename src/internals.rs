@@ -16,6 +16,7 @@ macro_rules! show {
 }
 
 show! {
+    archive;
     astra_sim: custom_algorithm logging;
     bounds: allocator;
     collective: auto;

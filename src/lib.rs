@@ -32,6 +32,7 @@
     reason = "docs of modules lead on to what is inside"
 )]
 
+mod archive;
 pub mod astra_sim;
 mod bounds;
 mod cli;
@@ -58,6 +59,7 @@ mod matching;
 mod memory;
 pub mod model;
 mod network;
+mod regression;
 pub mod report;
 pub mod topology;
 pub mod trace;

@@ -310,6 +310,12 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
+    if let Some(text) = crate::archive::read_path(Path::new(name))? {
+        let wrong = |_| format!("{name}: this machine is not UTF-8");
+        let text = String::from_utf8(text).map_err(wrong)?;
+        let input = hash.then(|| job::hashed_input("machine", Path::new(name), text.as_bytes()));
+        return Ok((Machine::parse(&text, name)?, input));
+    }
     let machine = Machine::load(name)?;
     let input = if hash {
         let source = source(name)?;

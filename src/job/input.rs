@@ -46,6 +46,11 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
 
 /// Returns the machine of a case, beside its traces, or that for which the job was made.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
+    if let Some(path) = paths.first()
+        && let Ok(Some(_)) = crate::archive::read_path(&path.join(CASE_MACHINE))
+    {
+        return Some(path.join(CASE_MACHINE).display().to_string());
+    }
     let folder = paths.first().map(|path| {
         if path.is_dir() {
             path.as_path()

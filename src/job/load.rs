@@ -2,6 +2,7 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
+use crate::archive;
 use crate::bounds::{self, MemoryLimitError};
 use crate::files::{OutputSet, identity};
 use crate::graph::{DependencyPolicy, Graph, SlotBinding};
@@ -9,7 +10,7 @@ use crate::ids::{GraphId, Rank};
 use crate::report::summary::HashedInput;
 use crate::trace::TraceError;
 use crate::trace::file::{
-    FileDigest, FoundTraces, RankFile, TraceContents, TraceFinder, VerifyLevel,
+    FileDigest, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
 };
 use crate::trace::groups::{self, DeclaredGroups};
 use crate::units::{Span, Time};
@@ -48,9 +49,16 @@ pub fn find<P: AsRef<Path>>(
     verify: VerifyLevel,
 ) -> Result<FoundTraces, TraceError> {
     let mut finder = TraceFinder::new(verify);
-    let mut paths = paths.into_iter();
-    paths.try_for_each(|path| finder.add(path.as_ref()))?;
-    Ok(finder.finish())
+    let mut stored = FoundTraces::default();
+    for path in paths {
+        match archive::find(path.as_ref())? {
+            Some(found) => stored.extend(found),
+            None => finder.add(path.as_ref())?,
+        }
+    }
+    let mut found = finder.finish();
+    found.extend(stored);
+    Ok(found)
 }
 
 /// Tells `outputs` that the files in `found` are read.
@@ -126,8 +134,14 @@ pub fn load(
     }
     for (path, job) in &found.jobs {
         builder.roles(&job.roles);
-        if options.hash {
-            inputs.push(hashed_input("job", path, read_text(path)?.as_bytes()));
+        match found.stored_jobs.get(path) {
+            _ if !options.hash => {}
+            Some(hash) => inputs.push(HashedInput {
+                role: "job".into(),
+                name: path.display().to_string(),
+                blake3: hash.clone(),
+            }),
+            None => inputs.push(hashed_input("job", path, read_text(path)?.as_bytes())),
         }
     }
     let ranks = match (options.ranks, options.absent) {
@@ -171,7 +185,9 @@ pub fn read_traces(
 ) -> Result<(), JobError> {
     let mut linked = LinkedFiles::default();
     for (done, file) in (1..).zip(files) {
-        let key = identity(&file.path).map(|key| (key, file.seal));
+        let stored = file.stored.as_ref().map(StoredTrace::identity);
+        let key = stored.or_else(|| identity(&file.path));
+        let key = key.map(|key| (key, file.seal));
         let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
             // One file under several names says the same of every rank, unless it names its rank.
             Some((graph, binding, index)) if binding.peers.is_empty() => {

@@ -16,6 +16,7 @@ mod listing;
 mod mapped;
 mod named;
 mod names;
+mod stored;
 
 pub use compress::{CompressedWriter, GzipWriter};
 pub(super) use decompress::append_all;
@@ -26,6 +27,7 @@ use mapped::MappedFile;
 pub use mapped::mapped_file;
 pub use named::PrefixFiles;
 pub use names::rank_of;
+pub use stored::{StoredTrace, TraceStore};
 
 /// Minimum size of files that are mapped; smaller ones are read.
 const MAP_FROM: u64 = 1 << 20;
@@ -54,6 +56,8 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
+    /// Where its bytes are, if not in a file of that path.
+    pub stored: Option<StoredTrace>,
 }
 
 impl RankFile {
@@ -63,6 +67,7 @@ impl RankFile {
             rank,
             path,
             seal: None,
+            stored: None,
         }
     }
 }
@@ -78,6 +83,14 @@ impl TraceContents {
     ///
     /// Fails if the file differs from the length or hash in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
+        if let Some(stored) = &file.stored {
+            let this = Self {
+                storage: ContentsStorage::Read(stored.read()?),
+                path: file.path.clone(),
+                origins: None,
+            };
+            return this.decompress()?.current();
+        }
         let Some(seal) = &file.seal else {
             return Self::open(&file.path);
         };

@@ -1,5 +1,6 @@
 //! Integration tests: the program and the library as users see them, in one binary.
 //!
+//! - `archive`: packed and unpacked, damaged, killed and full; questions, and predictions that moved
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `book`: every command of README.md and `docs/`, run and compared, and their links
 //! - `bounds`: inputs and options that ask for far more than they are
@@ -38,6 +39,8 @@
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 //! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
+#[cfg(unix)]
+mod archive;
 mod astra_sim;
 #[cfg(unix)]
 mod book;

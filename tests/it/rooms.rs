@@ -94,10 +94,20 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["trace", "files", "graph", "group", "matching"],
     ),
     ("edit", &["trace", "graph", "matching"]),
+    // Keeps the files of jobs, whatever they hold, and what was predicted for them.
+    ("archive", &["trace", "files"]),
+    // Predictions against those of before: it replays what an archive keeps and compares the reports.
+    (
+        "regression",
+        &[
+            "archive", "trace", "job", "machine", "engine", "report", "diff",
+        ],
+    ),
     // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
     (
         "job",
         &[
+            "archive",
             "trace",
             "files",
             "graph",
@@ -153,6 +163,8 @@ const EVERYTHING: &[&str] = &[
     "converters",
     "edit",
     "astra_sim",
+    "archive",
+    "regression",
     "job",
 ];
 
@@ -172,6 +184,9 @@ const DOCUMENTS: &[&str] = &[
     "diff/",
     "trace/groups.rs",
     "trace/job.rs",
+    "archive.rs",
+    "archive/",
+    "regression.rs",
     "cli.rs",
     "cli/",
     "report.rs",
@@ -180,6 +195,8 @@ const DOCUMENTS: &[&str] = &[
     "validate/defects.rs",
     "converters/",
     "astra_sim/",
+    "archive.rs",
+    "archive/",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -191,6 +208,8 @@ const JSON: &[&str] = &[
     "report/",
     "validate/json.rs",
     "job/outputs.rs",
+    "archive/",
+    "regression.rs",
     "converters/",
     "astra_sim/",
 ];
@@ -227,7 +246,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "blake3",
-        &["trace/", "files/", "cli/", "edit/", "job/"],
+        &["trace/", "files/", "cli/", "edit/", "job/", "archive/"],
         &[],
     ),
     ("bytes", PROTO, &[]),
@@ -236,8 +255,16 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
     ("csv", &["report/csv.rs"], &[]),
-    ("flate2", &["trace/", "report/timeline/perfetto.rs"], &[]),
-    ("foldhash", INTERN, &[]),
+    (
+        "flate2",
+        &[
+            "trace/",
+            "report/timeline/perfetto.rs",
+            "archive/segment.rs",
+        ],
+        &[],
+    ),
+    ("foldhash", &["graph/intern.rs", "archive/columns"], &[]),
     (
         "glob",
         &["converters/pytorch/files.rs", "inspect/filter.rs"],
@@ -275,7 +302,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         &["config.rs", "config/", "astra_sim/logging.rs"],
         &[],
     ),
-    ("zstd", TRACE, &["converters/"]),
+    (
+        "zstd",
+        &["trace/", "archive/chunk.rs", "archive/segment.rs"],
+        &["converters/"],
+    ),
 ];
 
 /// The room of a file, given as its path under `src/`.

@@ -28,7 +28,7 @@ pub enum CommArg {
 }
 
 impl CommArg {
-    pub(super) fn policy(self) -> CommTiming {
+    pub fn policy(self) -> CommTiming {
         match self {
             Self::Model => CommTiming::Model,
             Self::Captured => CommTiming::Captured,
@@ -49,7 +49,7 @@ pub enum NetworkArg {
 }
 
 impl NetworkArg {
-    pub(super) fn model(self) -> NetworkKind {
+    pub fn model(self) -> NetworkKind {
         match self {
             Self::ContentionFree => NetworkKind::ContentionFree,
             Self::Ports => NetworkKind::Ports,

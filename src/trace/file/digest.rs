@@ -14,7 +14,7 @@ pub struct FileDigest {
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.
-    pub(super) fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
+    pub fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {
             Some(hash) if blake3::hash(bytes) != hash => Err(Self::broken(

@@ -33,6 +33,19 @@ pub struct FoundTraces {
     pub files: Vec<RankFile>,
     /// Job files that list them.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
+    /// BLAKE3 hashes, in hexadecimal, of job files that lie in a store.
+    pub stored_jobs: BTreeMap<PathBuf, String>,
+}
+
+impl FoundTraces {
+    /// Adds what else was found.
+    pub fn extend(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.files.sort();
+        self.files.dedup();
+        self.jobs.extend(other.jobs);
+        self.stored_jobs.extend(other.stored_jobs);
+    }
 }
 
 /// Finds trace files; each job file is read once.
@@ -163,6 +176,7 @@ impl TraceFinder {
                 rank: row.rank,
                 path: folder.join(&row.file),
                 seal,
+                stored: None,
             };
             self.found.files.push(file);
         }

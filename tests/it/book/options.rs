@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 34] = [
     "",
     "convert pytorch",
     "convert trace",
@@ -23,6 +23,16 @@ const COMMANDS: [&str; 24] = [
     "scale",
     "anonymise",
     "audit",
+    "archive create",
+    "archive add",
+    "archive list",
+    "archive show",
+    "archive extract",
+    "archive verify",
+    "archive merge",
+    "archive gc",
+    "archive baseline",
+    "archive check",
     "machine list",
     "machine show",
     "machine check",

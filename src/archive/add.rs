@@ -1,0 +1,335 @@
+//! Workloads that join an archive: their files, packed.
+
+use super::chunk::ObjectEncoder;
+use super::document::{
+    BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry, check_name,
+};
+use super::metadata::MetadataValue;
+use super::segment::SegmentWriter;
+use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
+use super::{ArchiveError, CompressionLevel};
+use crate::trace::file::{FoundTraces, TraceContents};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Workload that is about to join an archive.
+#[derive(Clone, Debug)]
+pub struct WorkloadDraft {
+    /// Its name.
+    pub name: String,
+    /// How much it is compressed.
+    pub level: CompressionLevel,
+    /// What people say of it.
+    pub metadata: BTreeMap<String, MetadataValue>,
+    /// Paths that were given.
+    pub sources: Vec<String>,
+    /// Its traces, and the files of jobs beside them.
+    pub found: FoundTraces,
+    /// Other files: the name that each gets, and where it is.
+    pub files: Vec<(String, PathBuf)>,
+    /// Measured step times.
+    pub measured: Option<MeasuredTimes>,
+    /// Whether it may replace one of its name.
+    pub replace: bool,
+}
+
+/// Prediction that is to be kept.
+#[derive(Clone, Debug)]
+pub struct BaselineDraft {
+    /// The workload.
+    pub workload: String,
+    /// The record; its hashes are those of the texts.
+    pub record: BaselineRecord,
+    /// The report, as JSON.
+    pub report: Vec<u8>,
+    /// Text of the machine's file.
+    pub machine: String,
+}
+
+/// Adds predictions to workloads of the archive `path`, all in one commit.
+pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), ArchiveError> {
+    let writer = ArchiveWriter::open(path)?;
+    let before = Archive::open(path)?;
+    let mut entries: BTreeMap<String, WorkloadEntry> = BTreeMap::new();
+    for draft in drafts {
+        let entry = entries.entry(draft.workload.clone());
+        let entry = match entry {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(place) => place.insert(before.workload(&draft.workload)?.clone()),
+        };
+        entry.baselines.push(draft.record.clone());
+    }
+    let plan = CommitPlan {
+        operation: "baseline",
+        workloads: entries.keys().cloned().collect(),
+    };
+    writer.commit(&plan, &mut |out| {
+        let mut packer = ObjectPacker::new(Some(&before), out, CompressionLevel::Default);
+        for draft in drafts {
+            packer.pack_hashed(&draft.report, &draft.record.report, "report", false)?;
+            packer.pack_hashed(
+                draft.machine.as_bytes(),
+                &draft.record.machine_blake3,
+                "machine",
+                false,
+            )?;
+        }
+        let mut change = empty_change();
+        change.workloads.extend(entries.values().cloned());
+        Ok(change)
+    })
+}
+
+/// Amounts of a workload that joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackedAmounts {
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Bytes that were added to the archive for their objects.
+    pub packed: u64,
+    /// Objects that were there already.
+    pub known: u64,
+}
+
+/// Packer of objects into a segment: each once, and none that the archive has.
+pub(super) struct ObjectPacker<'a, 'w> {
+    archive: Option<&'a Archive>,
+    out: &'a mut SegmentWriter<&'w mut dyn Write>,
+    encoder: ObjectEncoder,
+    pub amounts: PackedAmounts,
+}
+
+impl<'a, 'w> ObjectPacker<'a, 'w> {
+    /// Starts; objects of `archive` are not packed again.
+    pub fn new(
+        archive: Option<&'a Archive>,
+        out: &'a mut SegmentWriter<&'w mut dyn Write>,
+        level: CompressionLevel,
+    ) -> Self {
+        Self {
+            archive,
+            out,
+            encoder: ObjectEncoder::new(level),
+            amounts: PackedAmounts::default(),
+        }
+    }
+
+    /// Packs `bytes` and returns their hash.
+    pub fn pack(
+        &mut self,
+        bytes: &[u8],
+        family: &str,
+        is_trace: bool,
+    ) -> Result<String, ArchiveError> {
+        let hash = blake3::hash(bytes).to_hex().to_string();
+        self.pack_hashed(bytes, &hash, family, is_trace)?;
+        Ok(hash)
+    }
+
+    /// The same, of bytes whose hash is known.
+    pub fn pack_hashed(
+        &mut self,
+        bytes: &[u8],
+        hash: &str,
+        family: &str,
+        is_trace: bool,
+    ) -> Result<(), ArchiveError> {
+        self.amounts.bytes += bytes.len() as u64;
+        let there = self
+            .archive
+            .map_or(Ok(false), |archive| archive.has(hash))?;
+        if there || self.out.has(hash) {
+            self.amounts.known += 1;
+            return Ok(());
+        }
+        let io = |error| ArchiveError::io(Path::new(""), "write", error);
+        let chunks = self
+            .encoder
+            .encode(bytes, self.out.objects(), family, is_trace)
+            .map_err(io)?;
+        self.amounts.packed += chunks
+            .iter()
+            .map(|chunk| chunk.frame.len() as u64)
+            .sum::<u64>();
+        self.out
+            .object(hash.to_owned(), bytes.len() as u64, chunks)
+            .map_err(io)
+    }
+}
+
+/// Returns a name without its digits: files of one family differ in rank.
+pub(super) fn family(name: &str) -> String {
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// Adds `draft` to the archive `path`.
+pub fn add(path: &Path, draft: &WorkloadDraft) -> Result<PackedAmounts, ArchiveError> {
+    check_name(&draft.name)?;
+    let writer = ArchiveWriter::open(path)?;
+    if writer.archive().workloads().contains_key(&draft.name) && !draft.replace {
+        return Err(ArchiveError::refused(
+            format!("{}: it has a workload `{}`", path.display(), draft.name),
+            "another --name, or --replace",
+        ));
+    }
+    let plan = CommitPlan {
+        operation: "add",
+        workloads: vec![draft.name.clone()],
+    };
+    let mut amounts = PackedAmounts::default();
+    // The writer goes into the commit, so what it has is looked up in a second view of the same state.
+    let before = Archive::open(path)?;
+    writer.commit(&plan, &mut |out| {
+        let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
+        let mut entry = pack_workload(draft, &mut packer)?;
+        // A workload that is replaced is still held against what was predicted for it.
+        if let Some(own) = before.workloads().get(&draft.name) {
+            entry.baselines.clone_from(&own.baselines);
+            entry.measured = entry.measured.or_else(|| own.measured.clone());
+        }
+        amounts = packer.amounts;
+        let mut change = empty_change();
+        change.workloads.push(entry);
+        Ok(change)
+    })?;
+    Ok(amounts)
+}
+
+/// Splits the name of a trace into prefix and ending.
+fn parts(file: &crate::trace::file::RankFile) -> Result<(String, String), ArchiveError> {
+    let name = file.path.file_name().and_then(|name| name.to_str());
+    let rank = format!(".{}.", file.rank);
+    let split = name.and_then(|name| {
+        name.rsplit_once(&rank)
+            .map(|(prefix, end)| (prefix.to_owned(), format!(".{end}")))
+    });
+    split
+        .filter(|(prefix, _)| !prefix.is_empty())
+        .ok_or_else(|| {
+            ArchiveError::refused(
+                format!(
+                    "{}: a trace in an archive is named PREFIX.RANK.et",
+                    file.path.display()
+                ),
+                "another name for the file",
+            )
+        })
+}
+
+fn pack_workload(
+    draft: &WorkloadDraft,
+    packer: &mut ObjectPacker<'_, '_>,
+) -> Result<WorkloadEntry, ArchiveError> {
+    let mut prefix: Option<String> = None;
+    let mut traces: Vec<TraceRow> = Vec::new();
+    let mut linked: Option<((u64, u64), String, u64)> = None;
+    for file in &draft.found.files {
+        let (own, ending) = parts(file)?;
+        let other = prefix.get_or_insert_with(|| own.clone());
+        if *other != own {
+            let found = format!(
+                "{}: traces of one workload begin alike, and others begin with `{other}`",
+                file.path.display()
+            );
+            return Err(ArchiveError::refused(found, "the traces of one job"));
+        }
+        // Ranks of generated jobs are often one file under several names, which need not be read again.
+        let identity = crate::files::identity(&file.path);
+        let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
+        let (hash, bytes) = match same {
+            Some((_, hash, bytes)) => (hash.clone(), *bytes),
+            None => {
+                let contents = TraceContents::open_compressed(&file.path)?;
+                let bytes = contents.as_slice();
+                if let Some(seal) = &file.seal {
+                    seal.check(file, bytes)?;
+                }
+                let hash = packer.pack(bytes, "trace", true)?;
+                let length = bytes.len() as u64;
+                if let Some(identity) = identity {
+                    linked = Some((identity, hash.clone(), length));
+                }
+                (hash, length)
+            }
+        };
+        match traces.last_mut() {
+            Some(last)
+                if last.blake3 == hash
+                    && last.ending == ending
+                    && last.rank + last.ranks == file.rank =>
+            {
+                last.ranks += 1;
+            }
+            _ => traces.push(TraceRow {
+                rank: file.rank,
+                ranks: 1,
+                ending,
+                blake3: hash,
+                bytes,
+            }),
+        }
+    }
+    let mut files = Vec::new();
+    let jobs = draft.found.jobs.keys().map(|path| (name_of(path), path));
+    let others = draft.files.iter().map(|(name, path)| (name.clone(), path));
+    for (name, path) in jobs.chain(others) {
+        let contents = TraceContents::open_compressed(path)?;
+        let bytes = contents.as_slice();
+        files.push(FileRow {
+            blake3: packer.pack(bytes, &family(&name), false)?,
+            name,
+            bytes: bytes.len() as u64,
+        });
+    }
+    let entry = WorkloadEntry {
+        name: draft.name.clone(),
+        level: draft.level,
+        metadata: draft.metadata.clone(),
+        provenance: Provenance {
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            sources: draft.sources.clone(),
+            merged_from: Vec::new(),
+        },
+        prefix: prefix.unwrap_or_else(|| "job".to_owned()),
+        traces,
+        files,
+        baselines: Vec::new(),
+        measured: draft.measured.clone(),
+    };
+    entry.check()?;
+    Ok(entry)
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_default()
+}
+
+/// Packs what `entry` of `from` needs.
+pub(super) fn repack(
+    from: &Archive,
+    entry: &WorkloadEntry,
+    packer: &mut ObjectPacker<'_, '_>,
+) -> Result<(), ArchiveError> {
+    let traces = entry
+        .traces
+        .iter()
+        .map(|row| (&row.blake3, "trace".to_owned(), true));
+    let files = entry
+        .files
+        .iter()
+        .map(|row| (&row.blake3, family(&row.name), false));
+    let reports = entry
+        .baselines
+        .iter()
+        .map(|row| (&row.report, "report".to_owned(), false));
+    for (hash, family, is_trace) in traces.chain(files).chain(reports) {
+        let bytes = from.read(hash)?;
+        packer.pack_hashed(&bytes, hash, &family, is_trace)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Chunks of an object: how its bytes become zstd frames, and how they are read back.
+//!
+//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment: what the base unpacks to is
+//! then the dictionary of its frame, and of columns also what values are predicted by. Ranks of a job have the same
+//! chunk of an earlier rank as their base.
+
+use super::columns::{TemplateIndex, TraceColumns};
+use super::wire::{WireError, shortest_varint};
+use super::{ArchiveError, CompressionLevel};
+use std::io::{self, Read, Write};
+
+/// Bytes of a chunk that are aimed at.
+const TARGET: usize = 4 << 20;
+/// Bytes that a chunk may have at most, before and after it is unpacked.
+pub const LARGEST: u64 = 64 << 20;
+/// Objects of a family that others may be based on.
+const BASES: usize = 8;
+/// Chunks of an object whose columns are kept for others.
+const KEPT: usize = 64;
+
+/// Coding of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkCoding {
+    /// The bytes themselves, in a frame that any reader of zstd finds.
+    Plain,
+    /// The bytes themselves, in a frame within a skippable frame.
+    Bytes,
+    /// Columns of a trace, likewise.
+    Columns,
+}
+
+/// Chunk of the segment that another is based on: the object's number, and the chunk's within it.
+pub type ChunkRef = (u32, u32);
+
+/// Compressed chunk.
+#[derive(Debug)]
+pub struct EncodedChunk {
+    /// The zstd frame.
+    pub frame: Vec<u8>,
+    /// How it is to be read.
+    pub coding: ChunkCoding,
+    /// Bytes that the frame unpacks to.
+    pub unpacked: u64,
+    /// Bytes of the object in it.
+    pub bytes: u64,
+    /// Records in it; 0 of what is no trace.
+    pub records: u64,
+    /// What it is based on.
+    pub base: Option<ChunkRef>,
+}
+
+/// Chunk as it is read: what its frame unpacks to, and its columns.
+#[derive(Debug)]
+pub struct DecodedChunk {
+    unpacked: Vec<u8>,
+    columns: Option<TraceColumns>,
+}
+
+/// Chunk that others may be based on.
+struct BaseChunk {
+    at: ChunkRef,
+    decoded: DecodedChunk,
+    index: TemplateIndex,
+    records: usize,
+}
+
+/// Object that others may be based on.
+struct BaseObject {
+    family: String,
+    records: usize,
+    chunks: Vec<BaseChunk>,
+}
+
+/// Encoder of the objects of a workload, which share what they have in common.
+pub struct ObjectEncoder {
+    level: CompressionLevel,
+    bases: Vec<BaseObject>,
+}
+
+impl ObjectEncoder {
+    /// Starts without anything to share.
+    pub fn new(level: CompressionLevel) -> Self {
+        Self {
+            level,
+            bases: Vec::new(),
+        }
+    }
+
+    /// Encodes the object numbered `number` of the segment. Objects of one `family` are alike; `is_trace` says whether
+    /// they are traces.
+    pub fn encode(
+        &mut self,
+        bytes: &[u8],
+        number: u32,
+        family: &str,
+        is_trace: bool,
+    ) -> io::Result<Vec<EncodedChunk>> {
+        let records = if is_trace { records(bytes) } else { None };
+        let plain = is_trace && self.level == CompressionLevel::Plain;
+        let count = records.as_ref().map_or(0, Vec::len);
+        let mut same = self.bases.iter().filter(|base| base.family == family);
+        // The first of a family knows most templates; one with as many records is likely to have their order, too.
+        let alike = self
+            .bases
+            .iter()
+            .rposition(|b| b.family == family && b.records == count);
+        let first = self.bases.iter().position(|b| b.family == family);
+        let base = alike.or(first).filter(|_| !plain);
+        let room = same.by_ref().count() < BASES && !plain;
+        let base = base.map(|at| &self.bases[at]);
+        let mut made = BaseObject {
+            family: family.to_owned(),
+            records: count,
+            chunks: Vec::new(),
+        };
+        let mut out = Vec::new();
+        let mut alike = 0;
+        match (&records, plain) {
+            (Some(records), false) => {
+                let mut at = 0;
+                while at < records.len() {
+                    let position = out.len();
+                    let own = base.and_then(|base| base.chunks.get(position));
+                    let taken = own.map_or_else(
+                        || target_records(&records[at..]),
+                        |own| own.records.min(records.len() - at),
+                    );
+                    let part = &records[at..at + taken];
+                    let on = own.or_else(|| base.unwrap_or(&made).chunks.first());
+                    let (chunk, kept) =
+                        self.columns(part, at == 0, on, (number, position as u32))?;
+                    if let (Some(own), Some(columns)) = (own, &kept.decoded.columns) {
+                        alike += own
+                            .decoded
+                            .columns
+                            .as_ref()
+                            .map_or(0, |own| columns.alike(own));
+                    }
+                    if position < KEPT {
+                        made.chunks.push(kept);
+                    }
+                    out.push(chunk);
+                    at += taken;
+                }
+            }
+            (Some(records), true) => {
+                let mut at = 0;
+                while at < records.len() {
+                    let taken = target_records(&records[at..]);
+                    let part: Vec<u8> = records[at..at + taken]
+                        .iter()
+                        .flat_map(|r| r.framed)
+                        .copied()
+                        .collect();
+                    let frame = compress(&part, self.level.zstd(), None)?;
+                    out.push(EncodedChunk {
+                        frame,
+                        coding: ChunkCoding::Plain,
+                        unpacked: part.len() as u64,
+                        bytes: part.len() as u64,
+                        records: taken as u64,
+                        base: None,
+                    });
+                    at += taken;
+                }
+            }
+            (None, _) => {
+                for (position, part) in bytes.chunks(TARGET).enumerate() {
+                    let on = base.and_then(|base| base.chunks.get(position));
+                    let on = on.filter(|_| !plain);
+                    let dictionary = on.map(|on| &on.decoded.unpacked[..]);
+                    let frame = compress(part, self.level.zstd(), dictionary)?;
+                    out.push(EncodedChunk {
+                        frame,
+                        coding: if plain {
+                            ChunkCoding::Plain
+                        } else {
+                            ChunkCoding::Bytes
+                        },
+                        unpacked: part.len() as u64,
+                        bytes: part.len() as u64,
+                        records: 0,
+                        base: on.map(|on| on.at),
+                    });
+                    if base.is_none() && position < KEPT {
+                        made.chunks.push(BaseChunk {
+                            at: (number, position as u32),
+                            decoded: DecodedChunk {
+                                unpacked: part.to_vec(),
+                                columns: None,
+                            },
+                            index: TemplateIndex::default(),
+                            records: 0,
+                        });
+                    }
+                }
+            }
+        }
+        if room && 2 * alike < count.max(1) && !made.chunks.is_empty() {
+            self.bases.push(made);
+        }
+        Ok(out)
+    }
+
+    /// Encodes a chunk of records as columns, and keeps it for others.
+    fn columns(
+        &self,
+        records: &[TraceRecord<'_>],
+        first: bool,
+        on: Option<&BaseChunk>,
+        at: ChunkRef,
+    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+        let bodies: Vec<&[u8]> = records.iter().map(|record| record.body).collect();
+        let base = on.and_then(|on| on.decoded.columns.as_ref());
+        let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
+        let columns = TraceColumns::split(&bodies, first, base, &mut index);
+        let unpacked = columns.encode(base);
+        let dictionary = on.map(|on| &on.decoded.unpacked[..]);
+        let chunk = EncodedChunk {
+            frame: compress(&unpacked, self.level.zstd(), dictionary)?,
+            coding: ChunkCoding::Columns,
+            unpacked: unpacked.len() as u64,
+            bytes: records
+                .iter()
+                .map(|record| record.framed.len() as u64)
+                .sum(),
+            records: records.len() as u64,
+            base: on.map(|on| on.at),
+        };
+        let kept = BaseChunk {
+            at,
+            decoded: DecodedChunk {
+                unpacked,
+                columns: Some(columns),
+            },
+            index,
+            records: records.len(),
+        };
+        Ok((chunk, kept))
+    }
+}
+
+/// Record of a trace.
+#[derive(Clone, Copy, Debug)]
+struct TraceRecord<'a> {
+    /// With its length prefix.
+    framed: &'a [u8],
+    body: &'a [u8],
+}
+
+/// Splits a trace into its records; `None` if it is none, or not written in the shortest way.
+fn records(bytes: &[u8]) -> Option<Vec<TraceRecord<'_>>> {
+    let mut all = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (length, prefix) = shortest_varint(rest)?;
+        let end = prefix.checked_add(usize::try_from(length).ok()?)?;
+        let framed = rest.get(..end)?;
+        if framed.len() > TARGET {
+            return None;
+        }
+        all.push(TraceRecord {
+            framed,
+            body: &framed[prefix..],
+        });
+        rest = &rest[end..];
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+/// Returns how many of `records` make a chunk.
+fn target_records(records: &[TraceRecord<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |record: &&TraceRecord<'_>| {
+        bytes += record.framed.len();
+        bytes <= TARGET
+    };
+    records.iter().take_while(fits).count().max(1)
+}
+
+/// Compresses `bytes` into a frame with a checksum.
+pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
+    let mut encoder = match dictionary {
+        Some(dictionary) => zstd::Encoder::with_ref_prefix(Vec::new(), level, dictionary)?,
+        None => zstd::Encoder::new(Vec::new(), level)?,
+    };
+    encoder.include_checksum(true)?;
+    encoder.include_contentsize(true)?;
+    encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
+    if dictionary.is_some_and(|dictionary| dictionary.len() + bytes.len() > 1 << 21) {
+        encoder.window_log(24)?;
+    }
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+/// Unpacks a frame of exactly `unpacked` bytes.
+pub fn decompress(frame: &[u8], unpacked: u64, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
+    if unpacked > LARGEST {
+        return Err(io::Error::other(
+            "it says that it unpacks to more than 64 MiB",
+        ));
+    }
+    let mut decoder = match dictionary {
+        Some(dictionary) => zstd::Decoder::with_ref_prefix(frame, dictionary)?,
+        None => zstd::Decoder::with_buffer(frame)?,
+    }
+    .single_frame();
+    let mut out = Vec::new();
+    // What it claims is not trusted further than what such a frame can hold.
+    let likely = unpacked.min(frame.len() as u64 * 64 + 1024) as usize;
+    out.reserve(likely);
+    (&mut decoder).take(unpacked + 1).read_to_end(&mut out)?;
+    if out.len() as u64 != unpacked {
+        return Err(io::Error::other("it unpacks to another size than it says"));
+    }
+    Ok(out)
+}
+
+impl DecodedChunk {
+    /// Reads a chunk of `bytes` bytes whose frame unpacks to `unpacked`.
+    pub fn read(
+        frame: &[u8],
+        coding: ChunkCoding,
+        unpacked: u64,
+        bytes: u64,
+        base: Option<&Self>,
+    ) -> Result<Self, ArchiveError> {
+        if bytes > LARGEST {
+            return Err(ArchiveError::broken(
+                "a chunk says that it has more than 64 MiB",
+            ));
+        }
+        let dictionary = base.map(|base| &base.unpacked[..]);
+        let unpacked = decompress(frame, unpacked, dictionary).map_err(|error| {
+            ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
+        })?;
+        let columns = (coding == ChunkCoding::Columns).then(|| {
+            let base = base.and_then(|base| base.columns.as_ref());
+            TraceColumns::decode(&unpacked, base, bytes as usize)
+        });
+        Ok(Self {
+            unpacked,
+            columns: columns.transpose().map_err(wrong)?,
+        })
+    }
+
+    /// Returns the bytes of the object, of which there are `bytes`.
+    pub fn contents(&self, bytes: u64) -> Result<std::borrow::Cow<'_, [u8]>, ArchiveError> {
+        match &self.columns {
+            Some(columns) => columns.join(bytes as usize).map(Into::into).map_err(wrong),
+            None if self.unpacked.len() as u64 == bytes => Ok((&self.unpacked[..]).into()),
+            None => Err(ArchiveError::broken(
+                "a chunk has another size than it says",
+            )),
+        }
+    }
+}
+
+fn wrong(error: WireError) -> ArchiveError {
+    ArchiveError::broken(format!("a chunk is malformed: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Objects and back again, whatever they hold.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Encodes `objects` as one family and reads each back.
+fn round_trip(
+    objects: &[Vec<u8>],
+    level: CompressionLevel,
+    is_trace: bool,
+) -> Vec<Vec<EncodedChunk>> {
+    let mut encoder = ObjectEncoder::new(level);
+    let encoded: Vec<Vec<EncodedChunk>> = (0..)
+        .zip(objects)
+        .map(|(number, bytes)| encoder.encode(bytes, number, "job", is_trace).unwrap())
+        .collect();
+    for (object, chunks) in objects.iter().zip(&encoded) {
+        let mut back = Vec::new();
+        for chunk in chunks {
+            let decoded = read(&encoded, chunk);
+            back.extend_from_slice(&decoded.contents(chunk.bytes).unwrap());
+        }
+        assert!(
+            back == *object,
+            "{} bytes became {}",
+            object.len(),
+            back.len()
+        );
+    }
+    encoded
+}
+
+fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedChunk {
+    let base = chunk
+        .base
+        .map(|(object, at)| read(all, &all[object as usize][at as usize]));
+    DecodedChunk::read(
+        &chunk.frame,
+        chunk.coding,
+        chunk.unpacked,
+        chunk.bytes,
+        base.as_ref(),
+    )
+    .unwrap()
+}
+
+fn framed(records: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for record in records {
+        crate::archive::wire::put_varint(&mut out, record.len() as u64);
+        out.extend_from_slice(record);
+    }
+    out
+}
+
+/// Fields of a message: varints, texts, fixed numbers and messages within, in any order, some written the long way.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let varint = |value: u64| {
+        let mut out = Vec::new();
+        crate::archive::wire::put_varint(&mut out, value);
+        out
+    };
+    let field = 0u64..12;
+    let leaf = prop_oneof![
+        (field.clone(), any::<u64>()).prop_map(move |(f, v)| [varint(f << 3), varint(v)].concat()),
+        (field.clone(), 0u64..300).prop_map(move |(f, v)| [varint(f << 3), varint(v)].concat()),
+        (field.clone(), "[a-z]{0,6}").prop_map(move |(f, t)| {
+            [varint(f << 3 | 2), varint(t.len() as u64), t.into_bytes()].concat()
+        }),
+        (field.clone(), any::<[u8; 8]>())
+            .prop_map(move |(f, v)| [varint(f << 3 | 1), v.to_vec()].concat()),
+        (field, any::<[u8; 4]>()).prop_map(move |(f, v)| [varint(f << 3 | 5), v.to_vec()].concat()),
+        prop::collection::vec(any::<u8>(), 0..6),
+        Just(vec![0x08, 0x80, 0x00]),
+    ];
+    let list = prop::collection::vec(leaf, 0..6).prop_map(|parts| parts.concat());
+    list.prop_recursive(3, 24, 4, move |inner| {
+        prop::collection::vec((0u64..12, inner), 0..5).prop_map(move |fields| {
+            let parts = fields.into_iter().flat_map(|(f, body)| {
+                [varint(f << 3 | 2), varint(body.len() as u64), body].concat()
+            });
+            parts.collect()
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_is_packed_comes_back(
+        records in prop::collection::vec(message(), 0..12),
+        others in prop::collection::vec(prop::collection::vec(message(), 0..6), 0..3),
+        tail in prop::collection::vec(any::<u8>(), 0..4),
+    ) {
+        let mut objects = vec![framed(&records)];
+        // Ranks that are the same but for what was exchanged, and one that breaks off.
+        for other in others {
+            let mut changed = records.clone();
+            for (to, from) in changed.iter_mut().step_by(2).zip(other) {
+                *to = from;
+            }
+            objects.push(framed(&changed));
+        }
+        objects.push([framed(&records), tail].concat());
+        for level in [CompressionLevel::Plain, CompressionLevel::Default, CompressionLevel::Best] {
+            for is_trace in [true, false] {
+                round_trip(&objects, level, is_trace);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_columns_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..400) {
+        if let Ok(columns) = TraceColumns::decode(&bytes, None, size) {
+            let _ = columns.join(size);
+        }
+    }
+}
+
+/// A trace of `nodes` nodes: id, dependency on the one before, and a duration that differs from rank to rank.
+fn chain(nodes: u64, rank: u64) -> Vec<u8> {
+    let mut records = vec![vec![]];
+    for id in 1..=nodes {
+        let mut record = vec![0x08];
+        crate::archive::wire::put_varint(&mut record, id);
+        record.extend_from_slice(&[0x12, 2, b'm', b'm', 0x38]);
+        crate::archive::wire::put_varint(&mut record, 1000 + (id * 7919 + rank * 31) % 256);
+        records.push(record);
+    }
+    framed(&records)
+}
+
+#[test]
+fn a_rank_that_differs_in_times_costs_its_times() {
+    let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
+    let encoded = round_trip(&ranks, CompressionLevel::Default, true);
+    for chunks in &encoded[1..] {
+        // A duration differs from the base's by 31 a rank modulo 256: one byte, which takes few values.
+        let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
+        assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
+        assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
+    }
+}
+
+#[test]
+fn large_objects_have_chunks_that_are_read_alone() {
+    let large = chain(700_000, 0);
+    let ranks = [large.clone(), chain(700_000, 1)];
+    for level in [CompressionLevel::Plain, CompressionLevel::Default] {
+        let encoded = round_trip(&ranks, level, true);
+        assert!(encoded[0].len() >= 2, "{} bytes", large.len());
+        let records: u64 = encoded[1].iter().map(|chunk| chunk.records).sum();
+        assert_eq!(records, 700_001);
+    }
+}
+
+#[test]
+fn a_frame_that_claims_too_much_is_refused() {
+    let frame = compress(&vec![0; 1 << 20], 3, None).unwrap();
+    for unpacked in [
+        0,
+        1,
+        (1 << 20) - 1,
+        (1 << 20) + 1,
+        LARGEST,
+        LARGEST + 1,
+        u64::MAX,
+    ] {
+        assert!(decompress(&frame, unpacked, None).is_err(), "{unpacked}");
+    }
+    assert!(decompress(&frame, 1 << 20, None).is_ok());
+}

@@ -1,0 +1,152 @@
+//! A column as bytes: the predictor that leaves least, and the planes of what it leaves.
+
+use super::predict::{ColumnView, Predictor, walk};
+use crate::archive::wire::{WireError, WireReader, put_varint};
+
+/// Predictors that are tried for columns.
+pub const ALL: &[Predictor] = &Predictor::ALL;
+
+/// Values at most that a predictor is chosen by.
+const SAMPLE: usize = 1 << 11;
+
+/// Moves signs to the lowest bit, so that small differences either way are small numbers.
+fn zigzag(value: u64) -> u64 {
+    value << 1 ^ ((value as i64) >> 63) as u64
+}
+
+fn unzigzag(value: u64) -> u64 {
+    value >> 1 ^ (value & 1).wrapping_neg()
+}
+
+/// Returns what `predictor` leaves of `values`.
+fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>) -> Vec<u64> {
+    let mut left = Vec::with_capacity(values.len());
+    let mut rest = values.iter();
+    walk(predictor, view, |predicted| {
+        let value = *rest.next().expect("there is a value for every record");
+        left.push(zigzag(value.wrapping_sub(predicted)));
+        value
+    });
+    left
+}
+
+/// Returns the number of bytes of the largest of `values`.
+fn width(values: &[u64]) -> usize {
+    let all = values.iter().fold(0, |all, value| all | value);
+    (64 - all.leading_zeros() as usize).div_ceil(8)
+}
+
+/// Approximates 65,536 times the binary logarithm of a positive number, the same on every machine.
+fn log2_fixed(n: u64) -> u64 {
+    let whole = 63 - u64::from(n.leading_zeros());
+    let fraction = if whole >= 16 {
+        n >> (whole - 16)
+    } else {
+        n << (16 - whole)
+    };
+    (whole << 16) + (fraction & 0xffff)
+}
+
+/// Estimates the compressed size of the planes of `values`, in 65,536ths of a bit: the entropy of their bytes.
+fn cost(values: &[u64]) -> u64 {
+    let n = values.len() as u64;
+    let planes = (0..width(values)).map(|plane| {
+        let mut counts = [0u32; 256];
+        for value in values {
+            counts[(value >> (8 * plane)) as usize & 0xff] += 1;
+        }
+        let present = counts.iter().filter(|count| **count > 0);
+        let kept = present.map(|&count| u64::from(count) * log2_fixed(count.into()));
+        (n * log2_fixed(n)).saturating_sub(kept.sum())
+    });
+    planes.sum()
+}
+
+/// Appends `values` by the best of `candidates`.
+pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], out: &mut Vec<u8>) {
+    let sample = &values[..values.len().min(SAMPLE)];
+    let sampled = ColumnView {
+        records: &view.records[..sample.len()],
+        ..*view
+    };
+    let usable = candidates
+        .iter()
+        .filter(|predictor| predictor.applies(view));
+    let best = usable.min_by_key(|&&predictor| cost(&residuals(sample, predictor, &sampled)));
+    let best = *best.unwrap_or(&Predictor::Zero);
+    let left = residuals(values, best, view);
+    out.push(best as u8);
+    if let (Predictor::Thousandth, Some((other, _))) = (best, view.other) {
+        put_varint(out, other.into());
+    }
+    let width = width(&left);
+    out.push(width as u8);
+    for plane in 0..width {
+        out.extend(left.iter().map(|value| (value >> (8 * plane)) as u8));
+    }
+}
+
+/// Reads a column of `count` values; `others` gives a column that was read before.
+pub fn decode<'v>(
+    input: &mut WireReader<'_>,
+    count: usize,
+    others: impl Fn(usize) -> Option<(&'v [u32], &'v [u64])>,
+    view: &ColumnView<'v>,
+) -> Result<Vec<u64>, WireError> {
+    let number = usize::from(input.take(1)?[0]);
+    let predictor = Predictor::ALL.get(number).copied();
+    let predictor = predictor.ok_or(WireError("a column has a predictor that is not known"))?;
+    let mut view = *view;
+    if predictor == Predictor::Thousandth {
+        let number = input.count(u32::MAX as usize)?;
+        let other = others(number).filter(|(records, values)| records.len() == values.len());
+        let other = other.ok_or(WireError("a column is predicted by one that is not there"))?;
+        view.other = Some((number as u32, other));
+    }
+    if !predictor.applies(&view) {
+        return Err(WireError(
+            "a column is predicted by a base that is not there",
+        ));
+    }
+    let width = usize::from(input.take(1)?[0]);
+    if width > 8 {
+        return Err(WireError("a column is wider than 8 bytes"));
+    }
+    let planes = input.take(
+        width
+            .checked_mul(count)
+            .ok_or(WireError("it ends too early"))?,
+    )?;
+    let mut values = vec![0u64; count];
+    for plane in 0..width {
+        let bytes = &planes[plane * count..][..count];
+        for (value, byte) in values.iter_mut().zip(bytes) {
+            *value |= u64::from(*byte) << (8 * plane);
+        }
+    }
+    let mut at = 0;
+    walk(predictor, &view, |predicted| {
+        let value = predicted.wrapping_add(unzigzag(values[at]));
+        values[at] = value;
+        at += 1;
+        value
+    });
+    Ok(values)
+}
+
+/// Returns whether most values of the first column are a thousandth of those of the second in the same record, rounded
+/// down.
+pub fn is_thousandth(column: (&[u32], &[u64]), whole: (&[u32], &[u64])) -> bool {
+    let view = ColumnView {
+        records: &column.0[..column.0.len().min(256)],
+        other: Some((0, whole)),
+        ..ColumnView::default()
+    };
+    let (mut rest, mut found) = (column.1.iter(), 0);
+    walk(Predictor::Thousandth, &view, |predicted| {
+        let value = *rest.next().expect("there is a value for every record");
+        found += usize::from(value > 0 && value == predicted);
+        value
+    });
+    2 * found > view.records.len()
+}

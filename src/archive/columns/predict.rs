@@ -1,0 +1,146 @@
+//! Predictions of a column's values, the same for writing and reading.
+
+/// What a column is predicted from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ColumnView<'v> {
+    /// Record of each value, ascending.
+    pub records: &'v [u32],
+    /// Id of each record.
+    pub ids: &'v [u64],
+    /// Template of each record.
+    pub sequence: &'v [u32],
+    /// Number of templates.
+    pub templates: usize,
+    /// The same column of the base: records and values.
+    pub base: Option<(&'v [u32], &'v [u64])>,
+    /// Another column, by number: records and values.
+    pub other: Option<(u32, (&'v [u32], &'v [u64]))>,
+}
+
+/// Prediction of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Predictor {
+    /// 0.
+    Zero = 0,
+    /// The value before it, at first 0.
+    Previous = 1,
+    /// The id of its record.
+    Id = 2,
+    /// The value before it and the difference of their records' ids.
+    PreviousById = 3,
+    /// The last value in a record of the same template, at first 0.
+    Template = 4,
+    /// The value in the same record of the base; where there is none, the value before it.
+    Base = 5,
+    /// The same, and by how much the value before it exceeded its own.
+    BaseShifted = 6,
+    /// A thousandth of the value of another column in the same record, rounded down; 0 where there is none.
+    Thousandth = 7,
+}
+
+impl Predictor {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Zero,
+        Self::Previous,
+        Self::Id,
+        Self::PreviousById,
+        Self::Template,
+        Self::Base,
+        Self::BaseShifted,
+        Self::Thousandth,
+    ];
+
+    /// Whether `view` has what it takes.
+    pub fn applies(self, view: &ColumnView<'_>) -> bool {
+        match self {
+            Self::Zero | Self::Previous => true,
+            Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
+            Self::Base | Self::BaseShifted => view.base.is_some(),
+            Self::Thousandth => view.other.is_some(),
+        }
+    }
+}
+
+/// Values of a column that are met in the order of records.
+struct RecordCursor<'v> {
+    column: (&'v [u32], &'v [u64]),
+    at: usize,
+}
+
+impl<'v> RecordCursor<'v> {
+    fn new(column: Option<(&'v [u32], &'v [u64])>) -> Self {
+        Self {
+            column: column.unwrap_or_default(),
+            at: 0,
+        }
+    }
+
+    /// The next value of `record`, each only once.
+    #[inline]
+    fn next(&mut self, record: u32) -> Option<u64> {
+        let (records, values) = self.column;
+        while *records.get(self.at)? < record {
+            self.at += 1;
+        }
+        (records[self.at] == record).then(|| {
+            self.at += 1;
+            values[self.at - 1]
+        })
+    }
+}
+
+/// Walks the column: `value` is given the prediction of each value and returns the value.
+#[inline]
+pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u64) -> u64) {
+    let mut previous = 0u64;
+    match predictor {
+        Predictor::Zero => view.records.iter().for_each(|_| {
+            value(0);
+        }),
+        Predictor::Previous => view.records.iter().for_each(|_| previous = value(previous)),
+        Predictor::Id => view.records.iter().for_each(|&record| {
+            value(view.ids[record as usize]);
+        }),
+        Predictor::PreviousById => {
+            let mut before = 0;
+            for &record in view.records {
+                let id = view.ids[record as usize];
+                previous = value(previous.wrapping_add(id.wrapping_sub(before)));
+                before = id;
+            }
+        }
+        Predictor::Template => {
+            let mut last = vec![0; view.templates];
+            for &record in view.records {
+                let last = &mut last[view.sequence[record as usize] as usize];
+                *last = value(*last);
+            }
+        }
+        Predictor::Base => {
+            let mut base = RecordCursor::new(view.base);
+            for &record in view.records {
+                previous = value(base.next(record).unwrap_or(previous));
+            }
+        }
+        Predictor::BaseShifted => {
+            let mut base = RecordCursor::new(view.base);
+            let mut shift = 0u64;
+            for &record in view.records {
+                match base.next(record) {
+                    Some(own) => {
+                        previous = value(own.wrapping_add(shift));
+                        shift = previous.wrapping_sub(own);
+                    }
+                    None => previous = value(previous),
+                }
+            }
+        }
+        Predictor::Thousandth => {
+            let mut other = RecordCursor::new(view.other.map(|(_, column)| column));
+            for &record in view.records {
+                value(other.next(record).map_or(0, |whole| whole / 1000));
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `ARCHIVE::WORKLOAD` in place of a path: traces that commands read out of an archive.
+
+use super::ArchiveError;
+use super::store::Archive;
+use crate::trace::file::{FoundTraces, RankFile, StoredTrace, TraceStore};
+use crate::trace::job::{ENDING, JobFile};
+use crate::trace::{TraceError, TraceLocation};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+impl TraceStore for Archive {
+    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+        Ok(Archive::read(
+            self,
+            &blake3::Hash::from_bytes(*hash).to_hex(),
+        )?)
+    }
+}
+
+impl From<ArchiveError> for TraceError {
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            ArchiveError::Trace(error) => error,
+            ArchiveError::Io {
+                file,
+                doing,
+                source,
+            } => Self::io(file, doing, source),
+            ArchiveError::Broken { file, at, found } => {
+                let place = TraceLocation {
+                    file,
+                    offset: at.and_then(|at| usize::try_from(at).ok()),
+                    ..TraceLocation::default()
+                };
+                Self::refused_at(place, found, "chakram archive verify")
+            }
+            ArchiveError::Refused { found, hint } => {
+                Self::refused_at(TraceLocation::default(), found, hint)
+            }
+        }
+    }
+}
+
+/// Splits `ARCHIVE::REST`; `None` if `path` is none, or a file of that very name is there.
+fn split(path: &Path) -> Option<(PathBuf, &str)> {
+    let (archive, rest) = path.to_str()?.split_once("::")?;
+    let named = !archive.is_empty() && !rest.is_empty() && !path.exists();
+    named.then(|| (PathBuf::from(archive), rest))
+}
+
+/// Finds the traces that `ARCHIVE::WORKLOAD` names; `None` if `path` is a path of files. The traces are read when they
+/// are opened.
+pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
+    let Some((archive, name)) = split(path) else {
+        return Ok(None);
+    };
+    let archive = Arc::new(Archive::open(&archive)?);
+    find_in(&archive, name).map(Some)
+}
+
+/// Finds the traces of the workload `name` of an archive that is open.
+pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
+    let entry = archive.workload(name)?;
+    let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
+    let store: Arc<dyn TraceStore> = archive.clone();
+    let mut found = FoundTraces::default();
+    for (rank, row) in entry.rank_rows() {
+        let hash = blake3::Hash::from_hex(&row.blake3).expect("hashes were checked");
+        found.files.push(RankFile {
+            stored: Some(StoredTrace::new(Arc::clone(&store), *hash.as_bytes())),
+            ..RankFile::new(rank, path.join(entry.file_name(rank, row)))
+        });
+    }
+    for row in entry.files.iter().filter(|row| row.name.ends_with(ENDING)) {
+        let file = path.join(&row.name);
+        let text = String::from_utf8(archive.read(&row.blake3)?)
+            .map_err(|_| TraceError::malformed(0, "it is not UTF-8").in_file(&file))?;
+        let job = JobFile::parse(&text).map_err(|error| error.in_file(&file))?;
+        found.jobs.insert(file.clone(), Arc::new(job));
+        found.stored_jobs.insert(file, row.blake3.clone());
+    }
+    Ok(found)
+}
+
+/// Reads the file that `ARCHIVE::WORKLOAD/FILE` names; `None` if `path` is no such path, or the workload has no such
+/// file.
+pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
+    let Some((archive, rest)) = split(path) else {
+        return Ok(None);
+    };
+    let archive = Archive::open(&archive)?;
+    let workloads = archive.workloads().values();
+    let found = workloads.filter_map(|entry| {
+        let file = rest.strip_prefix(&entry.name[..])?.strip_prefix('/')?;
+        entry.file(file)
+    });
+    let row = found.map(|row| row.blake3.clone()).next();
+    row.map(|hash| archive.read(&hash)).transpose()
+}

@@ -1,0 +1,215 @@
+//! Archives that are folders: files of one segment each, and a manifest that names them.
+//!
+//! The manifest is two lines: JSON, and the CRC-32 of that line. It is replaced by renaming, so a reader sees the
+//! archive before a commit or after it.
+
+use super::ArchiveError;
+use super::document::{SCHEMA, SegmentStart};
+use super::segment::{Segment, SegmentFile, crc32, segments};
+use super::store::{ENDING, SegmentBody, write_file};
+use crate::files::OutputSet;
+use crate::trace::file::read_text;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+/// Manifest of a folder.
+const MANIFEST: &str = "manifest";
+/// File that a writer locks.
+pub const LOCK: &str = "lock";
+const PACKS: &str = "packs";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    schema: String,
+    /// Number of the next pack; none is ever used again.
+    next: u64,
+    packs: Vec<PackRow>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PackRow {
+    /// Name in the folder of packs.
+    file: String,
+    bytes: u64,
+    /// BLAKE3 hash of the segment without its end.
+    digest: String,
+}
+
+impl Manifest {
+    fn read(path: &Path) -> Result<Self, ArchiveError> {
+        let path = path.join(MANIFEST);
+        let io = |error| ArchiveError::io(&path, "read", error);
+        let file = File::open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        let text = read_text(&file, length).map_err(io)?;
+        let wrong = |found: &str| ArchiveError::broken(found).in_file(&path);
+        let (line, sum) = text
+            .split_once('\n')
+            .ok_or_else(|| wrong("it has no checksum"))?;
+        if sum != format!("{:08x}\n", crc32(line.as_bytes())) {
+            return Err(wrong("its checksum is another"));
+        }
+        let this: Self = serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
+        if this.schema != SCHEMA {
+            return Err(wrong(&format!("its schema is not {SCHEMA}")));
+        }
+        if this
+            .packs
+            .iter()
+            .any(|pack| pack.file != pack_name(pack.number()))
+        {
+            return Err(wrong("a pack has a name that makes no sense"));
+        }
+        Ok(this)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), ArchiveError> {
+        let path = path.join(MANIFEST);
+        let io = |error| ArchiveError::io(&path, "write", error);
+        let line = serde_json::to_string(self).expect("a manifest is JSON");
+        let mut file = OutputSet::default().create(&path)?;
+        file.write_all(format!("{line}\n{:08x}\n", crc32(line.as_bytes())).as_bytes())
+            .map_err(io)?;
+        Ok(file.commit()?)
+    }
+}
+
+impl PackRow {
+    fn number(&self) -> u64 {
+        let digits = self.file.strip_suffix(ENDING).unwrap_or("");
+        digits.parse().unwrap_or(u64::MAX)
+    }
+}
+
+fn pack_name(number: u64) -> String {
+    format!("{number:08}{ENDING}")
+}
+
+/// Opens the segments of the archive `path`.
+pub fn open(path: &Path) -> Result<Vec<Segment>, ArchiveError> {
+    if !path.join(MANIFEST).is_file() {
+        return Err(ArchiveError::refused(
+            format!("{}: this folder is no archive", path.display()),
+            "chakram archive create",
+        ));
+    }
+    // Between the manifest and its packs a `gc` may come.
+    const TRIES: usize = 8;
+    let mut last = None;
+    for _ in 0..TRIES {
+        let manifest = Manifest::read(path)?;
+        match packs(path, &manifest) {
+            Err(error) if error.is_missing() => last = Some(error),
+            result => return result,
+        }
+    }
+    Err(last.expect("one try failed"))
+}
+
+fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError> {
+    let mut all = Vec::new();
+    for row in &manifest.packs {
+        let file = path.join(PACKS).join(&row.file);
+        let (mut found, tail) = segments(SegmentFile::open(&file)?)?;
+        let digest = blake3::Hash::from_hex(&row.digest)
+            .map(|hash| *hash.as_bytes())
+            .ok();
+        match (found.pop(), found.len(), tail) {
+            (Some(segment), 0, 0)
+                if segment.end.length == row.bytes && Some(segment.end.digest) == digest =>
+            {
+                all.push(segment);
+            }
+            _ => {
+                let found = format!(
+                    "it is not the pack of {} bytes that the manifest names",
+                    row.bytes
+                );
+                return Err(ArchiveError::broken(found).in_file(&file));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Creates an empty archive.
+pub fn create(path: &Path) -> Result<(), ArchiveError> {
+    let io = |error| ArchiveError::io(path, "create", error);
+    fs::create_dir_all(path.join(PACKS)).map_err(io)?;
+    File::create(path.join(LOCK)).map_err(io)?;
+    let manifest = Manifest {
+        schema: SCHEMA.to_owned(),
+        next: 1,
+        packs: Vec::new(),
+    };
+    manifest.write(path)
+}
+
+fn write_pack(
+    path: &Path,
+    number: u64,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<PackRow, ArchiveError> {
+    let name = pack_name(number);
+    let file = path.join(PACKS).join(&name);
+    write_file(&file, start, body)?;
+    let (found, _) = segments(SegmentFile::open(&file)?)?;
+    let segment = found
+        .first()
+        .ok_or_else(|| ArchiveError::broken("it has no end").in_file(&file))?;
+    Ok(PackRow {
+        file: name,
+        bytes: segment.end.length,
+        digest: blake3::Hash::from_bytes(segment.end.digest)
+            .to_hex()
+            .to_string(),
+    })
+}
+
+/// Adds a pack; the folder is locked.
+pub fn add(
+    path: &Path,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<(), ArchiveError> {
+    let mut manifest = Manifest::read(path)?;
+    let row = write_pack(path, manifest.next, start, body)?;
+    manifest.next += 1;
+    manifest.packs.push(row);
+    manifest.write(path)
+}
+
+/// Replaces all packs by one; the folder is locked.
+pub fn replace(
+    path: &Path,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<(), ArchiveError> {
+    let mut manifest = Manifest::read(path)?;
+    let row = write_pack(path, manifest.next, start, body)?;
+    let number = manifest.next;
+    manifest.next += 1;
+    manifest.packs = vec![row];
+    manifest.write(path)?;
+    // All before it are of no use, those too that a command which was interrupted left.
+    for entry in fs::read_dir(path.join(PACKS))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(ENDING));
+        if digits
+            .and_then(|digits| digits.parse().ok())
+            .is_some_and(|own: u64| own < number)
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! Archives that are joined, and archives without what need not be kept.
+
+use super::ArchiveError;
+use super::add::{ObjectPacker, repack};
+use super::document::WorkloadEntry;
+use super::metadata::{MetadataValue, is_date};
+use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
+use std::path::Path;
+
+/// What a merge did with workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MergeResult {
+    /// Names of those that joined.
+    pub added: Vec<String>,
+    /// Names of those that were there, the same.
+    pub known: Vec<String>,
+}
+
+/// Adds the workloads of `sources` to the archive `into`, in one commit. Where names meet, the workloads must be the same.
+pub fn merge(into: &Path, sources: &[Archive]) -> Result<MergeResult, ArchiveError> {
+    let writer = ArchiveWriter::open(into)?;
+    let before = Archive::open(into)?;
+    let mut result = MergeResult::default();
+    let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
+    for source in sources {
+        for (name, entry) in source.workloads() {
+            let there = before.workloads().get(name);
+            let there = there.or_else(|| wanted.iter().map(|(_, e)| *e).find(|e| e.name == *name));
+            match there {
+                None => {
+                    result.added.push(name.clone());
+                    wanted.push((source, entry));
+                }
+                Some(own) if is_same(own, entry) => result.known.push(name.clone()),
+                Some(_) => {
+                    let found = format!(
+                        "{}: its workload `{name}` is another than that of {}",
+                        source.path().display(),
+                        into.display()
+                    );
+                    return Err(ArchiveError::refused(
+                        found,
+                        "extract it and add it under another name",
+                    ));
+                }
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(result);
+    }
+    let plan = CommitPlan {
+        operation: "merge",
+        workloads: result.added.clone(),
+    };
+    writer.commit(&plan, &mut |out| {
+        let mut change = empty_change();
+        for (source, entry) in &wanted {
+            let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
+            repack(source, entry, &mut packer)?;
+            let mut entry = (*entry).clone();
+            entry
+                .provenance
+                .merged_from
+                .push(source.path().display().to_string());
+            change.workloads.push(entry);
+        }
+        Ok(change)
+    })?;
+    Ok(result)
+}
+
+/// Whether two workloads are the same but for where they come from.
+fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
+    let plain = |entry: &WorkloadEntry| WorkloadEntry {
+        provenance: super::document::Provenance::default(),
+        level: a.level,
+        ..entry.clone()
+    };
+    plain(a) == plain(b)
+}
+
+/// What a collection dropped and left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CollectResult {
+    /// Workloads whose retention is over.
+    pub dropped: Vec<String>,
+    /// Bytes before.
+    pub before: u64,
+    /// Bytes after.
+    pub after: u64,
+}
+
+/// Returns the workloads whose retention is over on the day `as_of`: their last day is before it.
+pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
+    if !is_date(as_of) {
+        return Err(ArchiveError::refused(
+            format!("`{}` is no date", crate::trace::escape(as_of)),
+            "YYYY-MM-DD",
+        ));
+    }
+    let over = |entry: &WorkloadEntry| match entry.metadata.get("retention") {
+        Some(MetadataValue::Date(last)) => &last[..] < as_of,
+        _ => false,
+    };
+    let names = archive.workloads().values().filter(|entry| over(entry));
+    Ok(names.map(|entry| entry.name.clone()).collect())
+}
+
+/// Rewrites the archive `path` as one segment without the workloads `dropped`, and without objects that nobody needs.
+pub fn collect(
+    path: &Path,
+    dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
+) -> Result<CollectResult, ArchiveError> {
+    let writer = ArchiveWriter::open(path)?;
+    let before = Archive::open(path)?;
+    let dropped = dropped(&before)?;
+    let kept: Vec<&WorkloadEntry> = before
+        .workloads()
+        .values()
+        .filter(|entry| !dropped.contains(&entry.name))
+        .collect();
+    let plan = CommitPlan {
+        operation: "gc",
+        workloads: Vec::new(),
+    };
+    writer.rewrite(&plan, &mut |out| {
+        let mut change = empty_change();
+        for entry in &kept {
+            let mut packer = ObjectPacker::new(None, out, entry.level);
+            repack(&before, entry, &mut packer)?;
+            change.workloads.push((*entry).clone());
+        }
+        Ok(change)
+    })?;
+    Ok(CollectResult {
+        dropped,
+        before: before.stored_bytes() + before.tail(),
+        after: Archive::open(path)?.stored_bytes(),
+    })
+}

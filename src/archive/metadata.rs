@@ -1,0 +1,380 @@
+//! Typed metadata of workloads, and questions about it.
+
+use super::ArchiveError;
+use super::document::WorkloadEntry;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::fmt;
+
+/// Value of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MetadataValue {
+    /// Text; upper and lower case are one.
+    Text(String),
+    /// A number.
+    Number(f64),
+    /// A version, compared part by part: 2.10 is newer than 2.9.
+    Version(String),
+    /// A date, `YYYY-MM-DD`.
+    Date(String),
+}
+
+/// Type of a key's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MetadataType {
+    Text,
+    Number,
+    Version,
+    Date,
+}
+
+/// Keys with a type of their own, whatever a value looks like.
+const KEYS: [(&str, MetadataType); 12] = [
+    ("cluster", MetadataType::Text),
+    ("commit", MetadataType::Text),
+    ("driver", MetadataType::Version),
+    ("framework", MetadataType::Version),
+    ("gpu", MetadataType::Text),
+    ("licence", MetadataType::Text),
+    ("model", MetadataType::Text),
+    ("nccl", MetadataType::Version),
+    ("owner", MetadataType::Text),
+    ("retention", MetadataType::Date),
+    ("step", MetadataType::Number),
+    ("torch", MetadataType::Version),
+];
+
+impl MetadataValue {
+    /// Parses the value of `key`, whose type is that of the key, or else what the value looks like.
+    pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
+        let own = KEYS.iter().find(|(known, _)| *known == key);
+        let Some((_, kind)) = own else {
+            return Ok(Self::guess(text));
+        };
+        Self::of_type(*kind, text).ok_or_else(|| {
+            let (what, hint) = match kind {
+                MetadataType::Text => ("text", "some text"),
+                MetadataType::Number => ("a number", "for example 120"),
+                MetadataType::Version => ("a version", "for example 2.5.1"),
+                MetadataType::Date => ("a date", "YYYY-MM-DD"),
+            };
+            ArchiveError::refused(
+                format!("{key}: `{}` is not {what}", crate::trace::escape(text)),
+                hint,
+            )
+        })
+    }
+
+    fn guess(text: &str) -> Self {
+        let kinds = [
+            MetadataType::Number,
+            MetadataType::Date,
+            MetadataType::Version,
+        ];
+        let found = kinds.into_iter().find_map(|kind| Self::of_type(kind, text));
+        found.unwrap_or_else(|| Self::Text(text.to_owned()))
+    }
+
+    fn of_type(kind: MetadataType, text: &str) -> Option<Self> {
+        match kind {
+            MetadataType::Text => Some(Self::Text(text.to_owned())),
+            MetadataType::Number => {
+                let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+                number.map(Self::Number)
+            }
+            MetadataType::Version => {
+                let begins = text.starts_with(|c: char| c.is_ascii_digit());
+                begins.then(|| Self::Version(text.to_owned()))
+            }
+            MetadataType::Date => is_date(text).then(|| Self::Date(text.to_owned())),
+        }
+    }
+
+    /// Compares with the text of a question; `None` if they are of different types.
+    fn compare(&self, text: &str) -> Option<Ordering> {
+        match self {
+            Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
+            Self::Number(own) => own.partial_cmp(&text.parse().ok()?),
+            Self::Version(own) => Some(version(own).cmp(&version(text))),
+            Self::Date(own) => is_date(text).then(|| own[..].cmp(text)),
+        }
+    }
+}
+
+impl fmt::Display for MetadataValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) | Self::Version(text) | Self::Date(text) => f.write_str(text),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Whether `text` is a date that can be: `2026-02-28`.
+pub fn is_date(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [year, month, day] = parts[..] else {
+        return false;
+    };
+    let digits = |part: &str, n: usize| part.len() == n && part.bytes().all(|b| b.is_ascii_digit());
+    if !(digits(year, 4) && digits(month, 2) && digits(day, 2)) {
+        return false;
+    }
+    let number = |part: &str| part.parse::<u32>().unwrap_or(0);
+    let (year, month, day) = (number(year), number(month), number(day));
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + u32::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => 0,
+    };
+    (1..=days).contains(&day)
+}
+
+/// Returns the parts of a version: numbers as numbers, of which one with more digits is larger, and then the rest.
+fn version(text: &str) -> Vec<(usize, &str)> {
+    let mut parts: Vec<(usize, &str)> = text
+        .split(['.', '+', '-'])
+        .map(|part| {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let leading = part
+                .bytes()
+                .take_while(|byte| *byte == b'0')
+                .count()
+                .min(digits);
+            (digits - leading, &part[leading..])
+        })
+        .collect();
+    // 2.5 and 2.5.0 are one.
+    while parts.last().is_some_and(|part| *part == (0, "")) {
+        parts.pop();
+    }
+    parts
+}
+
+/// Question about workloads: `gpu = h100 and (framework >= 2.5 or not owner = me)`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetadataQuery {
+    /// A key, compared with a text.
+    Compare(String, Comparison, String),
+    /// Both hold.
+    And(Box<Self>, Box<Self>),
+    /// One of them holds.
+    Or(Box<Self>, Box<Self>),
+    /// It does not hold.
+    Not(Box<Self>),
+}
+
+/// Comparison of a value with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Equal.
+    Equal,
+    /// Not equal; a key that is not there is equal to nothing.
+    NotEqual,
+    /// Less.
+    Less,
+    /// Less or equal.
+    AtMost,
+    /// Greater.
+    Greater,
+    /// Greater or equal.
+    AtLeast,
+    /// Contains the text.
+    Contains,
+}
+
+/// Parentheses and negations within one another, at most.
+const DEPTH: usize = 64;
+
+impl MetadataQuery {
+    /// Parses a question.
+    pub fn parse(text: &str) -> Result<Self, ArchiveError> {
+        let tokens = tokens(text)?;
+        let mut parser = QueryParser {
+            tokens: &tokens,
+            at: 0,
+            text,
+        };
+        let query = parser.any(0)?;
+        match parser.peek() {
+            None => Ok(query),
+            Some(_) => Err(parser.wrong("`and` or `or`")),
+        }
+    }
+
+    /// Returns whether it holds of `workload`.
+    pub fn holds(&self, workload: &WorkloadEntry) -> bool {
+        match self {
+            Self::And(a, b) => a.holds(workload) && b.holds(workload),
+            Self::Or(a, b) => a.holds(workload) || b.holds(workload),
+            Self::Not(a) => !a.holds(workload),
+            Self::Compare(key, comparison, text) => {
+                let own = match &key[..] {
+                    "name" => Some(MetadataValue::Text(workload.name.clone())),
+                    "ranks" => Some(MetadataValue::Number(workload.ranks() as f64)),
+                    _ => workload.metadata.get(key).cloned(),
+                };
+                let Some(own) = own else {
+                    return *comparison == Comparison::NotEqual;
+                };
+                if *comparison == Comparison::Contains {
+                    let own = own.to_string().to_lowercase();
+                    return own.contains(&text.to_lowercase());
+                }
+                let order = own.compare(text);
+                match comparison {
+                    Comparison::Equal => order == Some(Ordering::Equal),
+                    Comparison::NotEqual => order != Some(Ordering::Equal),
+                    Comparison::Less => order == Some(Ordering::Less),
+                    Comparison::AtMost => order.is_some_and(Ordering::is_le),
+                    Comparison::Greater => order == Some(Ordering::Greater),
+                    Comparison::AtLeast => order.is_some_and(Ordering::is_ge),
+                    Comparison::Contains => false,
+                }
+            }
+        }
+    }
+}
+
+/// Word or sign of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum QueryToken {
+    /// A word; one in quotes is never `and`, `or` or `not`.
+    Word(String, bool),
+    Sign(&'static str),
+}
+
+const SIGNS: [(&str, Option<Comparison>); 9] = [
+    ("!=", Some(Comparison::NotEqual)),
+    ("<=", Some(Comparison::AtMost)),
+    (">=", Some(Comparison::AtLeast)),
+    ("=", Some(Comparison::Equal)),
+    ("<", Some(Comparison::Less)),
+    (">", Some(Comparison::Greater)),
+    ("~", Some(Comparison::Contains)),
+    ("(", None),
+    (")", None),
+];
+
+fn tokens(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
+    let mut all = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        if let Some((sign, _)) = SIGNS.iter().find(|(sign, _)| rest.starts_with(sign)) {
+            all.push(QueryToken::Sign(sign));
+            rest = &rest[sign.len()..];
+        } else if let Some(quoted) = rest.strip_prefix(['"', '\'']) {
+            let end = quoted.find(&rest[..1]).ok_or_else(|| {
+                ArchiveError::refused(
+                    format!("`{text}`: a quotation does not end"),
+                    "a second quotation mark",
+                )
+            })?;
+            all.push(QueryToken::Word(quoted[..end].to_owned(), true));
+            rest = &quoted[end + 1..];
+        } else {
+            let ends = |c: char| c.is_whitespace() || "!<>=~()\"'".contains(c);
+            let end = rest.find(ends).unwrap_or(rest.len()).max(1);
+            if rest.starts_with('!') {
+                return Err(ArchiveError::refused(
+                    format!("`{text}`: `!` alone means nothing"),
+                    "!= or not",
+                ));
+            }
+            all.push(QueryToken::Word(rest[..end].to_owned(), false));
+            rest = &rest[end..];
+        }
+        rest = rest.trim_start();
+    }
+    Ok(all)
+}
+
+struct QueryParser<'t> {
+    tokens: &'t [QueryToken],
+    at: usize,
+    text: &'t str,
+}
+
+impl QueryParser<'_> {
+    fn peek(&self) -> Option<&QueryToken> {
+        self.tokens.get(self.at)
+    }
+
+    fn wrong(&self, expected: &str) -> ArchiveError {
+        let found = match self.peek() {
+            None => "its end".to_owned(),
+            Some(QueryToken::Word(word, _)) => format!("`{word}`"),
+            Some(QueryToken::Sign(sign)) => format!("`{sign}`"),
+        };
+        ArchiveError::refused(
+            format!("`{}`: expected {expected}, found {found}", self.text),
+            "for example 'gpu = h100 and framework >= 2.5'",
+        )
+    }
+
+    fn takes_word(&mut self, word: &str) -> bool {
+        let found = matches!(self.peek(), Some(QueryToken::Word(own, false)) if own == word);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn takes_sign(&mut self, sign: &str) -> bool {
+        let found = matches!(self.peek(), Some(QueryToken::Sign(own)) if *own == sign);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn any(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+        let mut query = self.all(depth)?;
+        while self.takes_word("or") {
+            query = MetadataQuery::Or(Box::new(query), Box::new(self.all(depth)?));
+        }
+        Ok(query)
+    }
+
+    fn all(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+        let mut query = self.one(depth)?;
+        while self.takes_word("and") {
+            query = MetadataQuery::And(Box::new(query), Box::new(self.one(depth)?));
+        }
+        Ok(query)
+    }
+
+    fn one(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+        if depth > DEPTH {
+            return Err(self.wrong("fewer parentheses within one another"));
+        }
+        if self.takes_word("not") {
+            return Ok(MetadataQuery::Not(Box::new(self.one(depth + 1)?)));
+        }
+        if self.takes_sign("(") {
+            let query = self.any(depth + 1)?;
+            return if self.takes_sign(")") {
+                Ok(query)
+            } else {
+                Err(self.wrong("`)`"))
+            };
+        }
+        let Some(QueryToken::Word(key, _)) = self.peek().cloned() else {
+            return Err(self.wrong("a key"));
+        };
+        self.at += 1;
+        let comparison = match self.peek() {
+            Some(QueryToken::Sign(sign)) => SIGNS
+                .iter()
+                .find(|(own, _)| own == sign)
+                .and_then(|(_, c)| *c),
+            _ => None,
+        };
+        let comparison = comparison.ok_or_else(|| self.wrong("a comparison: = != < <= > >= ~"))?;
+        self.at += 1;
+        let Some(QueryToken::Word(value, _)) = self.peek().cloned() else {
+            return Err(self.wrong("a value"));
+        };
+        self.at += 1;
+        Ok(MetadataQuery::Compare(key, comparison, value))
+    }
+}

@@ -1,0 +1,427 @@
+//! Segments: frames of objects, and behind them what they are.
+//!
+//! ```text
+//! CKST start │ objects: plain zstd frames, or CKOB frames │ CKCT catalogue │ CKIX objects │ CKEN end
+//! ```
+//!
+//! All but plain objects lie in skippable frames of zstd, whose contents begin with four letters. Documents are JSON in
+//! zstd frames. The end has a fixed size, so that it is found from the end of a file, and points to the rest.
+
+use super::ArchiveError;
+use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
+use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
+use crate::bounds;
+use flate2::Crc;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// First bytes of the skippable frames of archives.
+pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
+/// Version of the format.
+const VERSION: u32 = 1;
+/// Bytes of the end of a segment.
+pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
+/// Letters of frames.
+pub const START: [u8; 4] = *b"CKST";
+pub const OBJECT: [u8; 4] = *b"CKOB";
+const CATALOGUE: [u8; 4] = *b"CKCT";
+const INDEX: [u8; 4] = *b"CKIX";
+const END: [u8; 4] = *b"CKEN";
+
+/// End of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentEnd {
+    /// Bytes of the segment, its end included.
+    pub length: u64,
+    /// Offset and length of the zstd frame of the catalogue, from the start of the segment.
+    catalogue: (u64, u64),
+    /// The same of the index of objects.
+    index: (u64, u64),
+    /// BLAKE3 hash of the segment without its end.
+    pub digest: [u8; 32],
+}
+
+impl SegmentEnd {
+    fn to_bytes(self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&(END_BYTES as u32 - 8).to_le_bytes());
+        out.extend_from_slice(&END);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        let (catalogue, index) = (self.catalogue, self.index);
+        for number in [self.length, catalogue.0, catalogue.1, index.0, index.1] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.digest);
+        let crc = crc32(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Parses the last bytes of a segment; `None` if they are not its end. `Err` is a version that is not known.
+    pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
+        if bytes.len() as u64 != END_BYTES
+            || !body.starts_with(&head)
+            || *crc != crc32(body).to_le_bytes()
+        {
+            return None;
+        }
+        let version = u32::from_le_bytes(body[12..16].try_into().ok()?);
+        if version != VERSION {
+            return Some(Err(version));
+        }
+        let numbers: Vec<u64> = body[16..56]
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+            .collect();
+        let this = Self {
+            length: numbers[0],
+            catalogue: (numbers[1], numbers[2]),
+            index: (numbers[3], numbers[4]),
+            digest: body[56..88].try_into().ok()?,
+        };
+        let within = |(at, length): (u64, u64)| {
+            at.checked_add(length)
+                .is_some_and(|end| end <= this.length - END_BYTES)
+        };
+        let sound = this.length >= END_BYTES && within(this.catalogue) && within(this.index);
+        sound.then_some(Ok(this))
+    }
+}
+
+/// CRC-32 of `bytes`, that of zlib.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+/// Writes a segment.
+pub struct SegmentWriter<W> {
+    out: W,
+    at: u64,
+    hasher: blake3::Hasher,
+    objects: Vec<ObjectRow>,
+    hashes: BTreeSet<String>,
+}
+
+impl<W: Write> SegmentWriter<W> {
+    /// Starts a segment.
+    pub fn new(out: W, start: &SegmentStart) -> io::Result<Self> {
+        let mut this = Self {
+            out,
+            at: 0,
+            hasher: blake3::Hasher::new(),
+            objects: Vec::new(),
+            hashes: BTreeSet::new(),
+        };
+        this.document(START, start)?;
+        Ok(this)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)?;
+        self.hasher.update(bytes);
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes `contents` in a skippable frame and returns where they are.
+    fn skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
+        let size = u32::try_from(contents.len() + 4)
+            .map_err(|_| io::Error::other("a frame would be larger than 4 GiB"))?;
+        self.write(&MAGIC)?;
+        self.write(&size.to_le_bytes())?;
+        self.write(&letters)?;
+        let at = self.at;
+        self.write(contents)?;
+        Ok((at, contents.len() as u64))
+    }
+
+    fn document(&mut self, letters: [u8; 4], document: &impl Serialize) -> io::Result<(u64, u64)> {
+        let text = serde_json::to_vec(document)?;
+        self.skippable(letters, &compress(&text, 9, None)?)
+    }
+
+    /// Returns the number of objects that were written.
+    pub fn objects(&self) -> u32 {
+        self.objects.len() as u32
+    }
+
+    /// Whether the object of this hash was written.
+    pub fn has(&self, hash: &str) -> bool {
+        self.hashes.contains(hash)
+    }
+
+    /// Writes the chunks of an object of `bytes` bytes.
+    pub fn object(
+        &mut self,
+        hash: String,
+        bytes: u64,
+        chunks: Vec<EncodedChunk>,
+    ) -> io::Result<()> {
+        let mut rows = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let (at, length) = match chunk.coding {
+                ChunkCoding::Plain => {
+                    let at = self.at;
+                    self.write(&chunk.frame)?;
+                    (at, chunk.frame.len() as u64)
+                }
+                _ => self.skippable(OBJECT, &chunk.frame)?,
+            };
+            let base = chunk
+                .base
+                .map_or((-1, -1), |(object, at)| (object.into(), at.into()));
+            rows.push(ChunkRow(
+                at,
+                length,
+                chunk.coding as u8,
+                chunk.unpacked,
+                chunk.bytes,
+                chunk.records,
+                base.0,
+                base.1,
+            ));
+        }
+        self.hashes.insert(hash.clone());
+        self.objects.push(ObjectRow {
+            blake3: hash,
+            bytes,
+            chunks: rows,
+        });
+        Ok(())
+    }
+
+    /// Writes what the segment changes and its index. Returns the sink and the end of the segment, which is written when
+    /// the rest is safe.
+    pub fn finish(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
+        let catalogue = self.document(CATALOGUE, catalogue)?;
+        let index = ObjectIndex {
+            objects: std::mem::take(&mut self.objects),
+        };
+        let index = self.document(INDEX, &index)?;
+        let end = SegmentEnd {
+            length: self.at + END_BYTES,
+            catalogue,
+            index,
+            digest: *self.hasher.finalize().as_bytes(),
+        };
+        Ok((self.out, end.to_bytes()))
+    }
+}
+
+/// File with segments, which is read at any place.
+#[derive(Debug)]
+pub struct SegmentFile {
+    pub path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl SegmentFile {
+    /// Opens `path`.
+    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        let file = File::open(path).map_err(|error| ArchiveError::io(path, "open", error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: Mutex::new(file),
+        })
+    }
+
+    /// Returns its length.
+    pub fn length(&self) -> Result<u64, ArchiveError> {
+        let file = self
+            .file
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let metadata = file.metadata();
+        metadata
+            .map(|m| m.len())
+            .map_err(|error| ArchiveError::io(&self.path, "ask for the size of", error))
+    }
+
+    /// Reads `length` bytes at `at`; all of them lie within the file.
+    pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
+        let io = |error| ArchiveError::io(&self.path, "read", error);
+        bounds::check("a part of an archive", length, 1, "smaller archives")
+            .map_err(|e| io(io::Error::other(e)))?;
+        let mut file = self
+            .file
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        file.seek(SeekFrom::Start(at)).map_err(io)?;
+        let mut out = Vec::new();
+        (&mut *file)
+            .take(length)
+            .read_to_end(&mut out)
+            .map_err(io)?;
+        if out.len() as u64 == length {
+            return Ok(out);
+        }
+        Err(ArchiveError::broken("it ends too early").in_file(&self.path))
+    }
+}
+
+/// Segment of a file.
+#[derive(Debug)]
+pub struct Segment {
+    pub file: std::sync::Arc<SegmentFile>,
+    /// Its first byte in the file.
+    pub start: u64,
+    pub end: SegmentEnd,
+}
+
+impl Segment {
+    fn document<T: DeserializeOwned>(
+        &self,
+        (at, length): (u64, u64),
+        what: &str,
+    ) -> Result<T, ArchiveError> {
+        let wrong = |found: String| {
+            let at = self.start + at;
+            ArchiveError::broken(format!("byte {at}: its {what} cannot be read: {found}"))
+                .in_file(&self.file.path)
+        };
+        let frame = self.file.read(self.start + at, length)?;
+        let text = unpack_document(&frame).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Reads what the segment changes.
+    pub fn catalogue(&self) -> Result<CatalogueChange, ArchiveError> {
+        self.document(self.end.catalogue, "catalogue")
+    }
+
+    /// Reads the index of its objects, and checks that chunks lie in the segment one after another.
+    pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
+        let index: ObjectIndex = self.document(self.end.index, "index")?;
+        let mut next = 0;
+        for (number, row) in index.objects.iter().enumerate() {
+            let mut bytes = 0u64;
+            for (position, chunk) in row.chunks.iter().enumerate() {
+                let end = chunk
+                    .0
+                    .checked_add(chunk.1)
+                    .filter(|&end| end <= self.end.length);
+                let earlier = (chunk.6, chunk.7) < (number as i64, position as i64);
+                if chunk.0 < next || end.is_none() || !earlier || chunk.6 < -1 {
+                    let found = format!(
+                        "object {number} of the segment at byte {}: its chunks make no sense",
+                        self.start
+                    );
+                    return Err(ArchiveError::broken(found).in_file(&self.file.path));
+                }
+                next = chunk.0 + chunk.1;
+                bytes = bytes.saturating_add(chunk.4);
+            }
+            if bytes != row.bytes {
+                let found = format!(
+                    "object {number} of the segment at byte {}: its chunks have {bytes} bytes, and it {}",
+                    self.start, row.bytes
+                );
+                return Err(ArchiveError::broken(found).in_file(&self.file.path));
+            }
+        }
+        Ok(index)
+    }
+}
+
+/// Unpacks the frame of a document, whose size it says, within the limits of compressed input.
+pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
+    let size = zstd::zstd_safe::get_frame_content_size(frame);
+    let size = size
+        .ok()
+        .flatten()
+        .ok_or_else(|| io::Error::other("a frame does not say its size"))?;
+    bounds::check_unpacked(frame.len() as u64, size).map_err(io::Error::other)?;
+    if size > super::chunk::LARGEST {
+        bounds::check("a document of an archive", size, 1, "smaller archives")
+            .map_err(io::Error::other)?;
+        let mut out = Vec::new();
+        zstd::Decoder::with_buffer(frame)?
+            .single_frame()
+            .take(size + 1)
+            .read_to_end(&mut out)?;
+        return Ok(out);
+    }
+    decompress(frame, size, None)
+}
+
+/// Reads what a segment, whose first bytes are `bytes`, is going to be.
+pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
+    let rest = bytes.strip_prefix(&MAGIC)?;
+    let (size, rest) = rest.split_first_chunk::<4>()?;
+    let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;
+    let text = unpack_document(contents.strip_prefix(&START)?).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Finds the segments of a file, first to last, and the length of an incomplete tail behind them.
+pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, u64), ArchiveError> {
+    let file = std::sync::Arc::new(file);
+    let length = file.length()?;
+    let mut end = last_end(&file, length)?;
+    let tail = length - end;
+    let mut found = Vec::new();
+    while end > 0 {
+        let bytes = end
+            .checked_sub(END_BYTES)
+            .map(|at| file.read(at, END_BYTES))
+            .transpose()?;
+        let parsed = bytes.as_deref().and_then(SegmentEnd::parse);
+        let wrong = |found: String| Err(ArchiveError::broken(found).in_file(&file.path));
+        let segment = match parsed {
+            Some(Ok(parsed)) if parsed.length <= end => parsed,
+            Some(Err(version)) => {
+                return wrong(format!(
+                    "it has version {version} of the format, and {VERSION} is known here\n  try: a newer chakram"
+                ));
+            }
+            _ => {
+                return wrong(format!(
+                    "byte {end}: no segment ends here, though another begins"
+                ));
+            }
+        };
+        end -= segment.length;
+        found.push(Segment {
+            file: std::sync::Arc::clone(&file),
+            start: end,
+            end: segment,
+        });
+    }
+    found.reverse();
+    Ok((found, tail))
+}
+
+/// Returns where the last segment ends; 0 if there is none.
+fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
+    /// Bytes that are searched at once.
+    const WINDOW: u64 = 1 << 20;
+    let mut to = length;
+    let mut exact = true;
+    loop {
+        // Of a sound file this is the end alone.
+        let from = to.saturating_sub(if exact { END_BYTES } else { WINDOW });
+        let bytes = file.read(from, to - from)?;
+        let size = END_BYTES as usize;
+        let ends = bytes
+            .windows(size)
+            .rposition(|window| window.starts_with(&MAGIC) && SegmentEnd::parse(window).is_some());
+        if let Some(at) = ends {
+            return Ok(from + at as u64 + END_BYTES);
+        }
+        if from == 0 {
+            return Ok(0);
+        }
+        // An end may lie across the border.
+        to = if exact { length } else { from + END_BYTES - 1 };
+        exact = false;
+    }
+}

@@ -1,0 +1,539 @@
+//! Archive as it lies on disk: a file of segments, or a folder of such files with a manifest; read, and added to.
+
+use super::chunk::{ChunkCoding, DecodedChunk};
+use super::document::{
+    CatalogueChange, ChunkRow, ObjectIndex, SCHEMA, SegmentStart, WorkloadEntry,
+};
+use super::segment::{Segment, SegmentFile, SegmentWriter, segments};
+use super::{ArchiveError, folder};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Name endings of archives that are one file.
+pub const ENDING: &str = ".etz";
+
+/// Archive that is open for reading. It shows what was committed when it was opened.
+#[derive(Debug)]
+pub struct Archive {
+    path: PathBuf,
+    is_folder: bool,
+    segments: Vec<Segment>,
+    /// Bytes of an incomplete tail behind the last segment.
+    tail: u64,
+    workloads: BTreeMap<String, WorkloadEntry>,
+    indices: OnceLock<ArchiveIndex>,
+    decoded: Mutex<VecDeque<(ObjectPlace, usize, Arc<DecodedChunk>)>>,
+}
+
+/// Where an object is: its segment, and its number there.
+type ObjectPlace = (usize, usize);
+
+/// Objects of all segments.
+#[derive(Debug, Default)]
+struct ArchiveIndex {
+    indices: Vec<ObjectIndex>,
+    places: BTreeMap<[u8; 32], ObjectPlace>,
+}
+
+/// Chunks that are kept, so that ranks with one base unpack it once.
+const KEPT: usize = 16;
+/// Bases of bases, at most.
+const DEPTH: usize = 8;
+
+impl Archive {
+    /// Opens the archive `path`, a file or a folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is none, or its catalogue is damaged.
+    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        let is_folder = path.is_dir();
+        let (segments, tail) = if is_folder {
+            (folder::open(path)?, 0)
+        } else {
+            let (found, tail) = segments(SegmentFile::open(path)?)?;
+            if found.is_empty() {
+                return Err(ArchiveError::refused(
+                    format!(
+                        "{}: this is no archive, or nothing of it is complete",
+                        path.display()
+                    ),
+                    "chakram archive create",
+                ));
+            }
+            (found, tail)
+        };
+        let mut workloads = BTreeMap::new();
+        for segment in &segments {
+            let change = segment.catalogue()?;
+            let broken = |error: ArchiveError| error.in_file(&segment.file.path);
+            if change.schema != SCHEMA {
+                let found = format!(
+                    "its schema is `{}`, and {SCHEMA} is known here",
+                    crate::trace::escape(&change.schema)
+                );
+                return Err(broken(ArchiveError::broken(found)));
+            }
+            for name in &change.dropped {
+                workloads.remove(name);
+            }
+            for entry in change.workloads {
+                entry.check().map_err(broken)?;
+                workloads.insert(entry.name.clone(), entry);
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            is_folder,
+            segments,
+            tail,
+            workloads,
+            indices: OnceLock::new(),
+            decoded: Mutex::default(),
+        })
+    }
+
+    /// Returns its path, as it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the bytes of an incomplete tail, which a command that was interrupted left.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Returns its workloads by name.
+    pub fn workloads(&self) -> &BTreeMap<String, WorkloadEntry> {
+        &self.workloads
+    }
+
+    /// Returns its segments, first to last.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Returns the bytes of its segments.
+    pub fn stored_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.end.length).sum()
+    }
+
+    /// Returns the workload `name`.
+    pub fn workload(&self, name: &str) -> Result<&WorkloadEntry, ArchiveError> {
+        self.workloads.get(name).ok_or_else(|| {
+            let near = self.workloads.keys().find(|known| known.contains(name));
+            let near = near.or_else(|| self.workloads.keys().next());
+            let hint = near.map_or("chakram archive list".to_owned(), |near| {
+                crate::trace::escape(near)
+            });
+            let found = format!(
+                "{}: it has no workload `{}`",
+                self.path.display(),
+                crate::trace::escape(name)
+            );
+            ArchiveError::refused(found, hint)
+        })
+    }
+
+    fn index(&self) -> Result<&ArchiveIndex, ArchiveError> {
+        if let Some(index) = self.indices.get() {
+            return Ok(index);
+        }
+        let mut index = ArchiveIndex::default();
+        for (number, segment) in self.segments.iter().enumerate() {
+            let own = segment.index()?;
+            for (at, row) in own.objects.iter().enumerate() {
+                if let Ok(hash) = blake3::Hash::from_hex(&row.blake3) {
+                    index.places.entry(*hash.as_bytes()).or_insert((number, at));
+                }
+            }
+            index.indices.push(own);
+        }
+        Ok(self.indices.get_or_init(|| index))
+    }
+
+    fn place(&self, hash: &str) -> Result<Option<ObjectPlace>, ArchiveError> {
+        let hash = blake3::Hash::from_hex(hash).ok();
+        let places = &self.index()?.places;
+        Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
+    }
+
+    /// Returns whether it has the object of this hash.
+    pub fn has(&self, hash: &str) -> Result<bool, ArchiveError> {
+        Ok(self.place(hash)?.is_some())
+    }
+
+    /// Returns the bytes that an object takes in the archive; 0 if it is not there.
+    pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
+        let index = self.index()?;
+        let rows = self
+            .place(hash)?
+            .map(|(segment, at)| &index.indices[segment].objects[at].chunks);
+        Ok(rows.into_iter().flatten().map(|chunk| chunk.1).sum())
+    }
+
+    /// Reads the object of this hash, and checks it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is not there or damaged, or would take too much memory.
+    pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
+        let mut out = Vec::new();
+        let (segment, at) = self.expect(hash)?;
+        let bytes = self.index()?.indices[segment].objects[at].bytes;
+        crate::bounds::check(
+            "an object of an archive",
+            bytes,
+            1,
+            "extract it, which takes less",
+        )
+        .map_err(|error| ArchiveError::broken(error.to_string()).in_file(&self.path))?;
+        self.copy(hash, &mut |part| {
+            out.extend_from_slice(part);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn expect(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
+        self.place(hash)?.ok_or_else(|| {
+            let found = format!("the object {hash} is not there");
+            ArchiveError::broken(found).in_file(&self.path)
+        })
+    }
+
+    /// Gives the bytes of an object to `out` chunk by chunk, and checks them against its hash.
+    pub fn copy(
+        &self,
+        hash: &str,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let (segment, at) = self.expect(hash)?;
+        self.copy_at((segment, at), out)
+    }
+
+    /// The same of the object at a place.
+    pub(super) fn copy_at(
+        &self,
+        place: (usize, usize),
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let row = &self.index()?.indices[place.0].objects[place.1];
+        let mut hasher = blake3::Hasher::new();
+        for (number, chunk) in row.chunks.iter().enumerate() {
+            let decoded = self.chunk(place, number, 0)?;
+            let contents = decoded
+                .contents(chunk.4)
+                .map_err(|error| self.at(place, chunk, error))?;
+            hasher.update(&contents);
+            out(&contents)?;
+        }
+        if hasher.finalize().to_hex().as_str() == row.blake3 {
+            return Ok(());
+        }
+        let found = format!("object {}: its bytes have another hash", row.blake3);
+        Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
+    }
+
+    /// Reads the records `from..to` of an object that is a trace, with their length prefixes; only chunks with some of
+    /// them are read, and hashes are not checked.
+    pub fn read_records(&self, hash: &str, from: u64, to: u64) -> Result<Vec<u8>, ArchiveError> {
+        let place = self.expect(hash)?;
+        let row = &self.index()?.indices[place.0].objects[place.1];
+        let mut first = 0;
+        let mut out = Vec::new();
+        for (number, chunk) in row.chunks.iter().enumerate() {
+            let last = first + chunk.5;
+            if first < to && from < last {
+                let decoded = self.chunk(place, number, 0)?;
+                let contents = decoded
+                    .contents(chunk.4)
+                    .map_err(|error| self.at(place, chunk, error))?;
+                let mut rest = &contents[..];
+                for record in first..last {
+                    let (length, prefix) = super::wire::shortest_varint(rest).ok_or_else(|| {
+                        self.at(place, chunk, ArchiveError::broken("a record has no length"))
+                    })?;
+                    let end = (prefix as u64)
+                        .saturating_add(length)
+                        .min(rest.len() as u64) as usize;
+                    if (from..to).contains(&record) {
+                        out.extend_from_slice(&rest[..end]);
+                    }
+                    rest = &rest[end..];
+                }
+            }
+            first = last;
+        }
+        Ok(out)
+    }
+
+    fn at(&self, place: ObjectPlace, chunk: &ChunkRow, error: ArchiveError) -> ArchiveError {
+        let segment = &self.segments[place.0];
+        error
+            .at_byte(segment.start + chunk.0)
+            .in_file(&segment.file.path)
+    }
+
+    /// Decodes a chunk and those that it is based on.
+    fn chunk(
+        &self,
+        place: ObjectPlace,
+        number: usize,
+        depth: usize,
+    ) -> Result<Arc<DecodedChunk>, ArchiveError> {
+        let kept = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept()
+            .iter()
+            .find(|(at, n, _)| (*at, *n) == (place, number))
+            .map(|(_, _, c)| Arc::clone(c));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let segment = &self.segments[place.0];
+        let objects = &self.index()?.indices[place.0].objects;
+        let chunk = objects.get(place.1).and_then(|row| row.chunks.get(number));
+        let chunk = chunk.ok_or_else(|| {
+            ArchiveError::broken("a base is not there").in_file(&segment.file.path)
+        })?;
+        let coding = match chunk.2 {
+            0 => ChunkCoding::Plain,
+            1 => ChunkCoding::Bytes,
+            2 => ChunkCoding::Columns,
+            _ => {
+                return Err(self.at(
+                    place,
+                    chunk,
+                    ArchiveError::broken("its coding is not known"),
+                ));
+            }
+        };
+        let base = match (usize::try_from(chunk.6), usize::try_from(chunk.7)) {
+            (Ok(object), Ok(number)) if depth < DEPTH => {
+                Some(self.chunk((place.0, object), number, depth + 1)?)
+            }
+            (Err(_), _) => None,
+            _ => return Err(self.at(place, chunk, ArchiveError::broken("its bases lie too deep"))),
+        };
+        let frame = segment.file.read(segment.start + chunk.0, chunk.1)?;
+        let decoded = DecodedChunk::read(&frame, coding, chunk.3, chunk.4, base.as_deref());
+        let decoded = Arc::new(decoded.map_err(|error| self.at(place, chunk, error))?);
+        let mut kept = kept();
+        // What others are based on is needed again; the rest is not.
+        if depth > 0 {
+            kept.push_back((place, number, Arc::clone(&decoded)));
+            if kept.len() > KEPT {
+                kept.pop_front();
+            }
+        }
+        Ok(decoded)
+    }
+
+    /// Returns the hash of the object at a place.
+    pub(super) fn hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
+        Ok(self.index()?.indices[place.0].objects[place.1]
+            .blake3
+            .clone())
+    }
+
+    /// Returns the number of objects of each segment.
+    pub(super) fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
+        Ok(self
+            .index()?
+            .indices
+            .iter()
+            .map(|index| index.objects.len())
+            .collect())
+    }
+}
+
+/// What a commit is about to do.
+#[derive(Clone, Debug)]
+pub struct CommitPlan {
+    /// The command: `add`, `baseline`, `gc`, `merge`.
+    pub operation: &'static str,
+    /// Names of the workloads that it adds or replaces.
+    pub workloads: Vec<String>,
+}
+
+impl CommitPlan {
+    fn start(&self) -> SegmentStart {
+        SegmentStart {
+            schema: SCHEMA.to_owned(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            operation: self.operation.to_owned(),
+            workloads: self.workloads.clone(),
+        }
+    }
+}
+
+/// Writes the objects of a segment, and returns what it changes.
+pub type SegmentBody<'b> =
+    dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
+
+/// Archive that is open for writing; no other process writes it meanwhile.
+#[derive(Debug)]
+pub struct ArchiveWriter {
+    archive: Archive,
+    /// The file, or the lock of a folder, which is locked.
+    lock: File,
+}
+
+impl ArchiveWriter {
+    /// Waits until nobody writes the archive `path`, and opens it.
+    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        let is_folder = path.is_dir();
+        let target = if is_folder {
+            path.join(folder::LOCK)
+        } else {
+            path.to_owned()
+        };
+        let io = |error| ArchiveError::io(&target, "open for writing", error);
+        loop {
+            let lock = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&target)
+                .map_err(io)?;
+            lock.lock()
+                .map_err(|error| ArchiveError::io(&target, "lock", error))?;
+            // Whoever held the lock may have put another file in its place.
+            let same = crate::files::identity(&target) == file_identity(&lock);
+            if same {
+                let archive = Archive::open(path)?;
+                return Ok(Self { archive, lock });
+            }
+        }
+    }
+
+    /// Returns what is committed.
+    pub fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Adds a segment. Nothing changes unless this succeeds.
+    pub fn commit(
+        mut self,
+        plan: &CommitPlan,
+        body: &mut SegmentBody<'_>,
+    ) -> Result<(), ArchiveError> {
+        if self.archive.is_folder {
+            return folder::add(self.archive.path(), plan.start(), body);
+        }
+        let path = self.archive.path.clone();
+        let end = self.archive.stored_bytes();
+        let result = self.append(end, plan, body);
+        if result.is_err() {
+            // What was there is as it was, without a tail that would have to be looked past.
+            let _ = self.lock.set_len(end);
+        }
+        result.map_err(|error| error.in_file(&path))
+    }
+
+    fn append(
+        &mut self,
+        end: u64,
+        plan: &CommitPlan,
+        body: &mut SegmentBody<'_>,
+    ) -> Result<(), ArchiveError> {
+        let path = self.archive.path.clone();
+        let io = |error| ArchiveError::io(&path, "write", error);
+        let file = &mut self.lock;
+        file.set_len(end).map_err(io)?;
+        file.seek(SeekFrom::Start(end)).map_err(io)?;
+        let mut out = BufWriter::with_capacity(1 << 18, &mut *file);
+        let tail = write_segment(&mut out, plan.start(), body, &path)?;
+        out.flush().map_err(io)?;
+        drop(out);
+        // The end may only be there when all that it speaks of is.
+        file.sync_data().map_err(io)?;
+        file.write_all(&tail).map_err(io)?;
+        file.sync_all().map_err(io)
+    }
+
+    /// Replaces all segments by one.
+    pub fn rewrite(
+        self,
+        plan: &CommitPlan,
+        body: &mut SegmentBody<'_>,
+    ) -> Result<(), ArchiveError> {
+        if self.archive.is_folder {
+            return folder::replace(self.archive.path(), plan.start(), body);
+        }
+        write_file(&self.archive.path, plan.start(), body)
+    }
+}
+
+/// Writes a segment but for its end, which is returned.
+pub(super) fn write_segment(
+    out: &mut dyn Write,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+    path: &Path,
+) -> Result<Vec<u8>, ArchiveError> {
+    let io = |error| ArchiveError::io(path, "write", error);
+    let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
+    let change = body(&mut writer)?;
+    let (_, end) = writer.finish(&change).map_err(io)?;
+    Ok(end)
+}
+
+/// Writes a file of one segment; it is there when it is complete.
+pub(super) fn write_file(
+    path: &Path,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<(), ArchiveError> {
+    let io = |error| ArchiveError::io(path, "write", error);
+    let mut outputs = crate::files::OutputSet::default();
+    let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
+    let end = write_segment(&mut file, start, body, path)?;
+    file.write_all(&end).map_err(io)?;
+    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    Ok(file.commit()?)
+}
+
+/// Creates an empty archive: a file, or a folder.
+///
+/// # Errors
+///
+/// Fails if something is there already.
+pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
+    if path.exists() {
+        return Err(ArchiveError::refused(
+            format!("{}: it is there already", path.display()),
+            "another name, or chakram archive add",
+        ));
+    }
+    let plan = CommitPlan {
+        operation: "create",
+        workloads: Vec::new(),
+    };
+    if is_folder {
+        return folder::create(path);
+    }
+    write_file(path, plan.start(), &mut |_| Ok(empty_change()))
+}
+
+/// A change of nothing.
+pub(super) fn empty_change() -> CatalogueChange {
+    CatalogueChange {
+        schema: SCHEMA.to_owned(),
+        ..CatalogueChange::default()
+    }
+}
+
+#[cfg(unix)]
+fn file_identity(file: &File) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = file.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_identity(_: &File) -> Option<(u64, u64)> {
+    None
+}

@@ -1,0 +1,96 @@
+//! Archives that claim more than they have.
+
+use super::chunk::{ChunkCoding, EncodedChunk};
+use super::document::{CatalogueChange, SCHEMA, SegmentStart};
+use super::segment::SegmentWriter;
+use super::{Archive, ArchiveError};
+use std::time::Instant;
+
+/// Writes an archive of one object with these chunks.
+fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
+    let start = SegmentStart {
+        schema: SCHEMA.to_owned(),
+        tool_version: String::new(),
+        operation: "add".to_owned(),
+        workloads: Vec::new(),
+    };
+    let mut writer = SegmentWriter::new(Vec::new(), &start).unwrap();
+    writer.object("00".repeat(32), bytes, chunks).unwrap();
+    let change = CatalogueChange {
+        schema: SCHEMA.to_owned(),
+        ..CatalogueChange::default()
+    };
+    let (mut out, end) = writer.finish(&change).unwrap();
+    out.extend(end);
+    assert!(out.len() < 1024, "{}", out.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), out).unwrap();
+    file
+}
+
+fn chunk(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
+    EncodedChunk {
+        frame: super::chunk::compress(&[0; 100], 3, None).unwrap(),
+        coding,
+        unpacked,
+        bytes,
+        records: 0,
+        base: None,
+    }
+}
+
+#[test]
+fn a_kilobyte_that_claims_a_terabyte_is_refused() {
+    const TERA: u64 = 1 << 40;
+    for (unpacked, bytes) in [(TERA, TERA), (100, TERA), (TERA, 100), (60 << 20, 60 << 20)] {
+        for coding in [ChunkCoding::Plain, ChunkCoding::Bytes, ChunkCoding::Columns] {
+            let file = claim(vec![chunk(unpacked, bytes, coding)], bytes);
+            let started = Instant::now();
+            let archive = Archive::open(file.path()).unwrap();
+            let result = archive.copy(&"00".repeat(32), &mut |_| Ok(()));
+            assert!(
+                matches!(result, Err(ArchiveError::Broken { .. })),
+                "{result:?}"
+            );
+            assert!(started.elapsed().as_secs() < 5);
+        }
+    }
+    // Many chunks of little.
+    let chunks = (0..8).map(|_| chunk(100, 60 << 20, ChunkCoding::Columns));
+    let file = claim(chunks.collect(), 8 * (60 << 20));
+    assert!(
+        Archive::open(file.path())
+            .unwrap()
+            .read(&"00".repeat(32))
+            .is_err()
+    );
+    // Another sum than that of the chunks.
+    let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
+    let error = Archive::open(file.path())
+        .unwrap()
+        .read(&"00".repeat(32))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("its chunks have 100 bytes"),
+        "{error}"
+    );
+}
+
+#[test]
+fn columns_that_claim_many_records_take_no_more_than_they_have() {
+    // 2^40 records of nothing in a chunk of 100 bytes.
+    let mut columns = Vec::new();
+    super::wire::put_varint(&mut columns, 1 << 40);
+    columns.resize(100, 0);
+    let frame = super::chunk::compress(&columns, 3, None).unwrap();
+    let claimed = EncodedChunk {
+        frame,
+        ..chunk(100, 100, ChunkCoding::Columns)
+    };
+    let file = claim(vec![claimed], 100);
+    let error = Archive::open(file.path())
+        .unwrap()
+        .read(&"00".repeat(32))
+        .unwrap_err();
+    assert!(error.to_string().contains("a count is larger"), "{error}");
+}

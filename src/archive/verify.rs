@@ -1,0 +1,145 @@
+//! Verification: every byte of an archive against its checksums, and every object against its name.
+
+use super::store::Archive;
+use super::{ArchiveError, segment};
+use std::collections::BTreeMap;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveVerdict {
+    /// Segments, objects and bytes of objects that were checked.
+    pub segments: u64,
+    /// Objects that were read.
+    pub objects: u64,
+    /// Bytes of these, unpacked.
+    pub bytes: u64,
+    /// What is wrong, in words.
+    pub faults: Vec<String>,
+    /// Workloads that cannot be had whole.
+    pub lost: Vec<String>,
+    /// What an incomplete tail held, in words.
+    pub tail: Option<String>,
+}
+
+impl ArchiveVerdict {
+    /// Whether all that was committed is whole.
+    pub fn is_sound(&self) -> bool {
+        self.faults.is_empty() && self.lost.is_empty()
+    }
+}
+
+/// Faults that are listed at most.
+const FAULTS: usize = 20;
+
+impl Archive {
+    /// Reads every byte and compares it with what the archive says of itself.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the archive cannot be read at all; what is wrong with its contents is in the verdict.
+    pub fn verify(&self) -> Result<ArchiveVerdict, ArchiveError> {
+        let mut verdict = ArchiveVerdict::default();
+        let mut whole = BTreeMap::new();
+        for segment in self.segments() {
+            verdict.segments += 1;
+            if let Err(error) = check_digest(segment) {
+                verdict.faults.push(error.to_string());
+            }
+        }
+        let counts = match self.object_counts() {
+            Ok(counts) => counts,
+            Err(error) => {
+                verdict.faults.push(error.to_string());
+                verdict.lost = self.workloads().keys().cloned().collect();
+                return Ok(verdict);
+            }
+        };
+        for (number, objects) in counts.into_iter().enumerate() {
+            for at in 0..objects {
+                let mut bytes = 0;
+                let result = self.copy_at((number, at), &mut |part| {
+                    bytes += part.len() as u64;
+                    Ok(())
+                });
+                verdict.objects += 1;
+                verdict.bytes += bytes;
+                match result {
+                    Ok(()) => drop(whole.insert(self.hash_at((number, at))?, bytes)),
+                    Err(error) => verdict.faults.push(error.to_string()),
+                }
+            }
+        }
+        for (name, entry) in self.workloads() {
+            let sound = entry
+                .objects()
+                .all(|(hash, bytes)| whole.get(hash) == Some(&bytes));
+            if !sound {
+                verdict.lost.push(name.clone());
+            }
+        }
+        if verdict.faults.len() > FAULTS {
+            let more = verdict.faults.len() - FAULTS;
+            verdict.faults.truncate(FAULTS);
+            verdict.faults.push(format!("and {more} more"));
+        }
+        verdict.tail = self.describe_tail()?;
+        Ok(verdict)
+    }
+
+    /// Says what an incomplete tail held.
+    fn describe_tail(&self) -> Result<Option<String>, ArchiveError> {
+        if self.tail() == 0 {
+            return Ok(None);
+        }
+        let at = self.stored_bytes();
+        let file = segment::SegmentFile::open(self.path())?;
+        let first = file.read(at, self.tail().min(1 << 20))?;
+        let text = match segment::start_of(&first) {
+            Some(start) => {
+                let names = start
+                    .workloads
+                    .iter()
+                    .map(|name| crate::trace::escape(name));
+                let names: Vec<String> = names.collect();
+                format!(
+                    "{} bytes behind byte {at} are an `{}` that was not finished: {} not in the archive",
+                    self.tail(),
+                    start.operation,
+                    if names.is_empty() {
+                        "it is".to_owned()
+                    } else {
+                        names.join(", ") + " is"
+                    },
+                )
+            }
+            None => format!(
+                "{} bytes behind byte {at} are no part of the archive",
+                self.tail()
+            ),
+        };
+        Ok(Some(text))
+    }
+}
+
+/// Compares the bytes of a segment with the hash in its end.
+fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
+    const PART: u64 = 1 << 20;
+    let mut hasher = blake3::Hasher::new();
+    let (mut at, end) = (
+        segment.start,
+        segment.start + segment.end.length - segment::END_BYTES,
+    );
+    while at < end {
+        let length = PART.min(end - at);
+        hasher.update(&segment.file.read(at, length)?);
+        at += length;
+    }
+    if *hasher.finalize().as_bytes() == segment.end.digest {
+        return Ok(());
+    }
+    let found = format!(
+        "the segment of bytes {} to {end} is not what was written",
+        segment.start
+    );
+    Err(ArchiveError::broken(found).in_file(&segment.file.path))
+}

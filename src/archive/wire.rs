@@ -1,0 +1,111 @@
+//! Varints of this format, and a reader of bounded counts.
+
+/// Bytes that are no columns; says what is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WireError(pub &'static str);
+
+/// Reader of a byte string.
+#[derive(Debug)]
+pub struct WireReader<'a> {
+    rest: &'a [u8],
+}
+
+/// Appends `value` in groups of 7 bits, the lowest first; all but the last byte have the highest bit set.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Returns the number of bytes of `value` as a varint.
+pub fn varint_length(value: u64) -> usize {
+    (70 - (value | 1).leading_zeros() as usize) / 7
+}
+
+/// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
+pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0u64;
+    for (i, &byte) in bytes.iter().take(10).enumerate() {
+        if i == 9 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return (i == 0 || byte != 0).then_some((value, i + 1));
+        }
+    }
+    None
+}
+
+impl<'a> WireReader<'a> {
+    /// Starts at the beginning of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Reads a varint.
+    pub fn varint(&mut self) -> Result<u64, WireError> {
+        let (value, length) =
+            shortest_varint(self.rest).ok_or(WireError("a number is malformed"))?;
+        self.rest = &self.rest[length..];
+        Ok(value)
+    }
+
+    /// Reads a count of at most `most`.
+    pub fn count(&mut self, most: usize) -> Result<usize, WireError> {
+        let value = usize::try_from(self.varint()?).ok();
+        value
+            .filter(|&value| value <= most)
+            .ok_or(WireError("a count is larger than what it counts can be"))
+    }
+
+    /// Takes the next `n` bytes.
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(n)
+            .ok_or(WireError("it ends too early"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// Fails unless everything was read.
+    pub fn end(&self) -> Result<(), WireError> {
+        if self.rest.is_empty() {
+            return Ok(());
+        }
+        Err(WireError("there is more than was announced"))
+    }
+
+    /// Whether everything was read.
+    pub fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_shortest_form_of_a_number_is_read() {
+        for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value);
+            assert_eq!(bytes.len(), varint_length(value));
+            assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
+            // Cut short it has no end.
+            assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
+        }
+        // 0 with a second group of zeros; 2^64 in ten groups; eleven groups.
+        assert_eq!(shortest_varint(&[0x80, 0]), None);
+        assert_eq!(
+            shortest_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]),
+            None
+        );
+        assert_eq!(shortest_varint(&[0x80; 11]), None);
+    }
+}

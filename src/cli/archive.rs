@@ -1,0 +1,97 @@
+//! `chakram archive`: corpora of traces in one file or folder, and predictions held against those of before.
+
+use clap::{Args, Subcommand};
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod check;
+mod contents;
+mod maintain;
+mod verdict;
+mod write;
+
+/// Keep traces for years: packed, checked, described, and compared with what was predicted before
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive create corpus.etz
+  chakram archive add corpus.etz run7/job --name llama3/step-7 --set gpu=h100 --set torch=2.5.1
+  chakram archive list corpus.etz --where 'gpu = h100 and torch >= 2.5'
+  chakram archive show corpus.etz::llama3/step-7
+  chakram archive extract corpus.etz::llama3/step-7 -o step-7
+  chakram archive verify corpus.etz
+  chakram archive baseline corpus.etz -m dgx-h100 --reason 'first baseline'
+  chakram archive check corpus.etz --threshold 1%
+  chakram archive merge all.etz corpus.etz other.etz
+  chakram archive gc corpus.etz --as-of 2027-01-01")]
+pub struct ArchiveArgs {
+    #[command(subcommand)]
+    command: ArchiveCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ArchiveCommand {
+    /// Create an empty archive
+    Create(write::CreateArgs),
+    /// Add a job's traces, and the files beside them, as a workload
+    Add(write::AddArgs),
+    /// List workloads
+    List(contents::ListArgs),
+    /// Show all that is known of a workload
+    Show(contents::ShowArgs),
+    /// Write the files of a workload
+    Extract(contents::ExtractArgs),
+    /// Record what is predicted for workloads, to hold later predictions against
+    Baseline(check::BaselineArgs),
+    /// Predict again and fail if a prediction moved
+    Check(check::CheckArgs),
+    /// Read every byte and compare it with its checksums
+    Verify(maintain::VerifyArgs),
+    /// Add the workloads of other archives
+    Merge(maintain::MergeArgs),
+    /// Drop workloads whose retention is over, and what nothing needs
+    Gc(maintain::GcArgs),
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// Bad input, or an archive that cannot be written.
+pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    match &args.command {
+        ArchiveCommand::Create(args) => write::create(args),
+        ArchiveCommand::Add(args) => write::add(args, out),
+        ArchiveCommand::List(args) => contents::list(args, out),
+        ArchiveCommand::Show(args) => contents::show(args, out),
+        ArchiveCommand::Extract(args) => contents::extract(args, out),
+        ArchiveCommand::Baseline(args) => check::baseline(args, out),
+        ArchiveCommand::Check(args) => check::check(args, out),
+        ArchiveCommand::Verify(args) => maintain::verify(args, out),
+        ArchiveCommand::Merge(args) => maintain::merge(args, out),
+        ArchiveCommand::Gc(args) => maintain::gc(args, out),
+    }
+}
+
+/// Archive and workload of `ARCHIVE::WORKLOAD`.
+#[derive(Clone, Debug)]
+struct WorkloadPath {
+    archive: PathBuf,
+    workload: String,
+}
+
+impl WorkloadPath {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once("::") {
+            Some((archive, workload)) if !archive.is_empty() && !workload.is_empty() => Ok(Self {
+                archive: Path::new(archive).to_owned(),
+                workload: workload.to_owned(),
+            }),
+            _ => {
+                Err("expected ARCHIVE::WORKLOAD, for example corpus.etz::llama3/step-7".to_owned())
+            }
+        }
+    }
+}

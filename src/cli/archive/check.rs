@@ -1,0 +1,326 @@
+//! `chakram archive baseline` and `check`.
+
+use super::contents::query;
+use super::verdict::{self, CheckFormat, CheckOutcome, FailedPrediction};
+use crate::archive::{self, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry};
+use crate::cli::compare::parallel_map;
+use crate::cli::compute::ComputeArgs;
+use crate::cli::output::{CommArg, NetworkArg};
+use crate::engine::ReplayOptions;
+use crate::files::OutputSet;
+use crate::regression::{self, CoveredWorkload};
+use crate::trace::escape;
+use crate::units::Time;
+use clap::{Args, Parser};
+use std::error::Error;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Options of a replay that a baseline keeps.
+#[derive(Debug, Parser)]
+#[command(name = "replay options", no_binary_name = true)]
+struct KeptOptions {
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// How long collectives and messages last
+    #[arg(long, value_enum, default_value_t = CommArg::Model)]
+    comm: CommArg,
+    /// What becomes of messages that meet
+    #[arg(long, value_enum)]
+    network: Option<NetworkArg>,
+}
+
+impl KeptOptions {
+    fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
+        let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        // Of a corpus some workloads may have nothing that an option speaks of.
+        Ok(ReplayOptions {
+            compute: this.compute.model(),
+            host: this.compute.host(),
+            comm: this.comm.policy(),
+            network: this.network.map(NetworkArg::model),
+            ..ReplayOptions::default()
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive baseline corpus.etz -m dgx-h100 --reason 'first baseline'
+  chakram archive baseline corpus.etz -m dgx-h100 -m mi300x --reason 'all machines' -- --compute roofline
+  chakram archive baseline corpus.etz --where 'owner = me' -m machine.toml --reason 'as captured'
+
+machine.toml is that of the workload where it has one. Baselines of before are kept, with their reasons;
+`check` holds against the latest on each machine.")]
+pub struct BaselineArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// A machine from `chakram machine list`, a file of the workload, or a file; may be given more than once
+    #[arg(short, long, required = true, value_name = "MACHINE")]
+    machine: Vec<String>,
+    /// Why these are the right predictions; kept in the archive
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Only workloads of which this holds, as for `archive list`
+    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    filter: Option<MetadataQuery>,
+    /// How many replay at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network
+    #[arg(last = true, value_name = "OPTIONS")]
+    options: Vec<String>,
+}
+
+/// Records baselines.
+pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Arc::new(Archive::open(&args.archive)?);
+    let options = KeptOptions::parse(&args.options)?;
+    let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
+        .flat_map(|entry| args.machine.iter().map(move |machine| (entry, machine)))
+        .collect();
+    if pairs.is_empty() {
+        return Err("no workload is left, so there is nothing to predict".into());
+    }
+    let drafts = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
+        let (entry, machine) = pairs[at];
+        let draft = draft(&archive, entry, machine, &options, args);
+        draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
+    });
+    let drafts: Vec<BaselineDraft> = drafts.into_iter().collect::<Result<_, _>>()?;
+    archive::add_baselines(&args.archive, &drafts)?;
+    for draft in &drafts {
+        let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
+        writeln!(
+            out,
+            "{name} on {machine}: {}",
+            Time(draft.record.makespan_ps)
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chosen<'a>(
+    archive: &'a Archive,
+    filter: Option<&'a MetadataQuery>,
+) -> impl Iterator<Item = &'a WorkloadEntry> {
+    let all = archive.workloads().values();
+    all.filter(move |entry| filter.is_none_or(|query| query.holds(entry)))
+}
+
+fn draft(
+    archive: &Arc<Archive>,
+    entry: &WorkloadEntry,
+    machine: &str,
+    options: &ReplayOptions,
+    args: &BaselineArgs,
+) -> Result<BaselineDraft, Box<dyn Error + Send + Sync>> {
+    let started = Instant::now();
+    let text = regression::machine_text(archive, entry, machine)?;
+    let report = regression::predict(archive, entry, machine, &text, options)?;
+    let bytes = regression::report_text(&report);
+    let record = BaselineRecord {
+        machine: machine.to_owned(),
+        machine_blake3: blake3::hash(text.as_bytes()).to_hex().to_string(),
+        machine_bytes: text.len() as u64,
+        arguments: args.options.clone(),
+        contents: entry.contents_hash(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        makespan_ps: report.outcome.makespan.0,
+        report: blake3::hash(&bytes).to_hex().to_string(),
+        report_bytes: bytes.len() as u64,
+        reason: args.reason.clone(),
+        replay_ms: started.elapsed().as_millis() as u64,
+        features: regression::features(entry, machine, &report),
+    };
+    Ok(BaselineDraft {
+        workload: entry.name.clone(),
+        record,
+        report: bytes,
+        machine: text,
+    })
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive check corpus.etz
+  chakram archive check corpus.etz --threshold 0.5% --budget 60s
+  chakram archive check corpus.etz --where 'owner = me' --format markdown >> $GITHUB_STEP_SUMMARY
+  chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml
+
+Two verdicts: whether a prediction changed, which fails beyond the threshold, and how far it is from
+measured steps, where `archive add --measured` gave some; that never fails by itself.
+
+Exit codes: 0 no prediction moved, 2 one could not be made, 3 one moved beyond the threshold")]
+pub struct CheckArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Fail if a prediction changes by more than this, either way
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
+    threshold: f64,
+    /// Take another file for the machine of baselines: dgx-h100=new.toml; may be given more than once
+    #[arg(short, long, value_name = "MACHINE=FILE", value_parser = replacement)]
+    machine: Vec<(String, String)>,
+    /// Only workloads of which this holds, as for `archive list`
+    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    filter: Option<MetadataQuery>,
+    /// Check only as many as are likely to take this long, so chosen that they cover operators, groups, sizes, schemas
+    /// and machines; what is left out is said
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    budget: Option<Duration>,
+    /// How many replay at once; as many as there are cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// How to print the verdict
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
+    format: CheckFormat,
+    /// Write the verdict as JUnit's XML, too
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.trim().parse::<f64>().ok());
+    let number = number.filter(|percent| percent.is_finite() && *percent >= 0.0);
+    number.ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
+}
+
+fn replacement(text: &str) -> Result<(String, String), String> {
+    let (machine, file) = text
+        .split_once('=')
+        .ok_or("expected MACHINE=FILE, for example dgx-h100=new.toml")?;
+    Ok((machine.to_owned(), file.to_owned()))
+}
+
+fn budget(text: &str) -> Result<Duration, String> {
+    let span = text
+        .parse::<crate::units::Span>()
+        .map_err(|error| error.to_string())?;
+    Ok(Duration::from_nanos(span.0 / 1000))
+}
+
+/// Baseline that is about to be checked.
+type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
+
+/// Checks predictions.
+pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Arc::new(Archive::open(&args.archive)?);
+    let mut outputs = OutputSet::default();
+    outputs.reads(&args.archive);
+    let junit = args
+        .junit
+        .as_ref()
+        .map(|path| outputs.create(path))
+        .transpose()?;
+    let mut pairs: Vec<BaselinePair<'_>> = Vec::new();
+    let mut without = Vec::new();
+    for entry in chosen(&archive, args.filter.as_ref()) {
+        let latest = entry.latest_baselines();
+        if latest.is_empty() {
+            without.push(entry.name.clone());
+        }
+        pairs.extend(latest.into_iter().map(|record| (entry, record)));
+    }
+    if pairs.is_empty() {
+        return Err(
+            "no workload that is asked for has a baseline\n  try: chakram archive baseline".into(),
+        );
+    }
+    for (machine, _) in &args.machine {
+        if !pairs.iter().any(|(_, record)| record.machine == *machine) {
+            return Err(format!("--machine {machine}=…: no baseline is on this machine").into());
+        }
+    }
+    let mut outcome = CheckOutcome {
+        threshold: args.threshold,
+        without,
+        ..CheckOutcome::default()
+    };
+    if let Some(budget) = args.budget {
+        pairs = within(budget, &pairs, args.threads, &mut outcome);
+    }
+    let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
+        let result = check_one(&archive, pairs[at], args);
+        result
+    });
+    for (result, (entry, record)) in results.into_iter().zip(&pairs) {
+        match result {
+            Ok(checked) => outcome.checked.push(checked),
+            Err(error) => outcome.failed.push(FailedPrediction {
+                workload: entry.name.clone(),
+                machine: record.machine.clone(),
+                error: error.to_string(),
+            }),
+        }
+    }
+    if let Some(mut file) = junit {
+        file.write_all(verdict::junit(&outcome).as_bytes())?;
+        file.commit()?;
+    }
+    out.write_all(verdict::render(&outcome, args.format).as_bytes())?;
+    Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
+        (false, _) => ExitCode::from(2),
+        (_, Some(_)) => ExitCode::from(3),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn check_one(
+    archive: &Arc<Archive>,
+    (entry, record): BaselinePair<'_>,
+    args: &CheckArgs,
+) -> Result<regression::CheckedPrediction, Box<dyn Error + Send + Sync>> {
+    let options = KeptOptions::parse(&record.arguments)?;
+    let other = args
+        .machine
+        .iter()
+        .find(|(machine, _)| *machine == record.machine);
+    let machine = other.map_or(&record.machine, |(_, file)| file);
+    Ok(regression::check(
+        archive,
+        entry,
+        record,
+        machine,
+        &options,
+        args.threshold,
+    )?)
+}
+
+/// Returns the pairs that `budget` allows, on as many threads; the rest is told in `outcome`.
+fn within<'a>(
+    budget: Duration,
+    pairs: &[BaselinePair<'a>],
+    threads: Option<NonZeroUsize>,
+    outcome: &mut CheckOutcome,
+) -> Vec<BaselinePair<'a>> {
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok());
+    let threads = threads.map_or(1, NonZeroUsize::get) as u64;
+    let workloads: Vec<CoveredWorkload> = pairs
+        .iter()
+        .map(|(entry, record)| CoveredWorkload {
+            name: format!("{} on {}", entry.name, record.machine),
+            features: record.features.iter().cloned().collect(),
+            millis: record.replay_ms,
+        })
+        .collect();
+    let millis = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
+    let choice = regression::choose(&workloads, millis.saturating_mul(threads));
+    let chosen = workloads
+        .iter()
+        .zip(pairs)
+        .filter(|(workload, _)| choice.chosen.contains(&workload.name));
+    let chosen = chosen.map(|(_, pair)| *pair).collect();
+    outcome.left_out = choice.left_out;
+    outcome.uncovered = choice.uncovered.into_iter().collect();
+    chosen
+}

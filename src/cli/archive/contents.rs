@@ -1,0 +1,229 @@
+//! `chakram archive list`, `show` and `extract`.
+
+use super::WorkloadPath;
+use crate::archive::{Archive, MetadataQuery, RankRange, WorkloadEntry};
+use crate::cli::terminal;
+use crate::trace::escape;
+use crate::units::Bytes;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Form of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// Aligned columns
+    Text,
+    /// One document
+    Json,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive list corpus.etz
+  chakram archive list corpus.etz --where 'gpu = h100 and framework >= 2.5'
+  chakram archive list corpus.etz --where 'not (owner = me or ranks < 8)' --format json
+
+Questions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values
+with blanks in quotes. Beside the keys of `archive add --set` there are name and ranks. Versions are
+compared part by part (2.10 > 2.9), text without regard to case.")]
+pub struct ListArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Only workloads of which this holds
+    #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
+    filter: Option<MetadataQuery>,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
+    format: ListFormat,
+}
+
+/// Parses a question.
+pub fn query(text: &str) -> Result<MetadataQuery, String> {
+    MetadataQuery::parse(text).map_err(|error| error.to_string())
+}
+
+/// Lists workloads.
+pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Archive::open(&args.archive)?;
+    let holds =
+        |entry: &&WorkloadEntry| args.filter.as_ref().is_none_or(|query| query.holds(entry));
+    let found: Vec<&WorkloadEntry> = archive.workloads().values().filter(holds).collect();
+    if args.format == ListFormat::Json {
+        out.write_all(
+            terminal::json(&json!({ "schema": "chakram.archive.1", "workloads": found }))
+                .as_bytes(),
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let width = found
+        .iter()
+        .map(|entry| escape(&entry.name).chars().count())
+        .max()
+        .unwrap_or(0);
+    for entry in &found {
+        let words = entry
+            .metadata
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"));
+        let words: Vec<String> = words.collect();
+        let name = escape(&entry.name);
+        let line = format!(
+            "{name:<width$}  {:>6} ranks  {:>9}  {}",
+            entry.ranks(),
+            Bytes(entry.trace_bytes()).to_string(),
+            escape(&words.join(" "))
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    let of = if found.len() == archive.workloads().len() {
+        String::new()
+    } else {
+        format!(" of {}", archive.workloads().len())
+    };
+    writeln!(
+        out,
+        "{}{of} workloads, {}",
+        found.len(),
+        Bytes(archive.stored_bytes())
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  chakram archive show corpus.etz::llama3/step-7")]
+pub struct ShowArgs {
+    /// The workload
+    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
+    workload: WorkloadPath,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
+    format: ListFormat,
+}
+
+/// Shows a workload.
+pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Archive::open(&args.workload.archive)?;
+    let entry = archive.workload(&args.workload.workload)?;
+    if args.format == ListFormat::Json {
+        out.write_all(terminal::json(&json!(entry)).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(
+        out,
+        "{}: {} ranks, {} of traces",
+        escape(&entry.name),
+        entry.ranks(),
+        Bytes(entry.trace_bytes())
+    )?;
+    for (key, value) in &entry.metadata {
+        writeln!(out, "  {:<12} {}", escape(key), escape(&value.to_string()))?;
+    }
+    let provenance = &entry.provenance;
+    writeln!(
+        out,
+        "  added by     chakram {} from {}",
+        escape(&provenance.tool_version),
+        escape(&provenance.sources.join(", "))
+    )?;
+    for from in &provenance.merged_from {
+        writeln!(out, "  merged from  {}", escape(from))?;
+    }
+    writeln!(out, "TRACES                       bytes     packed  blake3")?;
+    for row in &entry.traces {
+        let ranks = match row.ranks {
+            1 => format!("{}.{}{}", entry.prefix, row.rank, row.ending),
+            n => format!(
+                "{}.{}-{}{}",
+                entry.prefix,
+                row.rank,
+                row.rank + (n - 1),
+                row.ending
+            ),
+        };
+        file_line(out, &archive, &ranks, row.bytes, &row.blake3)?;
+    }
+    if !entry.files.is_empty() {
+        writeln!(out, "FILES                        bytes     packed  blake3")?;
+        for row in &entry.files {
+            file_line(out, &archive, &row.name, row.bytes, &row.blake3)?;
+        }
+    }
+    for baseline in &entry.baselines {
+        let machine = escape(&baseline.machine);
+        let makespan = crate::units::Time(baseline.makespan_ps);
+        writeln!(
+            out,
+            "BASELINE  {machine}: {makespan}, chakram {}",
+            escape(&baseline.tool_version)
+        )?;
+        writeln!(out, "  {}", escape(&baseline.reason))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn file_line(
+    out: &mut dyn Write,
+    archive: &Archive,
+    name: &str,
+    bytes: u64,
+    hash: &str,
+) -> Result<(), Box<dyn Error>> {
+    let packed = Bytes(archive.packed_bytes(hash)?).to_string();
+    let (name, bytes) = (escape(name), Bytes(bytes).to_string());
+    Ok(writeln!(
+        out,
+        "  {name:<22} {bytes:>9}  {packed:>9}  {}",
+        &hash[..16]
+    )?)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive extract corpus.etz::llama3/step-7 -o step-7
+  chakram archive extract corpus.etz::llama3/step-7 -o step-7 --ranks 0-7")]
+pub struct ExtractArgs {
+    /// The workload
+    #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
+    workload: WorkloadPath,
+    /// Folder of the files, which is created if need be
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Only these ranks, without the job's file: 3, or 0-7
+    #[arg(long, value_name = "RANKS", value_parser = range)]
+    ranks: Option<RankRange>,
+}
+
+fn range(text: &str) -> Result<RankRange, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(RankRange { first, last }),
+        _ => Err(format!(
+            "`{text}` is no range of ranks; write for example 0-7"
+        )),
+    }
+}
+
+/// Extracts a workload.
+pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Archive::open(&args.workload.archive)?;
+    let entry = archive.workload(&args.workload.workload)?;
+    let files = archive.extract(entry, &args.output, args.ranks)?;
+    if files.is_empty() {
+        return Err(format!(
+            "the workload has ranks 0 to {}, and none of these",
+            entry.ranks().saturating_sub(1)
+        )
+        .into());
+    }
+    writeln!(out, "{} files in {}", files.len(), args.output.display())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,138 @@
+//! `chakram archive verify`, `merge` and `gc`.
+
+use crate::archive::{self, Archive};
+use crate::cli::terminal;
+use crate::trace::escape;
+use crate::units::Bytes;
+use clap::Args;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  chakram archive verify corpus.etz
+
+Exit codes: 0 all that was committed is whole, 2 it is not")]
+pub struct VerifyArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+}
+
+/// Verifies an archive.
+pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let archive = Archive::open(&args.archive)?;
+    let verdict = archive.verify()?;
+    writeln!(
+        out,
+        "{} workloads in {} segments: {} objects of {} in {}",
+        archive.workloads().len(),
+        verdict.segments,
+        verdict.objects,
+        Bytes(verdict.bytes),
+        Bytes(archive.stored_bytes())
+    )?;
+    for fault in &verdict.faults {
+        writeln!(out, "damaged: {}", escape(fault))?;
+    }
+    for name in &verdict.lost {
+        writeln!(out, "lost: {}", escape(name))?;
+    }
+    if let Some(tail) = &verdict.tail {
+        writeln!(out, "incomplete: {tail}")?;
+    }
+    if verdict.is_sound() {
+        writeln!(out, "all that was committed is whole")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(2))
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  chakram archive merge all.etz berlin.etz tokyo.etz
+
+Workloads of one name must be the same; otherwise nothing is merged.")]
+pub struct MergeArgs {
+    /// The archive that grows
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Archives whose workloads it gets
+    #[arg(required = true, value_name = "FROM")]
+    from: Vec<PathBuf>,
+}
+
+/// Merges archives.
+pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let sources = args.from.iter().map(|path| Archive::open(path));
+    let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
+    let result = archive::merge(&args.archive, &sources)?;
+    writeln!(
+        out,
+        "{} workloads joined, {} were there",
+        result.added.len(),
+        result.known.len()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive gc corpus.etz --as-of 2027-01-01 --dry-run
+  chakram archive gc corpus.etz --as-of 2027-01-01
+  chakram archive gc corpus.etz --drop llama3/step-7
+
+A workload is kept through the day of its `retention`, and for ever without one.")]
+pub struct GcArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// The day: YYYY-MM-DD; what was to be kept until the day before goes
+    #[arg(long, value_name = "DATE", required_unless_present = "drop")]
+    as_of: Option<String>,
+    /// Drop this workload, whatever its retention; may be given more than once
+    #[arg(long, value_name = "WORKLOAD")]
+    drop: Vec<String>,
+    /// Say what would go, and leave everything as it is
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Collects what need not be kept.
+pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let dropped = |archive: &Archive| {
+        let mut names = Vec::new();
+        for name in &args.drop {
+            names.push(archive.workload(name)?.name.clone());
+        }
+        if let Some(as_of) = &args.as_of {
+            names.extend(archive::expired(archive, as_of)?);
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
+    };
+    if args.dry_run {
+        for name in dropped(&Archive::open(&args.archive)?)? {
+            writeln!(out, "would go: {}", escape(&name))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let result = archive::collect(&args.archive, &dropped)?;
+    for name in &result.dropped {
+        terminal::say(format_args!("dropped: {}", escape(name)))?;
+    }
+    writeln!(
+        out,
+        "{} workloads dropped, {} before, {} now",
+        result.dropped.len(),
+        Bytes(result.before),
+        Bytes(result.after)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,211 @@
+//! `chakram archive create` and `add`.
+
+use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft};
+use crate::job;
+use crate::regression::read_steps;
+use crate::trace::escape;
+use crate::trace::file::{VerifyLevel, prefix_of};
+use crate::units::Bytes;
+use clap::{Args, ValueEnum};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive create corpus.etz            one file
+  chakram archive create --folder corpus       a folder, to which large corpora are added more cheaply")]
+pub struct CreateArgs {
+    /// Path of the archive; nothing may be there
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// Create a folder in place of a file
+    #[arg(long)]
+    folder: bool,
+}
+
+/// Creates an archive.
+pub fn create(args: &CreateArgs) -> Result<ExitCode, Box<dyn Error>> {
+    archive::create(&args.archive, args.folder)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram archive add corpus.etz run7/job
+  chakram archive add corpus.etz run7/job --name llama3/step-7 --set gpu=h100 --set retention=2028-12-31
+  chakram archive add corpus.etz run7/job --with run7/capture --level best
+
+Files are kept as they are, byte by byte: traces, the job's file and machine.toml beside them, and
+what --with names. What the archive has already takes no place again.
+
+Known keys: model, commit, licence, owner, cluster, gpu (text); torch, framework, nccl, driver
+(versions); step (number); retention (date: the last day to keep it). Values of other keys are
+numbers, dates or versions if they look like one, and text otherwise.")]
+pub struct AddArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    #[arg(required = true, value_name = "TRACES")]
+    traces: Vec<PathBuf>,
+    /// Name of the workload; that of the folder, file or prefix by default
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// What is known of it: gpu=h100; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, MetadataValue)>,
+    /// Keep another file or folder beside the traces, such as the capture they come from
+    #[arg(long, value_name = "PATH")]
+    with: Vec<PathBuf>,
+    /// How much it is compressed
+    #[arg(long, value_enum, default_value_t = LevelArg::Default, value_name = "LEVEL")]
+    level: LevelArg,
+    /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
+    #[arg(long, value_name = "FILE")]
+    measured: Option<PathBuf>,
+    /// Replace the workload of this name; what was predicted for it stays
+    #[arg(long)]
+    replace: bool,
+}
+
+/// How much is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LevelArg {
+    /// Traces that `zstd -d` unpacks one after another
+    Plain,
+    /// Columns of times and ids, quickly compressed
+    Default,
+    /// The smallest, slowly
+    Best,
+}
+
+fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or("expected KEY=VALUE, for example gpu=h100")?;
+    let word = |c: char| c.is_alphanumeric() || c == '-' || c == '_' || c == '.';
+    if key.is_empty()
+        || !key.chars().all(word)
+        || matches!(key, "name" | "ranks" | "and" | "or" | "not")
+    {
+        return Err(format!("`{}` is no key", escape(key)));
+    }
+    let value = MetadataValue::parse(key, value).map_err(|error| error.to_string())?;
+    Ok((key.to_owned(), value))
+}
+
+/// Adds a workload.
+pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let found = job::find(&args.traces, VerifyLevel::Hashes)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => default_name(&args.traces, &found.files),
+    };
+    let mut files = Vec::new();
+    let machine = folder_of(&args.traces[0]).join(job::CASE_MACHINE);
+    if machine.is_file() {
+        files.push((job::CASE_MACHINE.to_owned(), machine));
+    }
+    // Groups of a job for other programs, which `generate` writes beside it.
+    if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let groups = path.with_file_name(format!("{name}.groups.json"));
+        if groups.is_file() {
+            files.push((format!("{name}.groups.json"), groups));
+        }
+    }
+    for path in &args.with {
+        beside(path, &mut files)?;
+    }
+    let measured = args.measured.as_deref().map(|path| {
+        let text = job::read_text(path)?;
+        read_steps(&text).map_err(|error| format!("{}: {error}", path.display()).into())
+    });
+    let measured: Option<MeasuredTimes> = measured
+        .transpose()
+        .map_err(|error: Box<dyn Error>| error)?;
+    let draft = WorkloadDraft {
+        name,
+        level: match args.level {
+            LevelArg::Plain => CompressionLevel::Plain,
+            LevelArg::Default => CompressionLevel::Default,
+            LevelArg::Best => CompressionLevel::Best,
+        },
+        metadata: args.set.iter().cloned().collect::<BTreeMap<_, _>>(),
+        sources: args
+            .traces
+            .iter()
+            .chain(&args.with)
+            .map(|path| path.display().to_string())
+            .collect(),
+        found,
+        files,
+        measured,
+        replace: args.replace,
+    };
+    let amounts = archive::add(&args.archive, &draft)?;
+    let known = match amounts.known {
+        0 => String::new(),
+        n => format!(", {n} of its files were there"),
+    };
+    writeln!(
+        out,
+        "{}: {} in {}{known}",
+        escape(&draft.name),
+        Bytes(amounts.bytes),
+        Bytes(amounts.packed)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Name of a workload by its path: that of a case or a folder, and otherwise the prefix of its files.
+fn default_name(paths: &[PathBuf], files: &[crate::trace::file::RankFile]) -> String {
+    let name = job::name_of(paths, files);
+    let name = name
+        .strip_suffix(crate::trace::job::ENDING)
+        .unwrap_or(&name);
+    match (paths, crate::trace::file::rank_of(name)) {
+        ([path], Some(rank)) if path.is_file() => {
+            let at = name.rfind(&format!(".{rank}."));
+            at.map_or(name, |at| &name[..at]).to_owned()
+        }
+        _ => name.to_owned(),
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        return path.to_owned();
+    }
+    path.parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+/// Adds the file `path`, or all in the folder, with names from its own on.
+fn beside(path: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), Box<dyn Error>> {
+    let own = path.file_name().and_then(|name| name.to_str());
+    let own = own.ok_or_else(|| format!("{}: it has no name that can be kept", path.display()))?;
+    let mut waiting = vec![(own.to_owned(), path.to_owned())];
+    while let Some((name, path)) = waiting.pop() {
+        if !path.is_dir() {
+            files.push((name, path));
+            continue;
+        }
+        for entry in
+            std::fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?
+        {
+            let entry = entry?;
+            let inner = entry.file_name();
+            let inner = inner
+                .to_str()
+                .ok_or_else(|| format!("{}: a name is not UTF-8", path.display()))?;
+            waiting.push((format!("{name}/{inner}"), entry.path()));
+        }
+    }
+    files.sort();
+    Ok(())
+}

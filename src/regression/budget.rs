@@ -1,0 +1,105 @@
+//! Choice of workloads that a bounded time allows, so that what they cover is as much as it can be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Workload with what it covers and how long its check is likely to take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CoveredWorkload {
+    /// Its name.
+    pub name: String,
+    /// What it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
+    pub features: BTreeSet<String>,
+    /// Likely milliseconds.
+    pub millis: u64,
+}
+
+/// What a budget allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BudgetChoice {
+    /// Names of the workloads that are checked, in order of choice.
+    pub chosen: Vec<String>,
+    /// Names of those that are not.
+    pub left_out: Vec<String>,
+    /// What only these cover.
+    pub uncovered: BTreeSet<String>,
+}
+
+/// Chooses within `millis`: always the workload that covers most that is new for its time, and then, as long as there
+/// is time, those of the rarest features.
+pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for feature in workloads.iter().flat_map(|workload| &workload.features) {
+        *counts.entry(feature).or_default() += 1;
+    }
+    let mut covered: BTreeSet<&str> = BTreeSet::new();
+    let mut left: Vec<&CoveredWorkload> = workloads.iter().collect();
+    let mut rest = millis;
+    let mut choice = BudgetChoice::default();
+    loop {
+        // A feature of many workloads counts little more than once, however often it is covered.
+        let gain = |workload: &CoveredWorkload| {
+            let new = workload
+                .features
+                .iter()
+                .filter(|f| !covered.contains(&f[..]))
+                .count() as u128;
+            let rare: u128 = workload
+                .features
+                .iter()
+                .map(|f| u128::from(1000 / counts[&f[..]]))
+                .sum();
+            let cost = u128::from(workload.millis.max(1));
+            ((new << 40) / cost, (rare << 20) / cost)
+        };
+        let affordable = left
+            .iter()
+            .enumerate()
+            .filter(|(_, workload)| workload.millis <= rest);
+        let best = affordable.max_by_key(|(at, workload)| (gain(workload), std::cmp::Reverse(*at)));
+        let Some(at) = best.map(|(at, _)| at) else {
+            break;
+        };
+        let workload = left.remove(at);
+        rest -= workload.millis;
+        covered.extend(workload.features.iter().map(String::as_str));
+        choice.chosen.push(workload.name.clone());
+    }
+    let missing = left.iter().flat_map(|workload| &workload.features);
+    choice.uncovered = missing
+        .filter(|f| !covered.contains(&f[..]))
+        .cloned()
+        .collect();
+    choice.left_out = left.iter().map(|workload| workload.name.clone()).collect();
+    choice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str, features: &[&str], millis: u64) -> CoveredWorkload {
+        CoveredWorkload {
+            name: name.to_owned(),
+            features: features.iter().map(|f| (*f).to_owned()).collect(),
+            millis,
+        }
+    }
+
+    #[test]
+    fn what_covers_most_for_its_time_is_chosen_first() {
+        let all = [
+            workload("a", &["mm"], 10),
+            workload("b", &["mm", "conv"], 10),
+            workload("c", &["mm", "conv", "moe"], 100),
+            workload("d", &["fft"], 10),
+        ];
+        // b covers two features in 10 ms; then only d covers what is new in the 15 that are left.
+        let choice = choose(&all, 25);
+        assert_eq!(choice.chosen, ["b", "d"]);
+        assert_eq!(choice.left_out, ["a", "c"]);
+        assert_eq!(choice.uncovered, BTreeSet::from(["moe".to_owned()]));
+        let whole = choose(&all, 1000);
+        assert_eq!((whole.chosen.len(), whole.uncovered.len()), (4, 0));
+        assert!(choose(&all, 5).chosen.is_empty());
+    }
+}

@@ -1,0 +1,113 @@
+//! Differences of two machine files by key: which constant was changed.
+
+use std::collections::BTreeMap;
+
+/// Constant of a machine that was changed, is new or is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConstantChange {
+    /// Its section and key: `dimension 2 bandwidth`.
+    pub key: String,
+    /// Its value before, as written.
+    pub before: Option<String>,
+    /// Its value after.
+    pub after: Option<String>,
+}
+
+/// Lists the constants that differ between the texts of two machine files, whatever their comments and layout.
+pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
+    let (before, after) = (constants(before), constants(after));
+    let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let changed = keys
+        .into_iter()
+        .filter(|key| before.get(*key) != after.get(*key));
+    let change = |key: &String| ConstantChange {
+        key: key.clone(),
+        before: before.get(key).cloned(),
+        after: after.get(key).cloned(),
+    };
+    changed.map(change).collect()
+}
+
+/// Values by section and key. Sections of one name in double brackets are numbered from 1.
+fn constants(text: &str) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut section, mut list) = (String::new(), None::<String>);
+    for line in text.lines() {
+        let line = without_comment(line);
+        // A list may go on over lines.
+        if let Some(key) = &list {
+            let value: &mut String = all.entry(key.clone()).or_default();
+            value.push_str(line);
+            if brackets(value) <= 0 {
+                list = None;
+            }
+            continue;
+        }
+        if let Some(name) = line.strip_prefix("[[").and_then(|l| l.strip_suffix("]]")) {
+            let count = counts.entry(name.to_owned()).or_default();
+            *count += 1;
+            section = format!("{name} {count} ");
+        } else if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            section = format!("{name} ");
+        } else if let Some((key, value)) = line.split_once('=') {
+            let key = format!("{section}{}", key.trim());
+            let value = value.trim().to_owned();
+            if brackets(&value) > 0 {
+                list = Some(key.clone());
+            }
+            all.insert(key, value);
+        }
+    }
+    all
+}
+
+/// The line without a comment, which begins with `#` outside quotes.
+fn without_comment(line: &str) -> &str {
+    let mut quote = None;
+    for (at, c) in line.char_indices() {
+        match (quote, c) {
+            (None, '#') => return line[..at].trim(),
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+    }
+    line.trim()
+}
+
+fn brackets(value: &str) -> i64 {
+    let count = |c: char| value.matches(c).count() as i64;
+    count('[') + count('{') - count(']') - count('}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_named_by_section_and_key() {
+        let before = "name = \"a\" # b\n[npu]\npeak = { fp16 = \"1 T\",\n fp8 = \"2 T\" }\n[[dimension]]\nsize = 8\n[[dimension]]\nlatency = \"1 us\"\n";
+        let after = before
+            .replace("1 us", "2 us")
+            .replace("# b", "# c")
+            .replace("size = 8\n", "size = 8\nshape = \"ring\"\n");
+        let change = |key: &str, before: Option<&str>, after: Option<&str>| ConstantChange {
+            key: key.to_owned(),
+            before: before.map(str::to_owned),
+            after: after.map(str::to_owned),
+        };
+        assert_eq!(
+            constant_changes(before, &after),
+            [
+                change("dimension 1 shape", None, Some("\"ring\"")),
+                change("dimension 2 latency", Some("\"1 us\""), Some("\"2 us\"")),
+            ]
+        );
+        let other = before.replace("2 T", "3 T");
+        assert_eq!(constant_changes(before, &other)[0].key, "npu peak");
+        assert!(constant_changes(before, before).is_empty());
+    }
+}

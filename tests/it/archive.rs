@@ -1,0 +1,107 @@
+//! Archives as a shell and a reader see them.
+
+mod crash;
+mod damage;
+mod identity;
+mod longevity;
+mod questions;
+mod regression;
+
+use crate::commands::chakram;
+use chakram::internals::archive::Archive;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+/// Folder with traces and archives of a test.
+pub struct Corpus {
+    folder: TempDir,
+}
+
+impl Corpus {
+    pub fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn name(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+
+    /// Runs the program; words that begin with `@` are paths in the folder.
+    pub fn run(&self, words: &[&str]) -> Output {
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| match word.split_once('@') {
+                Some((option, path)) if option.is_empty() || option.ends_with('=') => {
+                    format!("{option}{}", self.name(path))
+                }
+                _ => (*word).to_owned(),
+            })
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        chakram(&words)
+    }
+
+    /// Runs the program, which must succeed, and returns what it prints.
+    pub fn ok(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs the program, which must fail with this code, and returns its error.
+    pub fn fails(&self, code: i32, words: &[&str]) -> String {
+        let output = self.run(words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+        error
+    }
+
+    /// Generates a job of two ranks and a few nodes, and adds it under its name.
+    pub fn small(&self, archive: &str, name: &str, layers: &str) {
+        let prefix = format!("@{name}/job");
+        self.ok(&[
+            "generate",
+            "data-parallel",
+            "--ranks",
+            "2",
+            "--layers",
+            layers,
+            "-o",
+            &prefix,
+        ]);
+        self.ok(&["archive", "add", archive, &prefix, "--name", name]);
+    }
+}
+
+/// Names of the workloads of an archive.
+pub fn names(path: &Path) -> Vec<String> {
+    let archive = Archive::open(path).unwrap();
+    archive.workloads().keys().cloned().collect()
+}
+
+/// All files of a folder and those in it, by name.
+pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![(String::new(), folder.to_owned())];
+    while let Some((name, path)) = waiting.pop() {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path).unwrap() {
+                let entry = entry.unwrap();
+                let inner = entry.file_name().into_string().unwrap();
+                waiting.push((format!("{name}/{inner}"), entry.path()));
+            }
+        } else {
+            found.push((name, std::fs::read(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,192 @@
+//! Commands that are killed, that meet, and that run out of room.
+
+use super::{Corpus, names};
+use chakram::internals::archive::Archive;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Commands that are killed in each test.
+const KILLS: u64 = 40;
+
+fn command(corpus: &Corpus, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    let words = words.iter().map(|word| match word.strip_prefix('@') {
+        Some(path) => corpus.name(path),
+        None => (*word).to_owned(),
+    });
+    command
+        .args(words)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// Runs a command and kills it after a part of the time it took before; `false` if it was done by then.
+fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
+    let mut child = command(corpus, words).spawn().unwrap();
+    std::thread::sleep(Duration::from_micros(micros));
+    let done = child.try_wait().unwrap().is_some();
+    let _ = child.kill();
+    child.wait().unwrap();
+    !done
+}
+
+/// Returns a number below `n`, another each time.
+fn random(state: &mut u64, n: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % n
+}
+
+#[test]
+fn adds_that_are_killed_lose_nothing() {
+    for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
+        let corpus = Corpus::new();
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.small(archive, "first", "1");
+        corpus.ok(&[
+            "generate",
+            "data-parallel",
+            "--ranks",
+            "4",
+            "--layers",
+            "40",
+            "-o",
+            "@job/job",
+        ]);
+        let path = corpus.at(&archive[1..]);
+        let started = std::time::Instant::now();
+        corpus.ok(&["archive", "add", archive, "@job/job", "--name", "whole"]);
+        let micros = started.elapsed().as_micros() as u64;
+        let (mut state, mut killed) = (7, 0);
+        let mut there = vec!["first".to_owned(), "whole".to_owned()];
+        for number in 0..KILLS {
+            let name = format!("x{number}");
+            let at = random(&mut state, micros * 5 / 4);
+            killed += u64::from(kill(
+                &corpus,
+                &["archive", "add", archive, "@job/job", "--name", &name],
+                at,
+            ));
+            let found = names(&path);
+            assert!(there.iter().all(|name| found.contains(name)), "{found:?}");
+            let verdict = Archive::open(&path).unwrap().verify().unwrap();
+            assert!(verdict.is_sound(), "{verdict:?}");
+            there = found;
+        }
+        assert!(killed > 5, "{killed} of {KILLS} were killed");
+    }
+}
+
+#[test]
+fn collections_and_merges_that_are_killed_lose_nothing() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@other.etz"]);
+    corpus.small("@other.etz", "other", "3");
+    for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        for (name, layers) in [("one", "20"), ("two", "21")] {
+            corpus.small(archive, name, layers);
+        }
+        let path = corpus.at(&archive[1..]);
+        let mut state = 3;
+        for number in 0..KILLS {
+            let words = match number % 2 {
+                0 => vec!["archive", "gc", archive, "--as-of", "2030-01-01"],
+                _ => vec!["archive", "merge", archive, "@other.etz"],
+            };
+            kill(&corpus, &words, random(&mut state, 80_000));
+            let found = names(&path);
+            assert!(
+                ["one", "two"]
+                    .iter()
+                    .all(|name| found.contains(&(*name).to_owned())),
+                "{found:?}"
+            );
+            assert!(Archive::open(&path).unwrap().verify().unwrap().is_sound());
+        }
+        corpus.ok(&["archive", "gc", archive, "--drop", "two"]);
+        assert!(!names(&path).contains(&"two".to_owned()));
+        corpus.ok(&["archive", "verify", archive]);
+    }
+}
+
+#[test]
+fn adds_at_the_same_time_are_all_there() {
+    for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
+        let corpus = Corpus::new();
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.ok(&[
+            "generate",
+            "data-parallel",
+            "--ranks",
+            "2",
+            "--layers",
+            "3",
+            "-o",
+            "@job/job",
+        ]);
+        let words = |name: &'static str| ["archive", "add", archive, "@job/job", "--name", name];
+        let all = ["a", "b", "c", "d", "e", "f"];
+        let children: Vec<_> = all
+            .iter()
+            .map(|name| command(&corpus, &words(name)).spawn().unwrap())
+            .collect();
+        let path = corpus.at(&archive[1..]);
+        // Whoever reads meanwhile sees some of them, whole.
+        for _ in 0..20 {
+            assert!(Archive::open(&path).unwrap().verify().unwrap().is_sound());
+        }
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(names(&path), all);
+        corpus.ok(&["archive", "verify", archive]);
+        // One name can be taken once.
+        let error = corpus.fails(2, &["archive", "add", archive, "@job/job", "--name", "a"]);
+        assert!(error.contains("--replace"), "{error}");
+        corpus.ok(&[
+            "archive",
+            "add",
+            archive,
+            "@job/job",
+            "--name",
+            "a",
+            "--replace",
+        ]);
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_archive_as_it_was() {
+    for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
+        let corpus = Corpus::new();
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.small(archive, "first", "1");
+        let before = super::files(&corpus.at(""))
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("/a"));
+        let before: Vec<_> = before.collect();
+        // More than may be written: a file of random bytes.
+        let noise: Vec<u8> = (0..200_000u64)
+            .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+            .collect();
+        std::fs::write(corpus.at("noise"), noise).unwrap();
+        let (noise, path) = (corpus.name("noise"), corpus.name(&archive[1..]));
+        let script = format!(
+            "trap '' XFSZ; ulimit -f 40; exec {} archive add {path} {} --name second --with {noise}",
+            env!("CARGO_BIN_EXE_chakram"),
+            corpus.name("first/job")
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("cannot write"), "{error}");
+        let after = super::files(&corpus.at(""))
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("/a"));
+        assert!(before == after.collect::<Vec<_>>());
+        corpus.ok(&["archive", "verify", archive]);
+    }
+}

@@ -1,0 +1,270 @@
+//! What is packed comes back, byte by byte.
+
+use super::{Corpus, files};
+use crate::corpus::corpus;
+use std::io::Read;
+
+const LEVELS: &[&str] = &["plain", "default", "best"];
+
+/// Adds the traces under `prefix` at each of `levels`, to a file and a folder, and compares what is extracted with `wanted`.
+fn round_trips(corpus: &Corpus, prefix: &str, levels: &[&str], wanted: &[(String, Vec<u8>)]) {
+    for (kind, ending) in [(&[][..], ".etz"), (&["--folder"], "")] {
+        for &level in levels {
+            let archive = format!("@{level}{ending}");
+            corpus.ok(&[&["archive", "create", &archive[..]], kind].concat());
+            corpus.ok(&[
+                "archive", "add", &archive, prefix, "--name", "x", "--level", level,
+            ]);
+            let (workload, out) = (format!("{archive}::x"), format!("out{ending}/{level}"));
+            corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{out}")]);
+            let found = files(&corpus.at(&out));
+            let names = |files: &[(String, Vec<u8>)]| {
+                files
+                    .iter()
+                    .map(|(name, _)| name.clone())
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(names(&found), names(wanted));
+            for (found, wanted) in found.iter().zip(wanted) {
+                assert!(found == wanted, "{} is another", wanted.0);
+            }
+            corpus.ok(&["archive", "verify", &archive]);
+        }
+    }
+}
+
+#[test]
+fn generated_jobs_come_back() {
+    for words in [
+        &["data-parallel", "--ranks", "9", "--layers", "2"][..],
+        &[
+            "collective",
+            "all-reduce",
+            "--ranks",
+            "4",
+            "--size",
+            "1 MB",
+            "--count",
+            "3",
+        ],
+        &[
+            "llama3-8b",
+            "--tensor",
+            "2",
+            "--pipeline",
+            "2",
+            "--batch",
+            "4",
+            "--tokens",
+            "64",
+        ],
+    ] {
+        let corpus = Corpus::new();
+        let all = [&["generate"], words, &["-o", "@job/job"]].concat();
+        corpus.ok(&all);
+        round_trips(&corpus, "@job/job", LEVELS, &files(&corpus.at("job")));
+    }
+}
+
+#[test]
+fn captures_come_back() {
+    let Some(captures) = corpus("captures/pytorch") else {
+        return;
+    };
+    let mut folders: Vec<_> = std::fs::read_dir(captures)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    folders.sort();
+    let mut converted = 0;
+    for folder in folders {
+        let corpus = Corpus::new();
+        let from = folder.display().to_string();
+        let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);
+        // Some cannot be converted; their files are kept all the same.
+        if traces.status.success() {
+            converted += 1;
+            round_trips(&corpus, "@job/job", &["default"], &files(&corpus.at("job")));
+        } else {
+            corpus.ok(&[
+                "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "@job/job",
+            ]);
+        }
+        corpus.ok(&["archive", "create", "@raw.etz"]);
+        corpus.ok(&[
+            "archive", "add", "@raw.etz", "@job/job", "--name", "raw", "--with", &from,
+        ]);
+        corpus.ok(&["archive", "extract", "@raw.etz::raw", "-o", "@raw"]);
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        assert!(
+            files(&corpus.at(&format!("raw/{name}"))) == files(&folder),
+            "{from}"
+        );
+    }
+    assert!(converted >= 8, "{converted}");
+}
+
+#[test]
+fn other_files_are_found_in_their_places() {
+    let corpus = Corpus::new();
+    let case = "traces/data-parallel-8";
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.ok(&[
+        "archive",
+        "add",
+        "@a.etz",
+        case,
+        "--with",
+        "README.md",
+        "--with",
+        "docs/tutorials",
+    ]);
+    corpus.ok(&[
+        "archive",
+        "extract",
+        "@a.etz::data-parallel-8",
+        "-o",
+        "@out",
+    ]);
+    let read = |name: &str| std::fs::read(corpus.at("out").join(name)).unwrap();
+    assert!(read("README.md") == std::fs::read("README.md").unwrap());
+    assert!(read("machine.toml") == std::fs::read(format!("{case}/machine.toml")).unwrap());
+    assert!(corpus.at("out/tutorials/first-replay.md").is_file());
+    // Ranks alone, without the job's file, which would name the others.
+    corpus.ok(&[
+        "archive",
+        "extract",
+        "@a.etz::data-parallel-8",
+        "-o",
+        "@some",
+        "--ranks",
+        "2-3",
+    ]);
+    let traces = files(&corpus.at("some"));
+    let traces = traces
+        .iter()
+        .filter(|(name, _)| name.contains(".et"))
+        .count();
+    assert_eq!(traces, 2);
+}
+
+#[test]
+fn plain_archives_are_traces_to_any_reader_of_zstd() {
+    let corpus = Corpus::new();
+    corpus.ok(&[
+        "generate",
+        "data-parallel",
+        "--ranks",
+        "3",
+        "--layers",
+        "1",
+        "--no-links",
+        "-o",
+        "@job/job",
+    ]);
+    corpus.ok(&[
+        "generate",
+        "collective",
+        "all-gather",
+        "--ranks",
+        "2",
+        "--size",
+        "1 kB",
+        "-o",
+        "@other/job",
+    ]);
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    for name in ["job", "other"] {
+        let prefix = format!("@{name}/job");
+        corpus.ok(&[
+            "archive",
+            "add",
+            "@a.etz",
+            &prefix,
+            "--name",
+            name,
+            "--level",
+            "plain",
+            "--with",
+            "README.md",
+        ]);
+    }
+    // Equal traces are there once; frames that can be skipped hold everything else.
+    let trace = |name: &str| std::fs::read(corpus.at(name)).unwrap();
+    let mut wanted = trace("job/job.0.et");
+    for other in [
+        "job/job.1.et",
+        "job/job.2.et",
+        "other/job.0.et",
+        "other/job.1.et",
+    ] {
+        if ![trace("job/job.0.et"), trace("other/job.0.et")].contains(&trace(other))
+            || other == "other/job.0.et"
+        {
+            wanted.extend(trace(other));
+        }
+    }
+    let packed = std::fs::File::open(corpus.at("a.etz")).unwrap();
+    let mut found = Vec::new();
+    zstd::Decoder::new(packed)
+        .unwrap()
+        .read_to_end(&mut found)
+        .unwrap();
+    assert!(
+        found == wanted,
+        "{} bytes, and not {}",
+        found.len(),
+        wanted.len()
+    );
+}
+
+#[test]
+fn commands_take_workloads_where_they_take_traces() {
+    let corpus = Corpus::new();
+    let case = "traces/data-parallel-8";
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.ok(&["archive", "add", "@a.etz", case, "--name", "x/dp"]);
+    let body = |text: String| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert!(
+        corpus
+            .ok(&["validate", "@a.etz::x/dp"])
+            .contains("verdict: sound")
+    );
+    for command in [
+        &["replay"][..],
+        &["inspect"],
+        &["replay", "--machine", "dgx-h100"],
+    ] {
+        let ours = corpus.ok(&[command, &["@a.etz::x/dp"]].concat());
+        let files = corpus.ok(&[command, &[case]].concat());
+        assert_eq!(body(ours), body(files), "{command:?}");
+    }
+    let same = corpus.ok(&["diff", "@a.etz::x/dp", case]);
+    assert!(same.contains("no differences"), "{same}");
+    let json = |from: &str| -> serde_json::Value {
+        serde_json::from_str(&corpus.ok(&["replay", from, "--format", "json"])).unwrap()
+    };
+    // The hashes of inputs are those of the files.
+    let hashes = |report: serde_json::Value| -> Vec<String> {
+        let inputs = report["inputs"].as_array().unwrap();
+        inputs
+            .iter()
+            .map(|input| input["blake3"].to_string())
+            .collect()
+    };
+    assert_eq!(hashes(json("@a.etz::x/dp")), hashes(json(case)));
+    corpus.ok(&[
+        "anonymise",
+        "@a.etz::x/dp",
+        "--random-key",
+        "-o",
+        "@other/job",
+    ]);
+    let error = corpus.fails(2, &["replay", "@a.etz::dp"]);
+    assert!(
+        error.contains("it has no workload `dp`") && error.contains("x/dp"),
+        "{error}"
+    );
+    let error = corpus.fails(2, &["replay", "@b.etz::dp"]);
+    assert!(error.contains("b.etz: cannot open"), "{error}");
+}

@@ -1,0 +1,139 @@
+//! Archives of every version of the format, read by this program and by the reader in Python.
+
+use super::{Corpus, files, names};
+use crate::corpus::corpus as shared;
+use std::path::Path;
+use std::process::Command;
+
+/// Archives that earlier programs wrote, one for each version of the format.
+const GOLDEN: [&str; 1] = ["tests/it/archive/golden-1.etz"];
+
+/// An interpreter with the package zstandard: that in `CHAKRAM_PYTHON`, or `python3`.
+fn python() -> Option<String> {
+    let name = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let found = Command::new(&name)
+        .args(["-c", "import zstandard"])
+        .output();
+    let there = found.is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("SKIPPED: {name} has no package zstandard; CHAKRAM_PYTHON may name another");
+    }
+    there.then_some(name)
+}
+
+/// Extracts every workload of `archive` with both readers and compares.
+fn readers_agree(corpus: &Corpus, python: &str, archive: &Path) {
+    for (number, name) in names(archive).iter().enumerate() {
+        let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
+        let workload = format!("{}::{name}", archive.display());
+        corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{ours}")]);
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/converters/archive/read_archive.py"
+        );
+        let output = Command::new(python)
+            .arg(script)
+            .arg(archive)
+            .arg(name)
+            .arg(corpus.at(&theirs))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(
+            files(&corpus.at(&ours)) == files(&corpus.at(&theirs)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn archives_of_every_version_are_read() {
+    for golden in GOLDEN {
+        let corpus = Corpus::new();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
+        assert_eq!(names(&path), ["default", "plain"], "{golden}");
+        let text = corpus.ok(&["archive", "verify", golden]);
+        assert!(
+            text.ends_with("all that was committed is whole\n"),
+            "{text}"
+        );
+        // Four ranks of 28 and of 5 nodes, as they were generated when the format was made.
+        for (name, nodes) in [("default", 112), ("plain", 20)] {
+            let workload = format!("{golden}::{name}");
+            let text = corpus.ok(&["replay", &workload, "--machine", "dgx-h100"]);
+            assert!(
+                text.contains(&format!(
+                    "::{name}: 4 of 4 ranks, {nodes} nodes, all completed"
+                )),
+                "{text}"
+            );
+        }
+        if let Some(python) = python() {
+            readers_agree(&corpus, &python, &path);
+        }
+    }
+}
+
+#[test]
+fn the_reader_in_python_reads_what_is_written_today() {
+    let Some(python) = python() else { return };
+    let corpus = Corpus::new();
+    for (kind, archive) in [(&[][..], "@a.etz"), (&["--folder"], "@a")] {
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        let words = [
+            "generate",
+            "llama3-8b",
+            "--tensor",
+            "2",
+            "--pipeline",
+            "2",
+            "--batch",
+            "4",
+            "--tokens",
+            "64",
+        ];
+        corpus.ok(&[&words[..], &["-o", "@job/job"]].concat());
+        corpus.ok(&["archive", "add", archive, "@job/job", "--name", "best"]);
+        corpus.ok(&[
+            "archive",
+            "add",
+            archive,
+            "traces/ddp-resnet18",
+            "--with",
+            "docs/tutorials",
+        ]);
+        if let Some(capture) = shared("captures/pytorch/pp_1f1b") {
+            corpus.ok(&[
+                "convert",
+                "pytorch",
+                &capture.display().to_string(),
+                "-o",
+                "@captured/job",
+            ]);
+            corpus.ok(&["archive", "add", archive, "@captured/job"]);
+        }
+        corpus.ok(&["archive", "gc", archive, "--drop", "best"]);
+        corpus.ok(&[
+            "archive", "add", archive, "@job/job", "--name", "best", "--level", "best",
+        ]);
+        corpus.ok(&["archive", "create", "--folder", &format!("{archive}-best")]);
+        corpus.ok(&[
+            "archive",
+            "add",
+            &format!("{archive}-best"),
+            "@job/job",
+            "--level",
+            "best",
+        ]);
+        readers_agree(
+            &corpus,
+            &python,
+            &corpus.at(&format!("{}-best", &archive[1..])),
+        );
+        readers_agree(&corpus, &python, &corpus.at(&archive[1..]));
+    }
+}

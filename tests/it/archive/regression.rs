@@ -1,0 +1,331 @@
+//! Predictions that moved, and those that did not.
+
+use super::Corpus;
+use serde_json::Value;
+use std::fmt::Write;
+
+/// Machine of tests: `peak` and `memory` of an NPU, and two dimensions.
+fn machine(peak: f64, memory: f64, inner: f64, outer: f64, latency: f64, shape: &str) -> String {
+    format!(
+        "name = \"m\"\n[npu.a]\nmemory_bandwidth = \"{memory:.3} GB/s\"\nmemory_latency = \"300 ns\"\n\
+         memory_capacity = \"80 GB\"\nlanes = 32\nhost_lanes = 8\n[npu.a.peak]\nbf16 = \"{peak:.3} TFLOP/s\"\n\
+         fp32 = \"{peak:.3} TFLOP/s\"\n[[dimension]]\nname = \"inner\"\nshape = \"{shape}\"\nsize = 4\n\
+         bandwidth = \"{inner:.3} GB/s\"\nlatency = \"{latency:.3} us\"\nalgorithm = \"ring\"\n[[dimension]]\n\
+         name = \"outer\"\nshape = \"switch\"\nsize = 2\nbandwidth = \"{outer:.3} GB/s\"\n\
+         latency = \"{latency:.3} us\"\nalgorithm = \"ring\"\n"
+    )
+}
+
+const SOUND: [f64; 5] = [300.0, 2000.0, 200.0, 25.0, 2.0];
+
+fn sound() -> String {
+    machine(SOUND[0], SOUND[1], SOUND[2], SOUND[3], SOUND[4], "ring")
+}
+
+fn check(corpus: &Corpus, words: &[&str]) -> (i32, Value) {
+    let output = corpus.run(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
+    let code = output.status.code().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let value = serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    (code, value)
+}
+
+fn causes(check: &Value, at: usize) -> String {
+    let list = check["predictions"][at]["causes"].as_array().unwrap();
+    let list: Vec<&str> = list.iter().map(|cause| cause.as_str().unwrap()).collect();
+    list.join("\n")
+}
+
+#[test]
+fn causes_are_named() {
+    let corpus = Corpus::new();
+    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    let job = |layers: &str, at: &str| {
+        corpus.ok(&[
+            "generate",
+            "data-parallel",
+            "--ranks",
+            "8",
+            "--layers",
+            layers,
+            "--hidden",
+            "512",
+            "-o",
+            at,
+        ])
+    };
+    job("2", "@two/job");
+    corpus.ok(&[
+        "archive", "add", "@a.etz", "@two/job", "--name", "dp", "--with", "@m.toml",
+    ]);
+    let words = ["--reason", "first", "--", "--compute", "roofline"];
+    corpus.ok(&[
+        &["archive", "baseline", "@a.etz", "-m", "m.toml"][..],
+        &words,
+    ]
+    .concat());
+    let (code, same) = check(&corpus, &[]);
+    assert_eq!(
+        (code, &same["predictions"][0]["change_percent"]),
+        (0, &Value::from(0.0))
+    );
+    let changed = |text: String| {
+        std::fs::write(corpus.at("new.toml"), text).unwrap();
+        let (code, found) = check(&corpus, &["--machine", "m.toml=@new.toml"]);
+        assert_eq!(code, 3);
+        causes(&found, 0)
+    };
+    let [peak, memory, inner, outer, latency] = SOUND;
+    // A constant of the machine, and what it moves.
+    let found = changed(machine(peak / 2.0, memory, inner, outer, latency, "ring"));
+    assert!(
+        found.contains("machine: npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\""),
+        "{found}"
+    );
+    assert!(found.contains("compute: "), "{found}");
+    // The topology.
+    let found = changed(machine(peak, memory, inner, outer / 4.0, latency, "switch"));
+    assert!(
+        found.contains("machine: dimension 1 shape: \"ring\" → \"switch\""),
+        "{found}"
+    );
+    // Two at once: both are named.
+    assert!(
+        found.contains("machine: dimension 2 bandwidth: \"25.000 GB/s\" → \"6.250 GB/s\""),
+        "{found}"
+    );
+    assert!(found.contains("communication: all 8 ranks"), "{found}");
+    // Other traces: operators and a group.
+    job("3", "@three/job");
+    corpus.ok(&[
+        "archive",
+        "add",
+        "@a.etz",
+        "@three/job",
+        "--name",
+        "dp",
+        "--with",
+        "@m.toml",
+        "--replace",
+    ]);
+    let (code, found) = check(&corpus, &[]);
+    assert_eq!(code, 3);
+    let found = causes(&found, 0);
+    assert!(found.contains("workload: its files are others"), "{found}");
+    assert!(
+        found.contains("compute: step0/layer2/")
+            && found.contains("collectives: all-reduce, all 8 ranks"),
+        "{found}"
+    );
+    // A baseline anew, with its reason beside the first.
+    corpus.ok(&[
+        "archive",
+        "baseline",
+        "@a.etz",
+        "-m",
+        "m.toml",
+        "--reason",
+        "a third layer",
+        "--",
+        "--compute",
+        "roofline",
+    ]);
+    assert_eq!(check(&corpus, &[]).0, 0);
+    let shown = corpus.ok(&["archive", "show", "@a.etz::dp"]);
+    assert!(
+        shown.contains("first") && shown.contains("a third layer"),
+        "{shown}"
+    );
+    corpus.ok(&["archive", "verify", "@a.etz"]);
+}
+
+#[test]
+fn a_prediction_that_cannot_be_made_is_told() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.ok(&[
+        "generate", "chain", "--ranks", "2", "--nodes", "3", "-o", "@job",
+    ]);
+    corpus.ok(&["archive", "add", "@a.etz", "@job", "--name", "chain"]);
+    assert!(
+        corpus
+            .fails(2, &["archive", "check", "@a.etz"])
+            .contains("no workload that is asked for has a baseline")
+    );
+    corpus.ok(&[
+        "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
+    ]);
+    std::fs::write(corpus.at("wrong.toml"), "name = 1").unwrap();
+    let (code, found) = check(&corpus, &["--machine", "dgx-h100=@wrong.toml"]);
+    assert_eq!((code, found["failed"].as_array().unwrap().len()), (2, 1));
+    let error = corpus.fails(
+        2,
+        &["archive", "check", "@a.etz", "--machine", "tpu=@wrong.toml"],
+    );
+    assert!(error.contains("no baseline is on this machine"), "{error}");
+    // Measured steps beside it: 3 us are far from 10.
+    std::fs::write(corpus.at("steps"), "10us\n10.1us\n9.9us\n").unwrap();
+    corpus.ok(&[
+        "archive",
+        "add",
+        "@a.etz",
+        "@job",
+        "--name",
+        "chain",
+        "--replace",
+        "--measured",
+        "@steps",
+    ]);
+    let text = corpus.ok(&["archive", "check", "@a.etz", "--junit", "@junit.xml"]);
+    assert!(
+        text.contains("measured: -70.0 % of 3 steps measured, outside their spread"),
+        "{text}"
+    );
+    let junit = std::fs::read_to_string(corpus.at("junit.xml")).unwrap();
+    assert!(
+        junit.contains("tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"0\""),
+        "{junit}"
+    );
+    let markdown = corpus.ok(&["archive", "check", "@a.etz", "--format", "markdown"]);
+    assert!(
+        markdown.starts_with("### 1 predictions checked, 0 moved by more than 1 %\n"),
+        "{markdown}"
+    );
+}
+
+#[test]
+fn seeded_regressions_are_caught_and_nothing_else() {
+    let corpus = Corpus::new();
+    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    corpus.ok(&["archive", "create", "--folder", "@a.etz"]);
+    // 40 workloads: collectives, messages, chains, and steps of small models.
+    for number in 0..40u32 {
+        let size = format!("{} kB", 1 << (number % 10));
+        let layers = (1 + number / 20).to_string();
+        let hidden = (128 << (number % 3)).to_string();
+        let kind =
+            ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"][number as usize % 4];
+        let words: &[&str] = match number % 5 {
+            0 => &[
+                "data-parallel",
+                "--ranks",
+                "8",
+                "--layers",
+                &layers,
+                "--hidden",
+                &hidden,
+                "--tokens",
+                "256",
+            ],
+            1 => &[
+                "chain",
+                "--ranks",
+                "8",
+                "--nodes",
+                "5",
+                "--flops",
+                "100000000",
+                "--bytes",
+                &size,
+            ],
+            2 => &[
+                "chain", "--ranks", "8", "--nodes", "4", "--flops", "1000000", "--bytes", "4 MB",
+            ],
+            _ => &["collective", kind, "--ranks", "8", "--size", &size],
+        };
+        let at = format!("@w{number}/job");
+        let name = format!("w{number}");
+        corpus.ok(&[&["generate"], words, &["-o", &at]].concat());
+        corpus.ok(&[
+            "archive", "add", "@a.etz", &at, "--name", &name, "--with", "@m.toml",
+        ]);
+    }
+    corpus.ok(&[
+        "archive",
+        "baseline",
+        "@a.etz",
+        "-m",
+        "m.toml",
+        "--reason",
+        "first",
+        "--",
+        "--compute",
+        "roofline",
+    ]);
+    let listed = corpus.ok(&["archive", "list", "@a.etz", "--format", "json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let millis = |workload: &Value| workload["baselines"][0]["replay_ms"].as_u64().unwrap();
+    let all: u64 = listed["workloads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(millis)
+        .sum();
+    let half = format!("{} us", (all * 500).max(1000));
+    let (mut state, mut caught, mut with_budget) = (11u64, 0, 0);
+    let mut random = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1u32 << 31)
+    };
+    for number in 0..50 {
+        let mut constants = SOUND;
+        let by = 1.0 - (0.005 + 0.195 * random());
+        constants[number % 5] *= if number % 5 == 4 { 1.0 / by } else { by };
+        let [peak, memory, inner, outer, latency] = constants;
+        std::fs::write(
+            corpus.at("new.toml"),
+            machine(peak, memory, inner, outer, latency, "ring"),
+        )
+        .unwrap();
+        let (code, found) = check(
+            &corpus,
+            &["--machine", "m.toml=@new.toml", "--threshold", "0.4%"],
+        );
+        // The verdict against replays one by one, on a few.
+        let mut moved = 0;
+        for prediction in found["predictions"].as_array().unwrap() {
+            let (before, after) = (
+                prediction["before_ps"].as_u64().unwrap(),
+                prediction["after_ps"].as_u64().unwrap(),
+            );
+            let change = (after as f64 / before as f64 - 1.0).abs();
+            assert_eq!(
+                prediction["moved"],
+                Value::from(change > 0.004),
+                "{prediction}"
+            );
+            moved += usize::from(change > 0.004);
+        }
+        assert_eq!(code, if moved > 0 { 3 } else { 0 });
+        // Every change of a constant by 0.5 % or more moves what consists of nothing else by nearly as much.
+        caught += usize::from(moved > 0);
+        let (code, part) = check(
+            &corpus,
+            &[
+                "--machine",
+                "m.toml=@new.toml",
+                "--threshold",
+                "0.4%",
+                "--budget",
+                &half,
+                "--threads",
+                "1",
+            ],
+        );
+        assert!(!part["left_out"].as_array().unwrap().is_empty());
+        with_budget += usize::from(code == 3 && moved > 0);
+    }
+    let mut told = String::new();
+    let _ = write!(
+        told,
+        "{caught} of 50 caught, {with_budget} with half the time"
+    );
+    assert!(caught >= 45 && with_budget * 10 >= caught * 9, "{told}");
+    for _ in 0..50 {
+        assert_eq!(check(&corpus, &["--threshold", "0%"]).0, 0);
+    }
+}
