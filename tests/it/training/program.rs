@@ -96,7 +96,7 @@ fn names_that_are_neither_model_nor_pattern_are_told_apart() {
     // What a pattern takes, a model does not.
     let (code, _, error) = told(&["generate", "gpt2-small"]);
     assert_eq!(code, 2);
-    assert!(error.contains("--output"), "{error}");
+    assert!(error.contains("-o PREFIX"), "{error}");
 }
 
 /// 124,439,808 parameters with 16 B each of weights, gradients and Adam are 1.99 GB; two replicas that share Adam's 12 B
