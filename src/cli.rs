@@ -30,6 +30,7 @@ pub mod model;
 pub mod output;
 pub mod replay;
 pub mod scale;
+pub mod score;
 mod signals;
 pub mod slice;
 pub mod terminal;
@@ -93,6 +94,7 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
+    Score(score::ScoreArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell
     #[command(
@@ -129,6 +131,7 @@ pub fn main() -> ExitCode {
         CliCommand::Audit(args) => audit::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
+        CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => {
             // The `print` macros panic where writing fails.

@@ -26,7 +26,7 @@ mod error;
 mod preset;
 
 pub use error::MachineError;
-pub use preset::{MachinePreset, MachineSource, PRESETS, source};
+pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, source};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

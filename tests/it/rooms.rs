@@ -108,6 +108,11 @@ const ROOMS: &[(&str, &[&str])] = &[
             "astra_sim",
         ],
     ),
+    // Generates and replays runs that were measured, so it stands above both.
+    (
+        "score",
+        &["config", "compute", "machine", "model", "generate", "trace", "engine"],
+    ),
     (
         "astra_sim",
         &[
@@ -150,6 +155,7 @@ const EVERYTHING: &[&str] = &[
     "edit",
     "astra_sim",
     "job",
+    "score",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -175,6 +181,7 @@ const DOCUMENTS: &[&str] = &[
     "validate/defects.rs",
     "converters/",
     "astra_sim/",
+    "score/statistics.rs",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -225,6 +232,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
+    ("csv", &["score/", "cli/score.rs"], &[]),
     ("clap_complete", COMMAND_LINE, &[]),
     ("flate2", TRACE, &[]),
     ("foldhash", INTERN, &[]),
