@@ -1,11 +1,16 @@
 //! Durations of compute nodes on an NPU class.
 
-use crate::trace::Dtype;
+use crate::trace::{Dtype, KernelShape};
 use crate::units::{Bandwidth, FlopRate, Span};
 
+mod curves;
+mod gemm;
 mod recorded;
 mod roofline;
 mod scaled;
+
+pub use curves::{AttentionCurve, KernelCurves, MovingCurve};
+pub use gemm::GemmCurve;
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +45,9 @@ pub enum ComputeModel {
     Recorded,
     /// As recorded, times a factor.
     Scaled(f64),
+    /// By the NPU class's curves, from class and shape; where these or curves are missing, by the roofline, at the peak
+    /// rates.
+    Curves,
     /// From FLOPs and bytes, at this part of the peak rates; as recorded where the trace has neither.
     Roofline(RooflineEfficiency),
 }
@@ -77,12 +85,16 @@ pub struct KernelProfile {
     pub bytes: u64,
     /// The format it computes in, if known.
     pub dtype: Option<Dtype>,
+    /// Class and shape, if known.
+    pub shape: Option<KernelShape>,
 }
 
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelTiming {
-    /// The duration by the requested model.
+    /// The duration by a curve for its class and shape, which was fitted to measurements.
+    Measured(Span),
+    /// The duration by the requested model, or by the roofline where there is no curve.
     Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
@@ -97,7 +109,7 @@ impl KernelTiming {
     /// The duration.
     pub fn span(self) -> Span {
         match self {
-            Self::Modeled(span) | Self::Fallback(span) => span,
+            Self::Measured(span) | Self::Modeled(span) | Self::Fallback(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -106,20 +118,29 @@ impl KernelTiming {
 impl ComputeModel {
     /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
-        matches!(self, Self::Roofline(_))
+        matches!(self, Self::Roofline(_) | Self::Curves)
     }
 
-    /// The price of `kernel` on a class with these peaks and this memory bandwidth.
+    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
     pub fn price(
         &self,
         kernel: &KernelProfile,
         peaks: &PeakRates,
         memory: Bandwidth,
+        curves: &KernelCurves,
     ) -> KernelTiming {
+        if *self == Self::Curves
+            && let Some((span, _)) = curves.price(kernel, peaks, memory)
+        {
+            return KernelTiming::Measured(span);
+        }
         let asked = match *self {
             Self::Recorded => Some(recorded::duration(kernel.recorded)),
             Self::Scaled(factor) => Some(scaled::duration(kernel.recorded, factor)),
             Self::Roofline(efficiency) => roofline::duration(kernel, peaks, memory, efficiency),
+            Self::Curves => {
+                roofline::duration(kernel, peaks, memory, RooflineEfficiency::default())
+            }
         };
         match asked {
             // The order of arms matters: a recorded duration is better than none.
@@ -151,12 +172,13 @@ mod tests {
         flops: 312_000_000,
         bytes: 1_000_000,
         dtype: Some(Dtype::Bf16),
+        shape: None,
     };
 
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
         // Four times the bytes: 2 us.
@@ -178,7 +200,7 @@ mod tests {
         let (peaks, memory) = a100();
         let at = |fraction: f64, kernel: &KernelProfile| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
-            ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory)
+            ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory, &KernelCurves::default())
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
         assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
@@ -211,16 +233,16 @@ mod tests {
         // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
         let (peaks, memory) = a100();
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
-        assert_eq!(crawl.price(&KERNEL, &peaks, memory).span(), Span(u64::MAX));
+        assert_eq!(crawl.price(&KERNEL, &peaks, memory, &KernelCurves::default()).span(), Span(u64::MAX));
         let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
-        let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory);
+        let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(none.span(), Span(u64::MAX));
     }
 
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
@@ -250,6 +272,7 @@ mod tests {
             },
             &PeakRates::default(),
             memory,
+            &KernelCurves::default(),
         );
         assert_eq!(none, KernelTiming::NoPeak(None));
         let nothing = KernelProfile {
@@ -262,7 +285,7 @@ mod tests {
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
-        let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory);
+        let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
     }
 }

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::collective::{AlgorithmChoice, ChunkPipeline};
-use crate::compute::PeakRates;
+use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
@@ -35,6 +35,8 @@ pub struct NpuClass {
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: PeakRates,
+    /// Curves of kernels that were measured; empty if there are none.
+    pub curves: KernelCurves,
     /// The memory of one NPU.
     pub memory: LocalMemory,
     /// Lanes of the NPU that can run at once; at least 1.
@@ -173,6 +175,11 @@ impl Machine {
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
+    }
+
+    /// Returns whether some class of NPUs has curves of measured kernels.
+    pub fn has_curves(&self) -> bool {
+        self.classes.iter().any(|class| !class.curves.is_empty())
     }
 
     /// Memory beyond the NPUs' own, if there is any.

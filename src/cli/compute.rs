@@ -1,13 +1,15 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
 use crate::compute::{ComputeModel, RooflineEfficiency};
+use crate::machine::Machine;
 use clap::Args;
 use serde_json::{Map, Value};
 
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, scaled:F (F below 1 is faster), or roofline
+    /// How long kernels last: recorded, scaled:F (F below 1 is faster), curves (by class and shape, as measured on
+    /// this kind of NPU; by the roofline where that is unknown), or roofline
     #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
     /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
@@ -19,11 +21,12 @@ pub struct ComputeArgs {
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::Recorded),
+        "curves" => Ok(ComputeModel::Curves),
         "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
         _ => {
             let factor = text
                 .strip_prefix("scaled:")
-                .ok_or("expected recorded, scaled:F or roofline")?;
+                .ok_or("expected recorded, scaled:F, curves or roofline")?;
             match factor.parse::<f64>() {
                 Ok(factor) if factor >= 0.0 && factor.is_finite() => {
                     Ok(ComputeModel::Scaled(factor))
@@ -52,17 +55,22 @@ impl ComputeArgs {
         }
     }
 
-    /// Returns the arguments for traces without recorded durations: the roofline, if nothing else is requested.
-    pub fn unrecorded(mut self) -> Self {
+    /// Returns the arguments for traces without recorded durations on `machine`: if nothing else is requested its curves
+    /// where it has some and no efficiency is given, and otherwise the roofline.
+    pub fn unrecorded(mut self, machine: Option<&Machine>) -> Self {
         if self.compute == ComputeModel::Recorded {
-            self.compute = ComputeModel::Roofline(RooflineEfficiency::default());
+            let measured = machine.is_some_and(Machine::has_curves);
+            self.compute = match self.efficiency {
+                None if measured => ComputeModel::Curves,
+                _ => ComputeModel::Roofline(RooflineEfficiency::default()),
+            };
         }
         self
     }
 
     /// Refuses options without effect.
     pub fn check(&self) -> Result<(), String> {
-        if self.efficiency.is_some() && !self.compute.computes() {
+        if self.efficiency.is_some() && !matches!(self.compute, ComputeModel::Roofline(_)) {
             return Err(format!(
                 "--efficiency says how near kernels come to the NPU's peak, and with --compute {} they last as \
                  long as the trace says\n  try: --compute roofline",
@@ -87,6 +95,7 @@ impl ComputeArgs {
             ComputeModel::Scaled(factor) => {
                 format!("kernels as recorded, times {}", number(factor))
             }
+            ComputeModel::Curves => "kernels by measured curves".to_owned(),
             ComputeModel::Roofline(efficiency) if efficiency == RooflineEfficiency::default() => {
                 "kernels by roofline".to_owned()
             }
@@ -110,6 +119,7 @@ impl ComputeArgs {
         match self.compute {
             ComputeModel::Recorded => "recorded".to_owned(),
             ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
+            ComputeModel::Curves => "curves".to_owned(),
             ComputeModel::Roofline(_) => "roofline".to_owned(),
         }
     }

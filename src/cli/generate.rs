@@ -79,19 +79,20 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
     };
     let named = machine.as_deref();
-    let run = match &args.pattern {
-        Some(_) => given.clone(),
-        None => given.unrecorded(),
-    };
-    run.check(false)?;
     let dry = args.pattern.is_none() && args.training.dry_run;
     if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
     let machine = machine
         .as_ref()
-        .map(|machine| load_machine(machine, run.wants_hashes()))
+        .map(|machine| load_machine(machine, given.wants_hashes()))
         .transpose()?;
+    let on = machine.as_ref().map(|(machine, _)| machine);
+    let run = match &args.pattern {
+        Some(_) => given.clone(),
+        None => given.unrecorded(on),
+    };
+    run.check(false)?;
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;

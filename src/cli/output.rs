@@ -80,10 +80,10 @@ impl RunArgs {
         self.format == ReportFormatArg::Json
     }
 
-    /// The same for traces in which nothing was recorded.
-    pub fn unrecorded(&self) -> Self {
+    /// The same for traces in which nothing was recorded, on `machine`.
+    pub fn unrecorded(&self, machine: Option<&Machine>) -> Self {
         Self {
-            compute: self.compute.clone().unrecorded(),
+            compute: self.compute.clone().unrecorded(machine),
             ..self.clone()
         }
     }

@@ -107,7 +107,6 @@ impl ScoredTable<'_> {
 ///
 /// Files that cannot be read, runs that cannot be replayed, or output that cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    args.compute.check()?;
     let read = |path: &PathBuf| {
         config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
@@ -121,7 +120,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let name = args.runs.display().to_string();
     let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
-    let compute = args.compute.clone().unrecorded();
+    let compute = args.compute.clone().unrecorded(Some(&table.runs[0].machine));
+    compute.check()?;
     let options = ReplayOptions::with(|options| options.compute = compute.model());
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let predicted: Vec<Span> = score(&table, &options, threads)?;

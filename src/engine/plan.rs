@@ -97,6 +97,8 @@ pub(super) const NONE: u32 = u32::MAX;
 pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
     pub priced: u64,
+    /// Of those, kernels priced by a curve for their class and shape.
+    pub by_curve: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
     /// Kernels without any known size or duration; they take no time.
@@ -112,6 +114,7 @@ pub struct PricingCoverage {
 impl PricingCoverage {
     fn add(&mut self, other: Self) {
         self.priced += other.priced;
+        self.by_curve += other.by_curve;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
         self.as_recorded += other.as_recorded;
@@ -511,6 +514,7 @@ fn price_graph(
     };
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
+    let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
@@ -521,10 +525,25 @@ fn price_graph(
                     flops: graph.flops(node),
                     bytes: graph.bytes(node),
                     dtype: graph.dtype(node),
+                    shape: graph.kernel(node),
                 };
                 let memory = class.memory.bandwidth;
-                let price = options.compute.price(&kernel, &class.peaks, memory);
+                let price = || {
+                    let curves = &class.curves;
+                    options.compute.price(&kernel, &class.peaks, memory, curves)
+                };
+                // A step has few kinds of kernels, and a price by shape takes a microsecond.
+                let price = match kernel.shape {
+                    Some(shape) => *known
+                        .entry((shape, kernel.dtype, kernel.bytes, kernel.recorded))
+                        .or_insert_with(price),
+                    None => price(),
+                };
                 match price {
+                    KernelTiming::Measured(_) => {
+                        basis.priced += 1;
+                        basis.by_curve += 1;
+                    }
                     KernelTiming::Modeled(_) => basis.priced += 1,
                     KernelTiming::Fallback(_) => basis.fell_back += 1,
                     KernelTiming::Unknown => basis.unknown += 1,

@@ -7,6 +7,7 @@ use crate::units::Bytes;
 
 mod class;
 mod collectives;
+mod curves;
 mod network;
 mod remote;
 
