@@ -19,6 +19,7 @@ mod backend;
 mod binomial;
 mod chunk_schedule;
 mod closed_form;
+mod curve;
 mod custom;
 mod direct;
 mod double_binary_tree;
@@ -34,6 +35,7 @@ mod routes;
 mod stage_assignment;
 mod tree;
 
+pub use curve::CollectiveCurve;
 pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm};
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,

@@ -24,6 +24,7 @@ pub mod cycle;
 pub mod dot;
 pub mod huge_pages;
 mod intern;
+pub mod launches;
 pub mod neighbourhood;
 pub mod raw_trace;
 mod read;

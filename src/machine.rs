@@ -11,7 +11,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{AlgorithmChoice, ChunkPipeline};
+use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve};
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
@@ -23,9 +23,11 @@ use class_assignment::ClassAssignment;
 mod build;
 mod class_assignment;
 mod error;
+mod host;
 mod preset;
 
 pub use error::MachineError;
+pub use host::{Host, HostWait};
 pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, source};
 
 /// NPUs that are alike.
@@ -53,11 +55,13 @@ pub struct Machine {
     topology: Topology,
     network: network::NetworkKind,
     algorithms: Vec<AlgorithmChoice>,
+    collective_curves: Vec<Vec<CollectiveCurve>>,
     pipeline: ChunkPipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
+    host: Option<Host>,
 }
 
 impl Machine {
@@ -114,10 +118,12 @@ impl Machine {
             topology,
             network: network::NetworkKind::default(),
             algorithms,
+            collective_curves: Vec::new(),
             pipeline: ChunkPipeline::default(),
             scalable: false,
             classes: vec![class],
             remote,
+            host: None,
         })
     }
 
@@ -151,6 +157,11 @@ impl Machine {
         &self.algorithms
     }
 
+    /// Measured collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
+        &self.collective_curves
+    }
+
     /// Chunking of collectives.
     pub fn pipeline(&self) -> ChunkPipeline {
         self.pipeline
@@ -180,6 +191,11 @@ impl Machine {
     /// Returns whether some class of NPUs has curves of measured kernels.
     pub fn has_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
+    }
+
+    /// Host of each NPU, if what it takes to launch work is known.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
     }
 
     /// Memory beyond the NPUs' own, if there is any.

@@ -1,8 +1,9 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
 use crate::compute::{ComputeModel, RooflineEfficiency};
-use crate::machine::Machine;
-use clap::Args;
+use crate::machine::{Host, Machine};
+use crate::units::Span;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 /// Arguments of the compute model.
@@ -16,6 +17,35 @@ pub struct ComputeArgs {
     /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
     #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
+    /// How the host launches kernels and collectives where the trace has no host work: eager as the machine's [host]
+    /// has it, graph (all of a step at once, as CUDA graphs do), or none; eager by default with --compute curves, and
+    /// none otherwise
+    #[arg(long, value_enum, value_name = "HOW")]
+    host: Option<HostArg>,
+    /// How long collectives last that nothing disturbs: curves, as measured among as many NPUs of this kind where the
+    /// machine has that, or algorithms; curves by default with --compute curves, and algorithms otherwise
+    #[arg(long, value_enum, value_name = "HOW")]
+    collectives: Option<CollectivesArg>,
+}
+
+/// Source of the time of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CollectivesArg {
+    /// Measured times
+    Curves,
+    /// The machine's algorithms and links
+    Algorithms,
+}
+
+/// How a host launches work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HostArg {
+    /// Every kernel and collective by itself
+    Eager,
+    /// All of a step at once, as CUDA graphs do
+    Graph,
+    /// In no time
+    None,
 }
 
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
@@ -66,6 +96,41 @@ impl ComputeArgs {
             };
         }
         self
+    }
+
+    /// Returns whether collectives take what was measured.
+    pub fn measures_collectives(&self) -> bool {
+        match self.collectives {
+            Some(how) => how == CollectivesArg::Curves,
+            None => self.compute == ComputeModel::Curves,
+        }
+    }
+
+    /// Returns the host that launches work on `machine`, if any does.
+    ///
+    /// # Errors
+    ///
+    /// If one is requested and the machine has none.
+    pub fn host(&self, machine: &Machine) -> Result<Option<Host>, String> {
+        let default = match self.compute {
+            ComputeModel::Curves => machine.host().map(|_| HostArg::Eager),
+            _ => None,
+        };
+        match (self.host.or(default), machine.host()) {
+            (None | Some(HostArg::None), _) => Ok(None),
+            (Some(HostArg::Eager), Some(host)) => Ok(Some(*host)),
+            (Some(HostArg::Graph), Some(host)) => Ok(Some(Host {
+                launch: Span::ZERO,
+                communication: Span::ZERO,
+                step: host.launch,
+                ..*host
+            })),
+            (Some(_), None) => Err(format!(
+                "--host asks for a host that launches work, and machine `{}` has none\n  \
+                 try: a [host] table in its file, or --host none",
+                machine.name()
+            )),
+        }
     }
 
     /// Refuses options without effect.

@@ -170,8 +170,13 @@ impl RunArgs {
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         self.check_fit(workload)?;
+        let options = ReplayOptions {
+            host: self.compute.host(machine)?,
+            measured_collectives: self.compute.measures_collectives(),
+            ..options.clone()
+        };
         let prepared =
-            CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
+            CompiledReplay::new(workload, machine, &options).map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
         TimelineFile::finish(timeline, self.timeline.as_deref())?;
@@ -238,6 +243,8 @@ impl RunArgs {
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
+            host: None,
+            measured_collectives: false,
             allow_unmatched: false,
         })
     }

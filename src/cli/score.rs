@@ -122,7 +122,12 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
     let compute = args.compute.clone().unrecorded(Some(&table.runs[0].machine));
     compute.check()?;
-    let options = ReplayOptions::with(|options| options.compute = compute.model());
+    let host = compute.host(&table.runs[0].machine)?;
+    let options = ReplayOptions::with(|options| {
+        options.compute = compute.model();
+        options.host = host;
+        options.measured_collectives = compute.measures_collectives();
+    });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let predicted: Vec<Span> = score(&table, &options, threads)?;
     let scored = ScoredTable {

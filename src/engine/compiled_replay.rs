@@ -1,6 +1,7 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
 use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
+use super::host_launches;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
@@ -31,12 +32,21 @@ pub struct GroupView<'a> {
 }
 
 /// The backend of `machine` for collectives without a `custom` algorithm.
-fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBackend<'a> {
+fn native<'a>(
+    machine: &'a Machine,
+    custom: &'a [CustomCollective],
+    measured: bool,
+) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
         pipeline: machine.pipeline(),
         custom,
+        curves: if measured {
+            machine.collective_curves()
+        } else {
+            &[]
+        },
         players: ScriptExecutor::default(),
     }
 }
@@ -44,13 +54,17 @@ fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBac
 /// Everything that was settled before the run, to run from and to report from.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
-    pub(super) workload: &'a Workload,
+    /// The workload as it was given.
+    given: &'a Workload,
+    /// The workload with a host that launches its nodes, if there is one.
+    launched: Option<Workload>,
     pub(super) machine: &'a Machine,
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
     pub(super) comm: CommTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
+    measured_collectives: bool,
     /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
     in_order: bool,
     describer: AlgorithmDescriber,
@@ -71,7 +85,7 @@ impl<'a> CompiledReplay<'a> {
             workload,
             machine,
             options,
-            &native(machine, &options.custom),
+            &native(machine, &options.custom, options.measured_collectives),
         )
     }
 
@@ -82,14 +96,19 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
+        let host = options.host.as_ref();
+        let launched = host.and_then(|host| host_launches::with_host(workload, host));
+        let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
-            workload,
+            plan: ReplayPlan::new(planned, machine, options, backend)?,
+            given: workload,
+            launched,
             machine,
-            plan: ReplayPlan::new(workload, machine, options, backend)?,
             stepwise: options.stepwise,
             comm: options.comm,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
+            measured_collectives: options.measured_collectives,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -134,15 +153,15 @@ impl<'a> CompiledReplay<'a> {
 
     /// The group behind a collective node of the instance numbered `instance`.
     pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
-        let of = &self.workload.instances()[instance as usize];
-        let call = self.workload.graph(of).call(node);
+        let of = &self.workload().instances()[instance as usize];
+        let call = self.workload().graph(of).call(node);
         self.plan.instances[instance as usize].slots[call.group as usize].group
     }
 
     /// The number that a send and its receive share; `None` when the other end has no trace.
     pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload.instances()[instance as usize];
-        let message = self.workload.graph(of).message_index(node);
+        let of = &self.workload().instances()[instance as usize];
+        let message = self.workload().graph(of).message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[message];
         (pair != NONE).then_some(pair)
     }
@@ -152,9 +171,9 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// The workload.
-    pub fn workload(&self) -> &'a Workload {
-        self.workload
+    /// The workload, with a host that launches its nodes where [`ReplayOptions::host`] is one.
+    pub fn workload(&self) -> &Workload {
+        self.launched.as_ref().unwrap_or(self.given)
     }
 
     /// Runs to the end, watched by `observer`.
@@ -170,7 +189,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let topology = self.machine.topology();
-        let backend = &mut native(self.machine, &self.custom);
+        let backend = &mut native(self.machine, &self.custom, self.measured_collectives);
         match self.network {
             NetworkKind::ContentionFree => {
                 self.run_with_backend(observer, ContentionFreeNetwork::new(topology), backend)

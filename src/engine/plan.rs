@@ -8,7 +8,7 @@ use crate::compute::{ComputeModel, KernelProfile, KernelTiming};
 use crate::graph::{Graph, Lane, NodeKind};
 use crate::group::{GroupExtent, SharedPaths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
-use crate::machine::{Machine, NpuClass};
+use crate::machine::{Host, Machine, NpuClass};
 use crate::matching::CommRef;
 use crate::network::NetworkKind;
 use crate::topology::Topology;
@@ -25,6 +25,8 @@ use std::fmt;
 pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
+    /// Host that launches the nodes of graphs in which the host has no work of its own; none if absent.
+    pub host: Option<Host>,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
@@ -34,6 +36,9 @@ pub struct ReplayOptions {
     /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
     /// collectives and messages.
     pub network: Option<NetworkKind>,
+    /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
+    /// and nothing disturbs them.
+    pub measured_collectives: bool,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
