@@ -35,7 +35,6 @@ mod routes;
 mod stage_assignment;
 mod tree;
 
-pub use curve::CollectiveCurve;
 pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm};
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -44,6 +43,7 @@ pub use backend::{
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use closed_form::closed_form;
+pub use curve::CollectiveCurve;
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };

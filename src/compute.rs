@@ -200,7 +200,12 @@ mod tests {
         let (peaks, memory) = a100();
         let at = |fraction: f64, kernel: &KernelProfile| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
-            ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory, &KernelCurves::default())
+            ComputeModel::Roofline(efficiency).price(
+                kernel,
+                &peaks,
+                memory,
+                &KernelCurves::default(),
+            )
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
         assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
@@ -233,9 +238,15 @@ mod tests {
         // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
         let (peaks, memory) = a100();
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
-        assert_eq!(crawl.price(&KERNEL, &peaks, memory, &KernelCurves::default()).span(), Span(u64::MAX));
+        assert_eq!(
+            crawl
+                .price(&KERNEL, &peaks, memory, &KernelCurves::default())
+                .span(),
+            Span(u64::MAX)
+        );
         let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
-        let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        let none =
+            ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(none.span(), Span(u64::MAX));
     }
 
@@ -285,7 +296,8 @@ mod tests {
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
-        let price = ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        let price =
+            ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
     }
 }

@@ -76,13 +76,17 @@ pub fn score(
                         line: run.line,
                         why,
                     });
-                    let mut found = found.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut found = found
+                        .lock()
+                        .unwrap_or_else(|poisoned| poisoned.into_inner());
                     found.push((i, span));
                 }
             });
         }
     });
-    let mut found = found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut found = found
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     found.sort_by_key(|(i, _)| *i);
     found.into_iter().map(|(_, span)| span).collect()
 }
@@ -93,7 +97,9 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
     job.check_memory().map_err(|error| error.to_string())?;
-    let workload = job.workload().map_err(|error: TraceError| error.to_string())?;
+    let workload = job
+        .workload()
+        .map_err(|error: TraceError| error.to_string())?;
     let mut options = options.clone();
     if options.compute == ComputeModel::Recorded {
         options.compute = ComputeModel::Roofline(Default::default());

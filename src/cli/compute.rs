@@ -121,7 +121,8 @@ impl ComputeArgs {
             (Some(HostArg::Eager), Some(host)) => Ok(Some(*host)),
             (Some(HostArg::Graph), Some(host)) => Ok(Some(Host {
                 launch: Span::ZERO,
-                communication: Span::ZERO,
+                collective: Span::ZERO,
+                message: Span::ZERO,
                 step: host.launch,
                 ..*host
             })),

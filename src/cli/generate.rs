@@ -87,10 +87,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         .as_ref()
         .map(|machine| load_machine(machine, given.wants_hashes()))
         .transpose()?;
-    let on = machine.as_ref().map(|(machine, _)| machine);
     let run = match &args.pattern {
         Some(_) => given.clone(),
-        None => given.unrecorded(on),
+        None => given.unrecorded(None),
     };
     run.check(false)?;
     let (job, name) = match &args.pattern {

@@ -113,14 +113,19 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut columns =
         RunColumns::parse(&read(&args.columns)?, &args.columns.display().to_string())?;
     for (key, value) in &args.set {
-        columns.set(key, value).map_err(|why| format!("--set {key}={value}: {why}"))?;
+        columns
+            .set(key, value)
+            .map_err(|why| format!("--set {key}={value}: {why}"))?;
     }
     if let Some(machine) = &args.machine {
         columns.on(machine);
     }
     let name = args.runs.display().to_string();
     let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
-    let compute = args.compute.clone().unrecorded(Some(&table.runs[0].machine));
+    let compute = args
+        .compute
+        .clone()
+        .unrecorded(Some(&table.runs[0].machine));
     compute.check()?;
     let host = compute.host(&table.runs[0].machine)?;
     let options = ReplayOptions::with(|options| {
@@ -136,11 +141,16 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         table: &table,
     };
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
-    if let Some(key) = by.as_ref().filter(|key| table.runs.iter().all(|r| !r.options.contains_key(*key))) {
+    if let Some(key) = by
+        .as_ref()
+        .filter(|key| table.runs.iter().all(|r| !r.options.contains_key(*key)))
+    {
         return Err(format!("--by {key}: no run states this option").into());
     }
     let mut outputs = OutputSet::default();
-    [&args.runs, &args.columns].iter().for_each(|path| outputs.reads(path));
+    [&args.runs, &args.columns]
+        .iter()
+        .for_each(|path| outputs.reads(path));
     let mut to = match &args.output {
         Some(path) => ReportDestination::claim(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
@@ -149,7 +159,9 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let about = compute.text();
     to.fill(|out| {
         match args.format {
-            ScoreFormat::Text => out.write_all(text(&scored, by.as_deref(), &about, style).as_bytes())?,
+            ScoreFormat::Text => {
+                out.write_all(text(&scored, by.as_deref(), &about, style).as_bytes())?
+            }
             ScoreFormat::Json => {
                 let document = document(&scored, by.as_deref(), &compute);
                 out.write_all(terminal::json(&document).as_bytes())?;
@@ -204,7 +216,11 @@ fn text(
     ];
     let table = TextTable::new(columns);
     let machine = scored.table.runs[0].machine.name();
-    let several = scored.table.runs.iter().any(|run| run.machine.name() != machine);
+    let several = scored
+        .table
+        .runs
+        .iter()
+        .any(|run| run.machine.name() != machine);
     let more = if several { " and others" } else { "" };
     let mut text = format!(
         "{}: {} runs on {machine}{more}, {about}\n",
@@ -242,20 +258,30 @@ fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -
     };
     let parts: Vec<Value> = by
         .into_iter()
-        .flat_map(|key| scored.values(key).into_iter().map(move |value| (key, value)))
+        .flat_map(|key| {
+            scored
+                .values(key)
+                .into_iter()
+                .map(move |value| (key, value))
+        })
         .map(|(key, value)| {
             let one = |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
             json!({"option": key, "value": value, "scores": both(&one)})
         })
         .collect();
-    let runs: Vec<Value> = (scored.table.runs.iter().zip(&scored.predicted).zip(&scored.null))
-        .map(|((run, predicted), rate)| {
-            json!({
-                "line": run.line, "group": run.group, "options": run.options,
-                "measured_s": run.measured, "predicted_s": predicted, "one_rate_s": rate,
-            })
+    let runs: Vec<Value> = (scored
+        .table
+        .runs
+        .iter()
+        .zip(&scored.predicted)
+        .zip(&scored.null))
+    .map(|((run, predicted), rate)| {
+        json!({
+            "line": run.line, "group": run.group, "options": run.options,
+            "measured_s": run.measured, "predicted_s": predicted, "one_rate_s": rate,
         })
-        .collect();
+    })
+    .collect();
     json!({
         "schema": "chakram-score-1",
         "version": env!("CARGO_PKG_VERSION"),
@@ -287,7 +313,9 @@ fn rows(scored: &ScoredTable<'_>, out: &mut dyn Write) -> std::io::Result<()> {
             predicted.to_string(),
             format!("{:.6}", predicted / run.measured - 1.0),
         ];
-        let options = keys.iter().map(|key| run.options.get(*key).cloned().unwrap_or_default());
+        let options = keys
+            .iter()
+            .map(|key| run.options.get(*key).cloned().unwrap_or_default());
         csv.write_record(cells.into_iter().chain(options))?;
     }
     csv.flush()

@@ -21,7 +21,7 @@ pub struct CollectiveCurve {
 
 impl CollectiveCurve {
     /// Seconds with a buffer of `bytes`.
-    fn seconds(&self, bytes: f64) -> f64 {
+    pub fn seconds(&self, bytes: f64) -> f64 {
         let above = self.points.partition_point(|point| point.0 < bytes);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
             return 0.0;
@@ -48,7 +48,10 @@ pub fn measured(
     let [phase] = &extent.phases[..] else {
         return None;
     };
-    let alike = curves.get(phase.dimension)?.iter().filter(|curve| curve.kind == kind);
+    let alike = curves
+        .get(phase.dimension)?
+        .iter()
+        .filter(|curve| curve.kind == kind);
     let (mut below, mut above): (Option<&CollectiveCurve>, Option<&CollectiveCurve>) = (None, None);
     for curve in alike {
         if curve.members <= phase.size && below.is_none_or(|b| b.members < curve.members) {
@@ -61,7 +64,11 @@ pub fn measured(
     let (below, above) = (below?, above?);
     let [low, high] = [below, above].map(|curve| curve.seconds(bytes as f64));
     let gap = f64::from(above.members - below.members);
-    let part = if gap > 0.0 { f64::from(phase.size - below.members) / gap } else { 0.0 };
+    let part = if gap > 0.0 {
+        f64::from(phase.size - below.members) / gap
+    } else {
+        0.0
+    };
     Some(Span::from_seconds(low + part * (high - low)))
 }
 

@@ -20,9 +20,9 @@ use super::backend::{
 use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
-    AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm, CollectiveCurve,
-    CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition, ScriptExecutor, SendStep,
-    StageAssignment, closed_form, curve, stage_assignment,
+    AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
+    CollectiveCurve, CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition,
+    ScriptExecutor, SendStep, StageAssignment, closed_form, curve, stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;

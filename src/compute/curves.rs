@@ -91,7 +91,10 @@ impl KernelCurves {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                (curve.seconds(sizes, element_bytes(dtype), peak, memory), curve.error)
+                (
+                    curve.seconds(sizes, element_bytes(dtype), peak, memory),
+                    curve.error,
+                )
             }
             KernelShape::Attention {
                 batch,
@@ -108,7 +111,11 @@ impl KernelCurves {
                 let [b, a, v, q, s, w] =
                     [batch, heads, kv_heads, queries, keys, width].map(|size| size as f64);
                 // Two products; with a causal mask the scores behind the diagonal are left out.
-                let pairs = if causal { q * (s - (q - 1.0) / 2.0).max(1.0) } else { q * s };
+                let pairs = if causal {
+                    q * (s - (q - 1.0) / 2.0).max(1.0)
+                } else {
+                    q * s
+                };
                 let flops = 4.0 * b * a * w * pairs;
                 let bytes = element_bytes(dtype) * b * w * (2.0 * a * q + 2.0 * v * s);
                 let forward = curve.seconds([flops, bytes, q], peak, memory);

@@ -1,7 +1,7 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
-use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
 use super::host_launches;
+use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,

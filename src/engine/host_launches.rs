@@ -39,7 +39,8 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
             _ => host.launch,
         },
         NodeKind::LocalMemory | NodeKind::RemoteMemory => host.launch,
-        NodeKind::Send | NodeKind::Receive | NodeKind::Collective => host.communication,
+        NodeKind::Collective => host.collective,
+        NodeKind::Send | NodeKind::Receive => host.message,
     };
     Some(HostLaunch { cost, waits })
 }
@@ -48,5 +49,6 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [MovingKernel::Embedding, MovingKernel::CrossEntropy];
-    ends.iter().any(|end| class == Some(KernelShape::Moving(*end)))
+    ends.iter()
+        .any(|end| class == Some(KernelShape::Moving(*end)))
 }

@@ -75,7 +75,9 @@ impl Graph {
             }
         }
         graph.successors = Csr::new(all, |edge| {
-            self.successors.edges().for_each(|(from, to)| edge(from, to));
+            self.successors
+                .edges()
+                .for_each(|(from, to)| edge(from, to));
             for (i, (node, launch)) in launched.iter().enumerate() {
                 let own = first + i as u32;
                 edge(own, *node);
@@ -115,7 +117,9 @@ mod tests {
                 dtype: None,
             };
             let before: Vec<u64> = (1..id).rev().take(1).collect();
-            builder.node(&NodeView::new(id, "kernel", op), &before).unwrap();
+            builder
+                .node(&NodeView::new(id, "kernel", op), &before)
+                .unwrap();
         }
         builder.finish().unwrap().0
     }
@@ -126,14 +130,20 @@ mod tests {
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 9);
         let edges: Vec<_> = graph.rows().edges().collect();
         // Kernels 0 to 2, launches 3 to 5.
-        assert_eq!(edges, [(0, 1), (1, 2), (3, 0), (3, 4), (4, 1), (4, 5), (5, 2)]);
+        assert_eq!(
+            edges,
+            [(0, 1), (1, 2), (3, 0), (3, 4), (4, 1), (4, 5), (5, 2)]
+        );
         assert_eq!(graph.in_degrees(), [1, 2, 2, 0, 1, 1]);
         let launches: Vec<_> = graph.nodes().skip(3).collect();
         for node in launches {
             assert_eq!(graph.kind(node), NodeKind::Host);
             assert_eq!((graph.name(node), graph.recorded(node)), ("launch", cost));
         }
-        assert_eq!(graph.nodes().map(|n| graph.id(n)).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            graph.nodes().map(|n| graph.id(n)).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6]
+        );
     }
 
     #[test]
@@ -149,7 +159,11 @@ mod tests {
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // One launch ahead: the second after the first node.
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
-        let edges: Vec<_> = graph.rows().edges().filter(|(from, to)| from < &3 && to >= &3).collect();
+        let edges: Vec<_> = graph
+            .rows()
+            .edges()
+            .filter(|(from, to)| from < &3 && to >= &3)
+            .collect();
         assert_eq!(edges, [(0, 4), (1, 5)]);
     }
 }

@@ -32,8 +32,10 @@ impl HostWait {
 pub struct Host {
     /// Time to launch a kernel, with its share of the framework's work.
     pub launch: Span,
-    /// Time to launch a collective or a message.
-    pub communication: Span,
+    /// Time to launch a collective.
+    pub collective: Span,
+    /// Time to launch half of a message.
+    pub message: Span,
     /// Time to launch an optimizer's step.
     pub step: Span,
     /// Launches by which it runs ahead of its device, at least one.

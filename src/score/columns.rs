@@ -137,7 +137,10 @@ impl RunColumns {
         Ok(Self {
             measured: measured.line()?.to_owned(),
             unit: root.choice("unit", &units)?,
-            machine: root.need("machine", "a preset or a machine file")?.line()?.to_owned(),
+            machine: root
+                .need("machine", "a preset or a machine file")?
+                .line()?
+                .to_owned(),
             groups: list(&root, "groups")?,
             folds: list(&root, "folds")?,
             options,
@@ -155,7 +158,8 @@ impl RunColumns {
         if !known(&key) {
             return Err(format!("there is no option `{key}`"));
         }
-        self.options.insert(key, OptionSource::Fixed(value.to_owned()));
+        self.options
+            .insert(key, OptionSource::Fixed(value.to_owned()));
         Ok(())
     }
 

@@ -20,9 +20,16 @@ fn flops(run: &MeasuredRun) -> f64 {
 /// fold.
 pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs.iter().map(|run| flops(run) / run.measured).collect();
-    let folds = runs.iter().map(|run| run.fold).max().map_or(0, |last| last + 1);
+    let folds = runs
+        .iter()
+        .map(|run| run.fold)
+        .max()
+        .map_or(0, |last| last + 1);
     let rate_without = |skip: &dyn Fn(usize) -> bool| {
-        let mut others: Vec<f64> = (0..runs.len()).filter(|&i| !skip(i)).map(|i| rates[i]).collect();
+        let mut others: Vec<f64> = (0..runs.len())
+            .filter(|&i| !skip(i))
+            .map(|i| rates[i])
+            .collect();
         others.sort_by(f64::total_cmp);
         others.get(others.len() / 2).copied()
     };

@@ -43,7 +43,9 @@ struct KeyNumbers(BTreeMap<String, usize>);
 
 impl KeyNumbers {
     fn of(&mut self, keys: &[String], options: &BTreeMap<String, String>) -> usize {
-        let values = keys.iter().map(|key| options.get(key).map_or("", String::as_str));
+        let values = keys
+            .iter()
+            .map(|key| options.get(key).map_or("", String::as_str));
         let text = values.collect::<Vec<_>>().join("\u{1f}");
         let next = self.0.len();
         *self.0.entry(text).or_insert(next)
@@ -66,11 +68,18 @@ impl RunTable {
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .from_reader(text.as_bytes());
-        let heads = reader.headers().map_err(|error| table(error.to_string()))?.clone();
+        let heads = reader
+            .headers()
+            .map_err(|error| table(error.to_string()))?
+            .clone();
         let find = |head: &str| {
             heads.iter().position(|h| h == head).ok_or_else(|| {
                 let found: Vec<_> = heads.iter().map(quoted).collect();
-                table(format!("there is no column {}, only {}", quoted(head), found.join(", ")))
+                table(format!(
+                    "there is no column {}, only {}",
+                    quoted(head),
+                    found.join(", ")
+                ))
             })
         };
         let measured = find(&columns.measured)?;
@@ -103,13 +112,15 @@ impl RunTable {
                 }
             }
             let seconds = cell(measured).parse::<f64>().ok().map(|n| n * columns.unit);
-            let seconds = seconds.filter(|s| s.is_finite() && *s > 0.0).ok_or_else(|| {
-                row(format!(
-                    "{} is {}, expected a time of more than zero",
-                    quoted(&columns.measured),
-                    quoted(cell(measured))
-                ))
-            })?;
+            let seconds = seconds
+                .filter(|s| s.is_finite() && *s > 0.0)
+                .ok_or_else(|| {
+                    row(format!(
+                        "{} is {}, expected a time of more than zero",
+                        quoted(&columns.measured),
+                        quoted(cell(measured))
+                    ))
+                })?;
             let (training, machine) = resolve(&options, columns).map_err(row)?;
             options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
             runs.push(MeasuredRun {
@@ -132,6 +143,9 @@ impl RunTable {
     }
 }
 
+/// Options that plans without a tensor group may not have.
+const OF_TENSOR_GROUPS: [&str; 2] = ["scatter_gather", "sequence_parallel"];
+
 /// The model and plan of `options`, and the machine at the size of the plan.
 fn resolve(
     options: &BTreeMap<String, String>,
@@ -139,8 +153,11 @@ fn resolve(
 ) -> Result<(TrainingPattern, Machine), String> {
     let model = model(options, columns)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
+    // What a table says of all runs says nothing of those without a tensor group.
+    let alone = options.get("tensor").is_none_or(|tensor| tensor == "1");
+    let idle = |key: &str| alone && OF_TENSOR_GROUPS.contains(&key);
     for (key, value) in options {
-        let Some(option) = plan_option(key) else {
+        let Some(option) = plan_option(key).filter(|option| !idle(option.key)) else {
             continue;
         };
         let words: Vec<String> = if option.is_list {
@@ -181,10 +198,15 @@ fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Mod
         return model.map_err(|error| error.to_string());
     }
     let need = |key: &str| {
-        size(key)?.ok_or_else(|| format!("there is neither `{MODEL}` nor `{key}`, one of its sizes"))
+        size(key)?
+            .ok_or_else(|| format!("there is neither `{MODEL}` nor `{key}`, one of its sizes"))
     };
-    let [layers, hidden, heads, sequence] =
-        [need("layers")?, need("hidden")?, need("heads")?, need("sequence")?];
+    let [layers, hidden, heads, sequence] = [
+        need("layers")?,
+        need("hidden")?,
+        need("heads")?,
+        need("sequence")?,
+    ];
     let vocabulary = need("vocabulary")?;
     let ffn = size("ffn")?.unwrap_or(hidden.saturating_mul(4));
     let kv_heads = size("kv_heads")?.unwrap_or(heads);

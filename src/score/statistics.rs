@@ -37,7 +37,10 @@ fn percentile(values: &[f64], part: f64) -> f64 {
 impl ScoreSummary {
     /// Compares `predicted` seconds of `runs`, of which there is at least one and which are as many.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
-        let errors = runs.iter().zip(predicted).map(|(run, p)| p / run.measured - 1.0);
+        let errors = runs
+            .iter()
+            .zip(predicted)
+            .map(|(run, p)| p / run.measured - 1.0);
         let errors: Vec<f64> = errors.collect();
         let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
         sizes.sort_by(f64::total_cmp);
@@ -46,7 +49,10 @@ impl ScoreSummary {
         for (run, &p) in runs.iter().zip(predicted) {
             groups.entry(run.group).or_default().push((run.measured, p));
         }
-        let groups: Vec<_> = groups.into_values().filter(|group| group.len() > 1).collect();
+        let groups: Vec<_> = groups
+            .into_values()
+            .filter(|group| group.len() > 1)
+            .collect();
         Self {
             runs: runs.len(),
             mean: sizes.iter().sum::<f64>() / count,

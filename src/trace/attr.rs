@@ -4,9 +4,9 @@
 //! or unsigned, sizes come as text with a `.0` tail. A value is looked up by name and converted to
 //! what the reader needs; only a value that has no such reading is an error.
 
-use super::{KernelShape, TraceError};
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
+use super::{KernelShape, TraceError};
 
 mod fast_path;
 mod shown;

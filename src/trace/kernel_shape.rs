@@ -120,7 +120,10 @@ fn numbers<'t, const N: usize>(
             rest.push(word);
             continue;
         };
-        let place = names.iter().position(|n| *n == name).ok_or(KernelShapeError)?;
+        let place = names
+            .iter()
+            .position(|n| *n == name)
+            .ok_or(KernelShapeError)?;
         let number = number.parse().map_err(|_| KernelShapeError)?;
         if found[place].replace(number).is_some() {
             return Err(KernelShapeError);
@@ -182,7 +185,12 @@ mod tests {
 
     #[test]
     fn texts_come_back() {
-        let gemm = KernelShape::Gemm { batch: 16, m: 1024, n: 512, k: 64 };
+        let gemm = KernelShape::Gemm {
+            batch: 16,
+            m: 1024,
+            n: 512,
+            k: 64,
+        };
         let attention = |causal, backward| KernelShape::Attention {
             batch: 2,
             heads: 16,

@@ -58,6 +58,7 @@ mod operators;
 mod paper;
 mod peaks;
 mod physics;
+mod prices;
 mod readers;
 mod reports;
 mod rooms;

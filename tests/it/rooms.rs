@@ -111,7 +111,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     // Generates and replays runs that were measured, so it stands above both.
     (
         "score",
-        &["config", "compute", "machine", "model", "generate", "trace", "engine"],
+        &[
+            "config", "compute", "machine", "model", "generate", "trace", "engine",
+        ],
     ),
     (
         "astra_sim",

@@ -3,7 +3,7 @@
 use super::map::AxisMapping;
 use super::{
     AblationEffect, AblationSet, AttentionKernel, BucketPolicy, OperatorDegrees, Optimizer,
-    ParallelAxis, RecomputePolicy, ScheduleName, ZeroStage,
+    ParallelAxis, RecomputePolicy, ScheduleName, SoftmaxKernel, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -294,6 +294,10 @@ plan_options! {
         ]
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
     attention: AttentionKernel = AttentionKernel::Flash, "How attention is carried out" { value: "HOW" };
+    softmax: SoftmaxKernel = SoftmaxKernel::Fused,
+    "With --attention unfused, whether softmax is one kernel with scale and mask; megatron: where Megatron-LM's is" {
+        value: "HOW"
+    };
     dropout: bool = true, "Whether dropout is carried out where the model has it" { value: "BOOL" };
     steps: u32 = 1, "Steps" { value: "N" };
     /// They are dealt out evenly where this is empty. With several chunks on a stage, all first chunks come before all

@@ -12,6 +12,7 @@
 //! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
 //! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
 //! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
+//! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
 //! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
 //! | norm, `w` wide | | `2d nw` | | `3d nw` | its input |
@@ -32,6 +33,7 @@
 //! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
+use crate::generate::plan::SoftmaxKernel;
 use crate::model::OperatorKind;
 use crate::trace::{KernelShape, MovingKernel};
 
@@ -48,6 +50,8 @@ pub(super) struct CostParameters {
     pub sums: bool,
     /// True for fused attention.
     pub fused: bool,
+    /// Softmax of unfused attention.
+    pub softmax: SoftmaxKernel,
     /// True if models that have dropout apply it.
     pub dropout: bool,
 }
@@ -173,9 +177,7 @@ impl CostParameters {
                 let wgrad = d * (n * k + n * m) + sums * k * m;
                 let [x, w, y] = [[n, k], [k, m], [n, m]];
                 OperatorKernels {
-                    forward: vec![
-                        kernel("", flops, moved, &[&x, &w], &[&y])?.of(gemm(1, n, m, k)),
-                    ],
+                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?.of(gemm(1, n, m, k))],
                     backward: vec![
                         kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?.of(gemm(1, n, k, m)),
                     ],
@@ -245,17 +247,20 @@ impl CostParameters {
                     };
                     OperatorKernels {
                         forward: vec![
-                            kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?.of(shape(false)),
+                            kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?
+                                .of(shape(false)),
                         ],
-                        backward: vec![kernel(
-                            "",
-                            // Recomputed scores and four products of the backward pass.
-                            5 * product,
-                            back,
-                            &[&q, &q, &kv, &kv, &q],
-                            &[&q, &kv, &kv],
-                        )?
-                        .of(shape(true))],
+                        backward: vec![
+                            kernel(
+                                "",
+                                // Recomputed scores and four products of the backward pass.
+                                5 * product,
+                                back,
+                                &[&q, &q, &kv, &kv, &q],
+                                &[&q, &kv, &kv],
+                            )?
+                            .of(shape(true)),
+                        ],
                         ..OperatorKernels::default()
                     }
                 } else {
@@ -308,7 +313,9 @@ impl CostParameters {
                 let read = d * b * w * (l + 1);
                 let back = b * w * (d + 2 * g * l);
                 let mut kernels = OperatorKernels {
-                    forward: vec![kernel("", 0, read, &[&rows], &[&sum])?.moving(MovingKernel::Embedding)],
+                    forward: vec![
+                        kernel("", 0, read, &[&rows], &[&sum])?.moving(MovingKernel::Embedding),
+                    ],
                     backward: vec![
                         kernel("", 0, back, &[&sum], &[&rows])?.moving(MovingKernel::Embedding),
                     ],
@@ -385,10 +392,27 @@ impl CostParameters {
         // Of each sequence and head, scores of all tokens with all, or as many sums of values.
         let (scores, sums) = (gemm(q[0] * a, s, s, w), gemm(q[0] * a, s, w, s));
         let softmax = MovingKernel::Softmax;
-        let mut forward = vec![
-            kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores),
-            kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax),
-        ];
+        let in_one = match self.softmax {
+            SoftmaxKernel::Fused => true,
+            SoftmaxKernel::Unfused => false,
+            SoftmaxKernel::Megatron => (q[0] * a).is_multiple_of(4),
+        };
+        // In single precision, each reads and writes all scores.
+        let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
+            let moved = [first, 8, 8, 8, last];
+            let parts = names.into_iter().zip(moved);
+            let part = |(name, bytes): (_, u128)| kernel(name, 0, bytes * all, &[&p], &[&p]);
+            parts
+                .map(|one| part(one).map(|kernel| kernel.moving(softmax)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let mut forward = vec![kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores)];
+        if in_one {
+            forward.push(kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".single", ".scale", ".mask", ".softmax", ".half"];
+            forward.extend(parts([d + 4, 4 + d], names)?);
+        }
         let mut backward = vec![
             kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
             kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(sums),
@@ -401,7 +425,12 @@ impl CostParameters {
             backward.push(dropout);
         }
         forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
-        backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
+        if in_one {
+            backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".half", ".softmax", ".mask", ".scale", ".single"];
+            backward.extend(parts([d + 4, 4 + d], names)?);
+        }
         backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
         backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(sums));
         Ok(OperatorKernels {

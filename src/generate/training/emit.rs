@@ -10,8 +10,8 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassDirection, PipelinePass};
 use crate::trace::{
-    CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass, TraceError,
-    TrainingPhase,
+    CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
+    TraceError, TrainingPhase,
 };
 
 mod gradients;
@@ -135,7 +135,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
             stage: Some(self.place.stage),
             ..NodeLabels::default()
         };
-        let id = self.out.emit_with((Op::NoOp, None), None, memory, labels, &[])?;
+        let id = self
+            .out
+            .emit_with((Op::NoOp, None), None, memory, labels, &[])?;
         self.chain_tail.push(id);
         Ok(())
     }
@@ -161,7 +163,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             _ => None,
         };
         self.dedup_dependencies();
-        self.out.emit_with((node.op, kernel), lane, memory, labels, &self.data)
+        self.out
+            .emit_with((node.op, kernel), lane, memory, labels, &self.data)
     }
 
     fn pass(
@@ -355,7 +358,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             _ => None,
         };
         self.dedup_dependencies();
-        self.out.emit_with((op, kernel), lane, memory, labels, &self.data)
+        self.out
+            .emit_with((op, kernel), lane, memory, labels, &self.data)
     }
 
     /// Names each dependency of the next node once.

@@ -47,8 +47,14 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
         if points.is_empty() || factor < 2.0 && points.len() > 1 {
             return Err(field.refuse("no time, or a factor of 1", list));
         }
-        if curves.iter().any(|curve| curve.kind == kind && curve.members == members) {
-            let found = format!("a second curve of {} among {members}", quoted(&kind.to_string()));
+        if curves
+            .iter()
+            .any(|curve| curve.kind == kind && curve.members == members)
+        {
+            let found = format!(
+                "a second curve of {} among {members}",
+                quoted(&kind.to_string())
+            );
             return Err(table.refuse(found, "one for each kind and number of members"));
         }
         curves.push(CollectiveCurve {

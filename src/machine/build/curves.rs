@@ -112,5 +112,7 @@ fn seconds(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
 }
 
 fn rate(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
-    Ok(table.quantity::<Bandwidth>(key, BANDWIDTH)?.bytes_per_second())
+    Ok(table
+        .quantity::<Bandwidth>(key, BANDWIDTH)?
+        .bytes_per_second())
 }
