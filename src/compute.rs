@@ -5,12 +5,13 @@ use crate::units::{Bandwidth, FlopRate, Span};
 
 mod curves;
 mod gemm;
-mod recorded;
+mod host;
 mod roofline;
 mod scaled;
 
 pub use curves::{AttentionCurve, KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
+pub use host::HostTiming;
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,20 +37,27 @@ impl PeakRates {
     }
 }
 
-/// Source of kernel durations.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Source of kernel durations. By default as recorded, and by roofline where nothing was.
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ComputeModel {
-    /// As recorded.
-    #[default]
-    Recorded,
-    /// As recorded, times a factor.
-    Scaled(f64),
-    /// By the NPU class's curves, from class and shape; where these or curves are missing, by the roofline, at the peak
-    /// rates.
+    /// As recorded; a kernel without a recorded duration by roofline, at this part of the peak rates.
+    Recorded(RooflineEfficiency),
+    /// As [`Self::Recorded`], times a factor.
+    Scaled(f64, RooflineEfficiency),
+    /// By the NPU class's curves, from class and shape; where these or curves are missing, by roofline at the peak rates,
+    /// or as recorded.
     Curves,
-    /// From FLOPs and bytes, at this part of the peak rates; as recorded where the trace has neither.
+    /// By roofline, at this part of the peak rates; as recorded where the trace has neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
+    /// As recorded and nothing else: a kernel without a recorded duration takes no time.
+    RecordedOnly,
+}
+
+impl Default for ComputeModel {
+    fn default() -> Self {
+        Self::Recorded(RooflineEfficiency::default())
+    }
 }
 
 /// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole.
@@ -79,6 +87,8 @@ impl Default for RooflineEfficiency {
 pub struct KernelProfile {
     /// Captured duration; zero when unknown.
     pub recorded: Span,
+    /// Whether the trace is of a capture that timed every kernel, so that a duration of zero is known.
+    pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
     /// Bytes read and written; zero when unknown.
@@ -92,12 +102,12 @@ pub struct KernelProfile {
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelTiming {
-    /// The duration by a curve for its class and shape, which was fitted to measurements.
-    Measured(Span),
-    /// The duration by the requested model, or by the roofline where there is no curve.
+    /// The duration by the requested model.
     Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
+    /// The duration by roofline, because none was recorded.
+    Estimated(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
     /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
@@ -109,7 +119,7 @@ impl KernelTiming {
     /// The duration.
     pub fn span(self) -> Span {
         match self {
-            Self::Measured(span) | Self::Modeled(span) | Self::Fallback(span) => span,
+            Self::Modeled(span) | Self::Fallback(span) | Self::Estimated(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -119,6 +129,15 @@ impl ComputeModel {
     /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
         matches!(self, Self::Roofline(_) | Self::Curves)
+    }
+
+    /// Returns true if kernels may take no time without being refused, because that is what was asked for.
+    pub fn allows_free_kernels(self) -> bool {
+        match self {
+            Self::RecordedOnly => true,
+            Self::Scaled(factor, _) => factor == 0.0,
+            Self::Recorded(_) | Self::Curves | Self::Roofline(_) => false,
+        }
     }
 
     /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
@@ -132,25 +151,39 @@ impl ComputeModel {
         if *self == Self::Curves
             && let Some((span, _)) = curves.price(kernel, peaks, memory)
         {
-            return KernelTiming::Measured(span);
+            return KernelTiming::Modeled(span);
         }
-        let asked = match *self {
-            Self::Recorded => Some(recorded::duration(kernel.recorded)),
-            Self::Scaled(factor) => Some(scaled::duration(kernel.recorded, factor)),
-            Self::Roofline(efficiency) => roofline::duration(kernel, peaks, memory, efficiency),
-            Self::Curves => {
-                roofline::duration(kernel, peaks, memory, RooflineEfficiency::default())
+        let timed = kernel.captured || kernel.recorded > Span::ZERO;
+        let recorded = timed.then_some(kernel.recorded);
+        let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
+        let times = |factor, span| scaled::duration(span, factor);
+        let priced = match (*self, recorded) {
+            (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
+                Some(KernelTiming::Modeled(span))
             }
+            (Self::Scaled(factor, _), Some(span)) => {
+                Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),
+            (Self::Scaled(factor, efficiency), None) => {
+                roofline(efficiency).map(|span| KernelTiming::Estimated(times(factor, span)))
+            }
+            (Self::Roofline(_) | Self::Curves, _) => {
+                let efficiency = match *self {
+                    Self::Roofline(efficiency) => efficiency,
+                    _ => RooflineEfficiency::default(),
+                };
+                roofline(efficiency).map(KernelTiming::Modeled).or(recorded
+                    .filter(|&span| span > Span::ZERO)
+                    .map(KernelTiming::Fallback))
+            }
+            (Self::RecordedOnly, None) => Some(KernelTiming::Unknown),
         };
-        match asked {
-            // The order of arms matters: a recorded duration is better than none.
-            None if kernel.recorded > Span::ZERO => KernelTiming::Fallback(kernel.recorded),
-            None if kernel.flops > 0 => KernelTiming::NoPeak(kernel.dtype),
-            // A recorded duration of zero means that none was captured.
-            Some(_) if !self.computes() && kernel.recorded == Span::ZERO => KernelTiming::Unknown,
-            None => KernelTiming::Unknown,
-            Some(span) => KernelTiming::Modeled(span),
-        }
+        priced.unwrap_or(if kernel.flops > 0 {
+            KernelTiming::NoPeak(kernel.dtype)
+        } else {
+            KernelTiming::Unknown
+        })
     }
 }
 
@@ -169,6 +202,7 @@ mod tests {
 
     const KERNEL: KernelProfile = KernelProfile {
         recorded: Span(5_000_000),
+        captured: false,
         flops: 312_000_000,
         bytes: 1_000_000,
         dtype: Some(Dtype::Bf16),
@@ -296,8 +330,54 @@ mod tests {
     #[test]
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
-        let price =
-            ComputeModel::Scaled(0.25).price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        let quarter = ComputeModel::Scaled(0.25, RooflineEfficiency::default());
+        let price = quarter.price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
+    }
+
+    #[test]
+    fn what_was_not_recorded_is_priced_by_what_it_does() {
+        let (peaks, memory) = a100();
+        let half = RooflineEfficiency::new(0.5).unwrap();
+        let price =
+            |model: ComputeModel, k| model.price(&k, &peaks, memory, &KernelCurves::default());
+        let unrecorded = KernelProfile {
+            recorded: Span::ZERO,
+            ..KERNEL
+        };
+        // 312e6 / (0.5 x 312e12) = 2 us, as by the roofline alone; times 0.25 it is 0.5 us.
+        let recorded = ComputeModel::Recorded(half);
+        let estimate = price(recorded, unrecorded);
+        assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));
+        let roofline = price(ComputeModel::Roofline(half), unrecorded);
+        assert_eq!(roofline.span(), estimate.span());
+        let quarter = price(ComputeModel::Scaled(0.25, half), unrecorded);
+        assert_eq!(quarter, KernelTiming::Estimated(Span(500_000)));
+        // A recorded kernel is not estimated.
+        let price_of = price(recorded, KERNEL);
+        assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
+        // Without a peak for its format, or with nothing to do, it has no price.
+        let fp8 = KernelProfile {
+            dtype: Some(Dtype::Fp8),
+            ..unrecorded
+        };
+        let no_peak = KernelTiming::NoPeak(Some(Dtype::Fp8));
+        assert_eq!(price(recorded, fp8), no_peak);
+        let nothing = KernelProfile {
+            flops: 0,
+            bytes: 0,
+            ..unrecorded
+        };
+        assert_eq!(price(recorded, nothing), KernelTiming::Unknown);
+        // In a capture, where all of an operator's time lay in front of it, that is none.
+        let captured = KernelProfile {
+            captured: true,
+            ..unrecorded
+        };
+        let none = KernelTiming::Modeled(Span::ZERO);
+        assert_eq!(price(recorded, captured), none);
+        assert_eq!(price(ComputeModel::Roofline(half), captured), roofline);
+        let only = price(ComputeModel::RecordedOnly, unrecorded);
+        assert_eq!(only, KernelTiming::Unknown);
     }
 }

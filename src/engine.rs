@@ -85,11 +85,11 @@ mod scripts;
 mod stuck;
 mod unpriced_kernels;
 
-pub use crate::compute::ComputeModel;
+pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
-pub use plan::{CommTiming, PricingCoverage, ReplayOptions, place};
+pub use plan::{CommTiming, LaunchMode, PricingCoverage, ReplayOptions, place};
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -175,6 +175,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     plan: &'a ReplayPlan,
     stepwise: bool,
     comm: CommTiming,
+    host: HostTiming,
     observer: &'a mut O,
     agenda: Agenda,
     network: N,
@@ -299,6 +300,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             plan,
             stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
             comm: prepared.comm,
+            host: prepared.host,
             observer,
             agenda: Agenda::default(),
             network,

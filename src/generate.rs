@@ -383,11 +383,10 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits the one node of a rank that takes no part: a kernel of no work, since a rank without
-    /// nodes has no trace.
+    /// Emits the one node of a rank that takes no part: host work of no time, since a rank without nodes has no trace.
     fn idle(&mut self) -> Result<(), TraceError> {
         self.name(format_args!("idle"));
-        self.emit(delay(), None, Span::ZERO, &[]).map(drop)
+        self.emit(Op::Host, None, Span::ZERO, &[]).map(drop)
     }
 }
 

@@ -168,6 +168,7 @@ pub struct Graph {
     messages: Vec<MessageNode>,
     repairs: GraphRepairs,
     captured: Option<Span>,
+    kernels_on_cpu: bool,
     lane_names: Vec<(Lane, String)>,
     roles: GroupRoles,
 }
@@ -283,6 +284,11 @@ impl Graph {
     /// states it.
     pub fn captured(&self) -> Option<Span> {
         self.captured
+    }
+
+    /// Returns whether the kernels are operators that ran on a CPU when they were captured.
+    pub fn kernels_on_cpu(&self) -> bool {
+        self.kernels_on_cpu
     }
 
     /// Returns the name that the trace gives a lane, if any.
@@ -420,6 +426,7 @@ impl Graph {
             &self.name_of,
             &self.recorded,
             (&self.delays, &self.waits, self.captured),
+            self.kernels_on_cpu,
             (&self.memory_of, &self.changes),
             (&self.kernel_of, &self.kernels),
             &self.flops,

@@ -26,6 +26,7 @@ mod astra_sim;
 mod custom;
 mod input;
 mod load;
+mod machine_reference;
 mod outputs;
 mod traces;
 

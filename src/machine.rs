@@ -28,7 +28,7 @@ mod preset;
 
 pub use error::MachineError;
 pub use host::{Host, HostWait};
-pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, source};
+pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, names_file, source};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

@@ -22,6 +22,7 @@ pub(crate) mod csv;
 mod issue_times;
 pub(crate) mod json;
 mod keyed;
+mod machine_response;
 pub(crate) mod memory;
 pub(crate) mod npus;
 pub(crate) mod operators;

@@ -4,7 +4,6 @@
 //! which options of a model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in
 //! [`ScoreSummary`]; beside them stands a null model that knows FLOPs and nothing else.
 
-use crate::compute::ComputeModel;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::generate::{GenerateError, GeneratedJob, WorkloadPattern};
 use crate::trace::TraceError;
@@ -100,11 +99,7 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
     let workload = job
         .workload()
         .map_err(|error: TraceError| error.to_string())?;
-    let mut options = options.clone();
-    if options.compute == ComputeModel::Recorded {
-        options.compute = ComputeModel::Roofline(Default::default());
-    }
-    let compiled = CompiledReplay::new(&workload, &run.machine, &options)
+    let compiled = CompiledReplay::new(&workload, &run.machine, options)
         .map_err(|refusal| ReplayError::from(refusal).to_string())?;
     let (outcome, ()) = compiled.run(()).map_err(|error| error.to_string())?;
     Ok(outcome.makespan)

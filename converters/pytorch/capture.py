@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Capture a PyTorch job for `chakram convert pytorch`.
 
+    python3 capture.py --check --out capture
     torchrun --nproc-per-node 2 capture.py cnn --out capture
     chakram convert pytorch capture -o job
 
@@ -9,7 +10,146 @@ With GPUs it captures on them with NCCL, otherwise on the CPU with gloo. For a j
 join the two files of a rank.
 """
 import argparse
+import glob
+import inspect
 import os
+import re
+import shutil
+import sys
+import time
+
+PYTHON, TORCH = (3, 9), (2, 5)
+# A rank of the small jobs below leaves 4 to 7 MB; one of a large job some hundred.
+SPACE = 100_000_000
+
+
+class Unfit(Exception):
+    """What is wrong with the environment, and what to try."""
+
+    def __init__(self, found, remedy):
+        super().__init__(f"{found}\n  try: {remedy}")
+
+
+def imported():
+    """Import PyTorch, or say why it cannot be."""
+    if sys.version_info < PYTHON:
+        raise Unfit(f"this is Python {sys.version.split()[0]} ({sys.executable}), and PyTorch needs "
+                    f"{PYTHON[0]}.{PYTHON[1]} or later", "python3 -m venv with a newer Python")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise Unfit(f"PyTorch is there, but its module {error.name} is not",
+                        f"pip install {error.name}")
+        raise Unfit(f"there is no PyTorch in this Python ({sys.executable})",
+                    "pip install torch numpy, or the Python of the environment that has it")
+    except (ImportError, OSError) as error:
+        raise Unfit(f"PyTorch is there and cannot be loaded: {error}",
+                    "a build of PyTorch for this system, installed anew into an empty environment")
+    return torch
+
+
+def device_text(torch):
+    """Say on what this captures; refuse a build or a driver with which it cannot."""
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if version < TORCH:
+        raise Unfit(f"this is PyTorch {torch.__version__}, and its profiler writes no record function ids "
+                    f"before {TORCH[0]}.{TORCH[1]}", "pip install --upgrade torch")
+    if not torch.distributed.is_available():
+        raise Unfit(f"PyTorch {torch.__version__} was built without torch.distributed",
+                    "a build for Linux or macOS with USE_DISTRIBUTED")
+    if not torch.profiler.kineto_available():
+        raise Unfit(f"PyTorch {torch.__version__} was built without Kineto, the profiler", "an official wheel")
+    if "execution_trace_observer" not in inspect.signature(torch.profiler.profile).parameters:
+        raise Unfit(f"the profiler of PyTorch {torch.__version__} takes no execution_trace_observer",
+                    "an official wheel of PyTorch 2.5 or later")
+    kind, of = ("ROCm", torch.version.hip) if torch.version.hip else ("CUDA", torch.version.cuda)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if not torch.distributed.is_nccl_available():
+            raise Unfit("there are GPUs, and this PyTorch was built without NCCL", "an official wheel")
+        if local > count:
+            raise Unfit(f"{local} ranks on this machine, which has {count} GPUs; each rank needs its own",
+                        f"torchrun --nproc-per-node {count}, or more machines (--nnodes)")
+        names = sorted({torch.cuda.get_device_name(i) for i in range(count)})
+        return f"{kind} {of}; captures on {count} GPUs ({', '.join(names)}), with NCCL"
+    if not torch.distributed.is_gloo_available():
+        raise Unfit("there is no GPU, and this PyTorch was built without gloo", "an official wheel")
+    there = bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/kfd"))
+    if of is None:
+        reason = "built for CPUs" + (": the GPUs of this machine stay unused" if there else "")
+    elif there:
+        reason = f"{kind} {of}, and the GPUs of this machine cannot be used: mostly an older driver"
+    else:
+        reason = f"{kind} {of}, and there is no GPU here"
+    return f"{reason}; captures on the CPU, with gloo: good for networks, not for GPUs"
+
+
+def folder_text(folder, world):
+    """Say how much room `folder` has; refuse one that cannot be written, or has captures of other ranks."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        probe = os.path.join(folder, f".capture-{os.getpid()}")
+        with open(probe, "wb") as file:
+            file.write(b"x" * 4096)
+        os.remove(probe)
+    except OSError as error:
+        raise Unfit(f"cannot write into {folder}: {error.strerror}", "--out with another folder")
+    free = shutil.disk_usage(folder).free
+    if free < SPACE * local:
+        raise Unfit(f"{free / 1e6:.0f} MB are free in {folder}, and a capture of {local} ranks may need "
+                    f"{SPACE * local / 1e6:.0f}", "--out on another disk")
+    ranks = [re.fullmatch(r"(?:host|kineto)\.(\d+)\.json", name) for name in os.listdir(folder)]
+    ranks = sorted({int(found[1]) for found in ranks if found})
+    if world is not None and any(rank >= world for rank in ranks):
+        raise Unfit(f"{folder} has a capture of rank {ranks[-1]}, and this job has {world} ranks: the two would be "
+                    "converted together", "--out with an empty folder")
+    return f"{folder}, writable, {free / 1e9:.1f} GB free"
+
+
+def check(folder):
+    """Check Python, PyTorch, the device, the ranks and the folder; return what was found, line by line."""
+    torch = imported()
+    world = os.environ.get("WORLD_SIZE")
+    return [f"python   {sys.version.split()[0]}",
+            f"torch    {torch.__version__}: {device_text(torch)}",
+            f"folder   {folder_text(folder, None if world is None else int(world))}"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("job", nargs="?", choices=["cnn", "gpt", "pipeline"], help="a small job to try")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="the folder for the captures")
+    parser.add_argument("--steps", type=int, default=1, metavar="N", help="number of steps to capture")
+    parser.add_argument("--check", action="store_true", help="check the environment, and capture nothing")
+    given = parser.parse_args()
+    if given.steps < 1:
+        parser.error("--steps: at least one")
+    if not given.check:
+        if given.job is None:
+            parser.error("which job? cnn, gpt or pipeline; or --check")
+        if "RANK" not in os.environ:
+            parser.error("a rank of a job is started by torchrun\n"
+                         f"  try: torchrun --nproc-per-node 2 {sys.argv[0]} {given.job} --out {given.out}")
+    return given
+
+
+if __name__ == "__main__":
+    GIVEN = arguments()
+    try:
+        FOUND = check(GIVEN.out)
+    except Unfit as unfit:
+        # Ranks of one machine mostly find the same. The first says it, whereupon torchrun ends the others.
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(10)
+        where = f"rank {os.environ['RANK']}: " if "RANK" in os.environ else ""
+        print(f"capture.py: error: {where}{unfit}", file=sys.stderr, flush=True)
+        sys.exit(2)
+    if GIVEN.check:
+        print("\n".join(FOUND))
+        sys.exit()
 
 import torch
 import torch.distributed as dist
@@ -137,11 +277,6 @@ def pipeline(device):
 
 def main():
     jobs = {job.__name__: job for job in (cnn, gpt, pipeline)}
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("job", choices=jobs)
-    arguments.add_argument("--out", required=True, help="the folder for the captures")
-    arguments.add_argument("--steps", type=int, default=1, help="how many steps to capture")
-    given = arguments.parse_args()
     gpus = torch.cuda.is_available()
     dist.init_process_group("nccl" if gpus else "gloo")
     rank = dist.get_rank()
@@ -149,9 +284,21 @@ def main():
     if gpus:
         torch.cuda.set_device(device)
     torch.manual_seed(1234 + rank)
-    capture(jobs[given.job](device), given.out, rank, active=given.steps)
+    capture(jobs[GIVEN.job](device), GIVEN.out, rank, active=GIVEN.steps)
     dist.barrier()
     dist.destroy_process_group()
+    for part in ("host", "kineto"):
+        file = f"{GIVEN.out}/{part}.{rank}.json"
+        if not os.path.isfile(file) or os.path.getsize(file) == 0:
+            sys.exit(f"capture.py: error: rank {rank} has written no {file}\n"
+                     "  try: look for messages of the profiler above; a full disk, or another profiler at work")
+    if rank == 0:
+        print(f"captured {steps_text(GIVEN.steps)} of {os.environ['WORLD_SIZE']} ranks into {GIVEN.out}; "
+              f"next: chakram convert pytorch {GIVEN.out} -o job")
+
+
+def steps_text(steps):
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 if __name__ == "__main__":

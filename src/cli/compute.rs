@@ -1,46 +1,45 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{ComputeModel, RooflineEfficiency};
-use crate::machine::{Host, Machine};
+use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use crate::engine::LaunchMode;
+use crate::graph::{Graph, NodeKind};
+use crate::machine::Machine;
+use crate::report::summary::{KernelBasis, thousands};
 use crate::units::Span;
+use crate::workload::Workload;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, scaled:F (F below 1 is faster), curves (by class and shape, as measured on
-    /// this kind of NPU; by the roofline where that is unknown), or roofline
+    /// How long kernels last: recorded, and by roofline where no duration was recorded; scaled:F, F times that
+    /// (F below 1 is faster); curves, by class and shape as measured on this kind of NPU, and by roofline where these
+    /// are unknown; or roofline, all by FLOPs and bytes
     #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// With --compute roofline: the part of the NPU's peak rates, of arithmetic and of memory, that kernels
+    /// For kernels by roofline: the part of the NPU's peak rates, of arithmetic and of memory, that they
     /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
     #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
-    /// How the host launches kernels and collectives where the trace has no host work: eager as the machine's [host]
-    /// has it, graph (all of a step at once, as CUDA graphs do), or none; eager by default with --compute curves, and
-    /// none otherwise
+    /// How long host work and the host's delays in front of nodes last: recorded, or scaled:F, F times that
+    /// (F below 1 is a faster host)
+    #[arg(long, value_name = "HOW", default_value = "recorded", value_parser = parse_host)]
+    host: HostTiming,
+    /// How the machine's host launches kernels, collectives and messages of traces without host work; eager by default
+    /// with --compute curves, and none otherwise
     #[arg(long, value_enum, value_name = "HOW")]
-    host: Option<HostArg>,
-    /// How long collectives last that nothing disturbs: curves, as measured among as many NPUs of this kind where the
-    /// machine has that, or algorithms; curves by default with --compute curves, and algorithms otherwise
+    launch: Option<LaunchArg>,
+    /// How long collectives last that nothing disturbs; curves by default with --compute curves, and algorithms
+    /// otherwise
     #[arg(long, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
 
-/// Source of the time of collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CollectivesArg {
-    /// Measured times
-    Curves,
-    /// The machine's algorithms and links
-    Algorithms,
-}
-
 /// How a host launches work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HostArg {
-    /// Every kernel and collective by itself
+pub enum LaunchArg {
+    /// Every kernel and collective by itself, as the machine's [host] has it
     Eager,
     /// All of a step at once, as CUDA graphs do
     Graph,
@@ -48,24 +47,42 @@ pub enum HostArg {
     None,
 }
 
+/// Source of the time of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CollectivesArg {
+    /// As measured among as many NPUs of this kind, where the machine has that
+    Curves,
+    /// By the machine's algorithms and links
+    Algorithms,
+}
+
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
-        "recorded" => Ok(ComputeModel::Recorded),
+        "recorded" => Ok(ComputeModel::default()),
         "curves" => Ok(ComputeModel::Curves),
         "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
         _ => {
-            let factor = text
-                .strip_prefix("scaled:")
-                .ok_or("expected recorded, scaled:F, curves or roofline")?;
-            match factor.parse::<f64>() {
-                Ok(factor) if factor >= 0.0 && factor.is_finite() => {
-                    Ok(ComputeModel::Scaled(factor))
-                }
-                _ => Err(format!(
-                    "`{factor}` is no factor; write for example scaled:0.5"
-                )),
-            }
+            let factor = parse_scaled(text, "expected recorded, scaled:F, curves or roofline")?;
+            Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
         }
+    }
+}
+
+fn parse_host(text: &str) -> Result<HostTiming, String> {
+    match text {
+        "recorded" => Ok(HostTiming::Recorded),
+        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
+    }
+}
+
+/// Parses `scaled:F`.
+fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
+    let factor = text.strip_prefix("scaled:").ok_or(expected)?;
+    match factor.parse::<f64>() {
+        Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
+        _ => Err(format!(
+            "`{factor}` is no factor; write for example scaled:0.5"
+        )),
     }
 }
 
@@ -79,23 +96,37 @@ fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
 impl ComputeArgs {
     /// Returns the requested model.
     pub fn model(&self) -> ComputeModel {
-        match (self.compute, self.efficiency) {
-            (ComputeModel::Roofline(_), Some(efficiency)) => ComputeModel::Roofline(efficiency),
-            (model, _) => model,
+        let efficiency = self.efficiency.unwrap_or_default();
+        match self.compute {
+            ComputeModel::Scaled(factor, _) => ComputeModel::Scaled(factor, efficiency),
+            ComputeModel::Roofline(_) => ComputeModel::Roofline(efficiency),
+            ComputeModel::Curves => ComputeModel::Curves,
+            _ => ComputeModel::Recorded(efficiency),
         }
     }
 
-    /// Returns the arguments for traces without recorded durations on `machine`: if nothing else is requested its curves
-    /// where it has some and no efficiency is given, and otherwise the roofline.
-    pub fn unrecorded(mut self, machine: Option<&Machine>) -> Self {
-        if self.compute == ComputeModel::Recorded {
-            let measured = machine.is_some_and(Machine::has_curves);
-            self.compute = match self.efficiency {
-                None if measured => ComputeModel::Curves,
-                _ => ComputeModel::Roofline(RooflineEfficiency::default()),
-            };
+    /// Returns the source of the durations of host work.
+    pub fn host(&self) -> HostTiming {
+        self.host
+    }
+
+    /// Returns the arguments for runs in which nothing was recorded, on `machine`: by its curves if it has any, and
+    /// neither another model nor an efficiency is requested.
+    pub fn or_curves(mut self, machine: &Machine) -> Self {
+        let default = self.compute == ComputeModel::default() && self.efficiency.is_none();
+        if default && machine.has_curves() {
+            self.compute = ComputeModel::Curves;
         }
         self
+    }
+
+    /// Returns how a host launches work.
+    pub fn launch(&self) -> LaunchMode {
+        match (self.launch, self.compute) {
+            (Some(LaunchArg::Eager), _) | (None, ComputeModel::Curves) => LaunchMode::Eager,
+            (Some(LaunchArg::Graph), _) => LaunchMode::Graph,
+            (Some(LaunchArg::None) | None, _) => LaunchMode::None,
+        }
     }
 
     /// Returns whether collectives take what was measured.
@@ -106,94 +137,168 @@ impl ComputeArgs {
         }
     }
 
-    /// Returns the host that launches work on `machine`, if any does.
-    ///
-    /// # Errors
-    ///
-    /// If one is requested and the machine has none.
-    pub fn host(&self, machine: &Machine) -> Result<Option<Host>, String> {
-        let default = match self.compute {
-            ComputeModel::Curves => machine.host().map(|_| HostArg::Eager),
-            _ => None,
-        };
-        match (self.host.or(default), machine.host()) {
-            (None | Some(HostArg::None), _) => Ok(None),
-            (Some(HostArg::Eager), Some(host)) => Ok(Some(*host)),
-            (Some(HostArg::Graph), Some(host)) => Ok(Some(Host {
-                launch: Span::ZERO,
-                collective: Span::ZERO,
-                message: Span::ZERO,
-                step: host.launch,
-                ..*host
-            })),
-            (Some(_), None) => Err(format!(
-                "--host asks for a host that launches work, and machine `{}` has none\n  \
-                 try: a [host] table in its file, or --host none",
-                machine.name()
-            )),
+    /// Refuses measured prices on a machine that has none.
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
+        let name = machine.name();
+        if self.compute == ComputeModel::Curves && !machine.has_curves() {
+            return Err(format!(
+                "--compute curves: machine `{name}` has no curves of measured kernels\n  try: --compute roofline"
+            ));
         }
+        if self.compute == ComputeModel::Curves && self.efficiency.is_some() {
+            return Err(
+                "--efficiency is for kernels by roofline, and with --compute curves they last as measured\n  \
+                 try: without --efficiency, or --compute roofline"
+                    .to_owned(),
+            );
+        }
+        let launches = matches!(self.launch, Some(LaunchArg::Eager | LaunchArg::Graph));
+        if launches && machine.host().is_none() {
+            return Err(format!(
+                "--launch: machine `{name}` does not say what launches cost\n  try: a [host] table in its file"
+            ));
+        }
+        let measured = machine
+            .collective_curves()
+            .iter()
+            .any(|curves| !curves.is_empty());
+        if self.collectives == Some(CollectivesArg::Curves) && !measured {
+            return Err(format!(
+                "--collectives curves: machine `{name}` has no measured collectives\n  try: --collectives algorithms"
+            ));
+        }
+        Ok(())
     }
 
-    /// Refuses options without effect.
-    pub fn check(&self) -> Result<(), String> {
-        if self.efficiency.is_some() && !matches!(self.compute, ComputeModel::Roofline(_)) {
+    /// Refuses options that have no effect on `workload`.
+    pub fn check(&self, workload: &Workload) -> Result<(), String> {
+        let graphs = workload.graphs();
+        if self.efficiency.is_some()
+            && !self.compute.computes()
+            && !graphs.iter().any(has_unrecorded_kernels)
+        {
             return Err(format!(
                 "--efficiency says how near kernels come to the NPU's peak, and with --compute {} they last as \
-                 long as the trace says\n  try: --compute roofline",
+                 long as the trace says: all of them were recorded\n  try: --compute roofline",
                 self.name()
             ));
+        }
+        if self.host != HostTiming::Recorded && !graphs.iter().any(has_host_time) {
+            return Err(
+                "--host says how long host work lasts, and no node of this job is host work or has a delay on \
+                 the host\n  try: without --host"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
 
     /// Returns the first option that was given.
     pub fn first_given(&self) -> Option<&'static str> {
-        match self.compute {
-            ComputeModel::Recorded => self.efficiency.map(|_| "--efficiency"),
-            _ => Some("--compute"),
-        }
+        let given = [
+            (self.compute != ComputeModel::default(), "--compute"),
+            (self.efficiency.is_some(), "--efficiency"),
+            (self.host != HostTiming::Recorded, "--host"),
+            (self.launch.is_some(), "--launch"),
+            (self.collectives.is_some(), "--collectives"),
+        ];
+        given.iter().find_map(|(is, name)| is.then_some(*name))
     }
 
-    /// Returns the basis of the durations of kernels, as text.
-    pub fn text(&self) -> String {
-        match self.model() {
-            ComputeModel::Recorded => "kernels as recorded".to_owned(),
-            ComputeModel::Scaled(factor) => {
-                format!("kernels as recorded, times {}", number(factor))
-            }
-            ComputeModel::Curves => "kernels by measured curves".to_owned(),
-            ComputeModel::Roofline(efficiency) if efficiency == RooflineEfficiency::default() => {
-                "kernels by roofline".to_owned()
-            }
-            ComputeModel::Roofline(efficiency) => {
+    /// Returns the basis of the durations of `kernels`, as text.
+    pub fn text(&self, kernels: &KernelBasis) -> String {
+        let times = match self.compute {
+            ComputeModel::Scaled(factor, _) => format!(", times {}", number(factor)),
+            _ => String::new(),
+        };
+        let roofline = match self.efficiency {
+            None if self.compute == ComputeModel::Curves => "by measured curves".to_owned(),
+            None => "by roofline".to_owned(),
+            Some(efficiency) => {
                 let fraction = number(efficiency.fraction());
-                format!("kernels by roofline at {fraction} of the peak")
+                format!("by roofline at {fraction} of the peak")
             }
+        };
+        let (recorded, priced) = if self.compute.computes() {
+            (kernels.kept_recorded, kernels.priced)
+        } else {
+            (kernels.priced, kernels.estimated)
+        };
+        let mut parts = vec![
+            (recorded, format!("as recorded{times}")),
+            (priced, format!("{roofline}{times}")),
+            (kernels.unknown, "without a price".to_owned()),
+        ];
+        parts.retain(|(count, _)| *count > 0);
+        let mut text = match &parts[..] {
+            [] => "no kernels".to_owned(),
+            [(_, only)] => format!("kernels {only}"),
+            [(first, basis), others @ ..] => {
+                let mut text = format!("{} kernels {basis}", thousands(*first));
+                for (count, basis) in others {
+                    text += &format!(", {} {basis}", thousands(*count));
+                }
+                text
+            }
+        };
+        if let HostTiming::Scaled(factor) = self.host {
+            text += &format!(", host time times {}", number(factor));
         }
+        text
     }
 
     /// Adds the basis of the durations to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         options.insert("compute".to_owned(), self.name().into());
-        if let ComputeModel::Roofline(efficiency) = self.model() {
-            let fraction = efficiency.fraction();
+        if matches!(self.compute, ComputeModel::Roofline(_)) || self.efficiency.is_some() {
+            let fraction = self.efficiency.unwrap_or_default().fraction();
             options.insert("efficiency".to_owned(), fraction.into());
+        }
+        if self.launch() != LaunchMode::None {
+            let how = if self.launch() == LaunchMode::Graph {
+                "graph"
+            } else {
+                "eager"
+            };
+            options.insert("launch".to_owned(), how.into());
+        }
+        if self.measures_collectives() {
+            options.insert("collectives".to_owned(), "curves".into());
+        }
+        if let HostTiming::Scaled(factor) = self.host {
+            options.insert("host".to_owned(), format!("scaled:{factor}").into());
         }
     }
 
     fn name(&self) -> String {
         match self.compute {
-            ComputeModel::Recorded => "recorded".to_owned(),
-            ComputeModel::Scaled(factor) => format!("scaled:{factor}"),
+            ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
             ComputeModel::Curves => "curves".to_owned(),
             ComputeModel::Roofline(_) => "roofline".to_owned(),
+            _ => "recorded".to_owned(),
         }
     }
 }
 
+/// Returns whether a kernel of `graph` has FLOPs or bytes and no recorded duration.
+fn has_unrecorded_kernels(graph: &Graph) -> bool {
+    let unrecorded = |node| {
+        graph.kind(node) == NodeKind::Compute
+            && graph.recorded(node) == Span::ZERO
+            && (graph.flops(node) > 0 || graph.bytes(node) > 0)
+    };
+    graph.captured().is_none() && graph.nodes().any(unrecorded)
+}
+
+/// Returns whether anything in `graph` is time of the host.
+fn has_host_time(graph: &Graph) -> bool {
+    let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
+    graph.has_delays() || graph.nodes().any(on_host)
+}
+
 /// Formats a factor as people write it, without the digits of its binary form.
 fn number(factor: f64) -> String {
-    if (1e-4..1e6).contains(&factor) {
+    if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()
     } else {
         format!("{factor:e}")
@@ -201,56 +306,4 @@ fn number(factor: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: ComputeArgs,
-    }
-
-    fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
-        let line = Line::try_parse_from([&["x"], args].concat());
-        line.map(|line| line.args).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn an_efficiency_reaches_the_model_and_the_words() {
-        let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
-        assert_eq!(args.check(), Ok(()));
-        let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
-        assert_eq!(args.model(), wanted);
-        assert_eq!(args.text(), "kernels by roofline at 0.68 of the peak");
-        let mut options = Map::new();
-        args.describe(&mut options);
-        let text = Value::Object(options).to_string();
-        assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
-        // Without one it is the peak, and said so only to programs.
-        let args = parse(&["--compute", "roofline"]).unwrap();
-        assert_eq!(
-            args.model(),
-            ComputeModel::Roofline(RooflineEfficiency::default())
-        );
-        assert_eq!(args.text(), "kernels by roofline");
-        let mut options = Map::new();
-        args.describe(&mut options);
-        assert_eq!(options["efficiency"], 1.0);
-    }
-
-    #[test]
-    fn an_efficiency_that_does_nothing_is_refused() {
-        for given in [&[][..], &["--compute", "scaled:2"]] {
-            let args = parse(&[given, &["--efficiency", "0.5"]].concat()).unwrap();
-            let error = args.check().unwrap_err();
-            assert!(error.contains("try: --compute roofline"), "{error}");
-        }
-        for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
-            let given = format!("--efficiency={none}");
-            let error = parse(&["--compute", "roofline", &given]).map(|_| ());
-            let error = error.unwrap_err();
-            assert!(error.contains("above 0 and at most 1"), "{none}: {error}");
-        }
-    }
-}
+mod tests;

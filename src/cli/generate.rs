@@ -79,6 +79,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         }
     };
     let named = machine.as_deref();
+    given.check(false)?;
     let dry = args.pattern.is_none() && args.training.dry_run;
     if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
@@ -87,11 +88,6 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         .as_ref()
         .map(|machine| load_machine(machine, given.wants_hashes()))
         .transpose()?;
-    let run = match &args.pattern {
-        Some(_) => given.clone(),
-        None => given.unrecorded(None),
-    };
-    run.check(false)?;
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;
@@ -132,9 +128,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let mut inputs: Vec<_> = inputs.into_iter().collect();
         job.check_memory()?;
         let workload = job.workload()?;
-        let options = run.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
+        let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
         let mut to = ReportDestination::standard_output(out, outputs);
-        return run.replay(&workload, &name, &machine, &options, &inputs, &mut to);
+        return given.replay(&workload, &name, &machine, &options, &inputs, &mut to);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -80,14 +80,6 @@ impl RunArgs {
         self.format == ReportFormatArg::Json
     }
 
-    /// The same for traces in which nothing was recorded, on `machine`.
-    pub fn unrecorded(&self, machine: Option<&Machine>) -> Self {
-        Self {
-            compute: self.compute.clone().unrecorded(machine),
-            ..self.clone()
-        }
-    }
-
     /// Refuses options that would do nothing, of a command that replays on several machines or on one.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.compares() && !several {
@@ -133,7 +125,6 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
-        self.compute.check()?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -169,20 +160,21 @@ impl RunArgs {
         inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
+        self.check_machine(machine)?;
         self.check_fit(workload)?;
-        let options = ReplayOptions {
-            host: self.compute.host(machine)?,
-            measured_collectives: self.compute.measures_collectives(),
-            ..options.clone()
-        };
         let prepared =
-            CompiledReplay::new(workload, machine, &options).map_err(ReplayError::from)?;
+            CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
         let (mut report, timeline) = report::replay(&prepared, timeline)?;
         TimelineFile::finish(timeline, self.timeline.as_deref())?;
         let style = to.style();
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.exit_code([&report])
+    }
+
+    /// Refuses measured prices on a machine that has none.
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
+        self.compute.check_machine(machine)
     }
 
     /// Refuses to look whether `workload` fits where nothing is known of its memory.
@@ -230,6 +222,7 @@ impl RunArgs {
         workload: &Workload,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
+        self.compute.check(workload)?;
         let hashed = self.wants_hashes().then_some(inputs);
         let custom = job::load_custom(&self.custom, hashed)?;
         for note in custom_algorithm::notes(&custom, workload) {
@@ -238,13 +231,14 @@ impl RunArgs {
         Ok(ReplayOptions {
             custom,
             compute: self.compute.model(),
+            host: self.compute.host(),
+            launch: self.compute.launch(),
+            measured_collectives: self.compute.measures_collectives(),
             comm: self.comm.policy(),
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
-            host: None,
-            measured_collectives: false,
             allow_unmatched: false,
         })
     }

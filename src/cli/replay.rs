@@ -22,6 +22,7 @@ Examples:
   chakram replay job.0.et --machine dgx-a100 --absent mirror
   chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
   chakram replay job.0.et -m selene --absent mirror --compute roofline --efficiency 0.68
+  chakram replay run7/job -m dgx-h100 --compute roofline --host scaled:0.5        a host twice as fast
   chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
                                                       which machine, and why
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
@@ -105,6 +106,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             .run
             .replay(workload, title, machine, &options, &inputs, &mut to),
         _ => {
+            machines
+                .iter()
+                .try_for_each(|machine| args.run.check_machine(machine))?;
             args.run.check_fit(workload)?;
             let mut comparison =
                 compare(workload, title, &named, &machines, &options, args.threads);

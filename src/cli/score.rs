@@ -6,7 +6,7 @@ use super::terminal;
 use crate::config;
 use crate::engine::ReplayOptions;
 use crate::files::OutputSet;
-use crate::report::summary::thousands;
+use crate::report::summary::{KernelBasis, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::score::{MeasuredRun, RunColumns, RunTable, ScoreSummary, one_rate, score};
 use crate::units::Span;
@@ -122,15 +122,12 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let name = args.runs.display().to_string();
     let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
-    let compute = args
-        .compute
-        .clone()
-        .unrecorded(Some(&table.runs[0].machine));
-    compute.check()?;
-    let host = compute.host(&table.runs[0].machine)?;
+    let machine = &table.runs[0].machine;
+    let compute = args.compute.clone().or_curves(machine);
+    compute.check_machine(machine)?;
     let options = ReplayOptions::with(|options| {
         options.compute = compute.model();
-        options.host = host;
+        options.launch = compute.launch();
         options.measured_collectives = compute.measures_collectives();
     });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -156,7 +153,10 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let style = to.style();
-    let about = compute.text();
+    let about = compute.text(&KernelBasis {
+        priced: 1,
+        ..KernelBasis::default()
+    });
     to.fill(|out| {
         match args.format {
             ScoreFormat::Text => {

@@ -10,7 +10,7 @@
 //! | names of lanes | `lane-` and a hash |
 //! | attributes | those that replays read stay if they make sense as such, and so do the numbers [`NUMBERS`]; others go |
 //! | arguments and results | go |
-//! | the metadata record | keeps `captured_ns` and the lanes |
+//! | the metadata record | keeps `captured_ns`, the lanes, and that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | go |
 //!
 //! The hash is BLAKE3 with a key: equal names have equal hashes on all ranks and in all runs with one key, and
@@ -190,6 +190,9 @@ impl TraceAnonymiser {
         };
         if let Some(captured) = metadata.captured {
             add("captured_ns", 13, Ok(captured.0 / 1000));
+        }
+        if metadata.kernels_on_cpu {
+            add(scan::KERNELS_ON, 29, Err(scan::CPU));
         }
         for (host, number, name) in &metadata.lanes {
             let host = if *host { "host_" } else { "" };

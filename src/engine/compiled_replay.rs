@@ -6,6 +6,7 @@ use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
 };
+use crate::compute::HostTiming;
 use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
@@ -62,6 +63,7 @@ pub struct CompiledReplay<'a> {
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
     pub(super) comm: CommTiming,
+    pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
     measured_collectives: bool,
@@ -96,8 +98,7 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let host = options.host.as_ref();
-        let launched = host.and_then(|host| host_launches::with_host(workload, host));
+        let launched = host_launches::launched(workload, machine, options.launch);
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -106,6 +107,7 @@ impl<'a> CompiledReplay<'a> {
             machine,
             stepwise: options.stepwise,
             comm: options.comm,
+            host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
             measured_collectives: options.measured_collectives,

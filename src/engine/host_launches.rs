@@ -1,15 +1,42 @@
 //! Hosts that launch work: added when a replay is prepared, so that traces stay as they are.
 
+use super::LaunchMode;
 use crate::graph::launches::HostLaunch;
 use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
-use crate::machine::{Host, HostWait};
+use crate::machine::{Host, HostWait, Machine};
 use crate::trace::{KernelShape, MovingKernel};
+use crate::units::Span;
 use crate::workload::Workload;
+
+/// Returns `workload` with launches by the host of `machine`, if it has one that takes time.
+pub(super) fn launched(
+    workload: &Workload,
+    machine: &Machine,
+    mode: LaunchMode,
+) -> Option<Workload> {
+    let host = *machine.host()?;
+    match mode {
+        LaunchMode::None => None,
+        LaunchMode::Eager => with_host(workload, &host),
+        LaunchMode::Graph => {
+            let free = Span::ZERO;
+            let graph = Host {
+                launch: free,
+                collective: free,
+                message: free,
+                step: host.launch,
+                waits: HostWait::Never,
+                ..host
+            };
+            with_host(workload, &graph)
+        }
+    }
+}
 
 /// Returns `workload` with launches by `host` in every graph in which the host has no work of its own; `None` if there
 /// is no such graph.
-pub(super) fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
+fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
         workload.with_graphs(|graph| {

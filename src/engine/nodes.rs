@@ -12,9 +12,10 @@ use crate::report::Observer;
 use crate::units::{Span, Time};
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
-    /// Starts the delay of `node`, whose dependencies are complete.
+    /// Starts the delay of `node`, whose dependencies are complete and which was recorded to last `delay`.
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
+        let delay = self.host.duration(delay);
         self.observer.delayed(now, instance, node);
         let event = Event::new(EventClass::Ready, instance, node.0);
         self.agenda.push(now + delay, event);

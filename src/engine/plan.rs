@@ -4,11 +4,11 @@ use super::error::ReplayRefusal;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, remote_memory};
 use crate::collective::{CollectiveBackend, CustomCollective, GroupMembers};
-use crate::compute::{ComputeModel, KernelProfile, KernelTiming};
+use crate::compute::{ComputeModel, HostTiming, KernelProfile, KernelTiming};
 use crate::graph::{Graph, Lane, NodeKind};
 use crate::group::{GroupExtent, SharedPaths};
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
-use crate::machine::{Host, Machine, NpuClass};
+use crate::machine::{Machine, NpuClass};
 use crate::matching::CommRef;
 use crate::network::NetworkKind;
 use crate::topology::Topology;
@@ -25,8 +25,10 @@ use std::fmt;
 pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
-    /// Host that launches the nodes of graphs in which the host has no work of its own; none if absent.
-    pub host: Option<Host>,
+    /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
+    pub host: HostTiming,
+    /// How the machine's host launches the nodes of graphs in which the host has no work of its own.
+    pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
@@ -57,6 +59,20 @@ impl ReplayOptions {
         change(&mut options);
         options
     }
+}
+
+/// How a host launches work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchMode {
+    /// In no time.
+    #[default]
+    None,
+    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
+    /// in no time where it has none.
+    Eager,
+    /// All of a step at once, as CUDA graphs do.
+    Graph,
 }
 
 /// Source of the durations of collectives and messages.
@@ -102,12 +118,16 @@ pub(super) const NONE: u32 = u32::MAX;
 pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
     pub priced: u64,
-    /// Of those, kernels priced by a curve for their class and shape.
-    pub by_curve: u64,
+    /// Kernels priced by roofline, because they have no recorded duration.
+    pub estimated: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
+    /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
+    pub recorded_time: u128,
+    /// Sum of the durations of kernels by roofline, in picoseconds.
+    pub roofline_time: u128,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
     /// Of those, nodes without a duration in the trace; they take no time.
@@ -119,12 +139,38 @@ pub struct PricingCoverage {
 impl PricingCoverage {
     fn add(&mut self, other: Self) {
         self.priced += other.priced;
-        self.by_curve += other.by_curve;
+        self.estimated += other.estimated;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
+        self.recorded_time += other.recorded_time;
+        self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
         self.sharing += other.sharing;
+    }
+
+    /// Counts a kernel with this price, unless it has none.
+    fn kernel(&mut self, price: KernelTiming, computes: bool) {
+        let (count, time) = match price {
+            KernelTiming::Modeled(span) if computes => {
+                (&mut self.priced, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Modeled(span) => {
+                (&mut self.priced, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Fallback(span) => {
+                (&mut self.fell_back, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Estimated(span) => {
+                (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Unknown => (&mut self.unknown, None),
+            KernelTiming::NoPeak(_) => return,
+        };
+        *count += 1;
+        if let Some((sum, span)) = time {
+            *sum += u128::from(span.0);
+        }
     }
 }
 
@@ -285,7 +331,7 @@ impl ReplayPlan {
                 pairs: Vec::new(),
             });
         }
-        unpriced.refuse(workload, machine)?;
+        basis.unknown += unpriced.settle(workload, machine, options.compute, &basis)?;
         // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
@@ -523,10 +569,11 @@ fn price_graph(
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
-            NodeKind::Host => graph.recorded(node),
+            NodeKind::Host => options.host.duration(graph.recorded(node)),
             NodeKind::Compute => {
                 let kernel = KernelProfile {
                     recorded: graph.recorded(node),
+                    captured: graph.captured().is_some(),
                     flops: graph.flops(node),
                     bytes: graph.bytes(node),
                     dtype: graph.dtype(node),
@@ -540,19 +587,15 @@ fn price_graph(
                 // A step has few kinds of kernels, and a price by shape takes a microsecond.
                 let price = match kernel.shape {
                     Some(shape) => *known
-                        .entry((shape, kernel.dtype, kernel.bytes, kernel.recorded))
+                        .entry((shape, kernel.dtype, kernel.bytes, kernel.flops, kernel.recorded))
                         .or_insert_with(price),
                     None => price(),
                 };
+                basis.kernel(price, options.compute.computes());
                 match price {
-                    KernelTiming::Measured(_) => {
-                        basis.priced += 1;
-                        basis.by_curve += 1;
-                    }
-                    KernelTiming::Modeled(_) => basis.priced += 1,
-                    KernelTiming::Fallback(_) => basis.fell_back += 1,
-                    KernelTiming::Unknown => basis.unknown += 1,
-                    KernelTiming::NoPeak(dtype) => unpriced.kernel(dtype, node),
+                    KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
+                    KernelTiming::Unknown => unpriced.without_work(node),
+                    _ => {}
                 }
                 price.span()
             }

@@ -1,19 +1,28 @@
-//! Kernels that the compute model cannot price: arithmetic in a format for which an NPU class has no peak.
+//! Kernels that have no price: arithmetic in a format for which an NPU class has no peak, and kernels of which the
+//! trace says nothing.
 //!
 //! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
-//! kernel keeps its duration. Any other would take no time although it computes, so it is refused.
+//! kernel keeps its duration. Arithmetic without a price would take no time although it computes, so it is refused;
+//! unless durations are as recorded and most kernels have one, where a few without are counted and reported. Where
+//! most kernels have no price, the replay would say nothing about them, so it is refused too.
 
 use super::error::ReplayRefusal;
 use super::matching;
+use super::plan::PricingCoverage;
+use crate::compute::ComputeModel;
 use crate::ids::{NodeIndex, Rank};
 use crate::machine::Machine;
 use crate::trace::Dtype;
 use crate::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Unpriced kernels by NPU class and format.
+/// Unpriced kernels: by NPU class and format those that compute, and those of which nothing is known.
 #[derive(Debug, Default)]
-pub(super) struct UnpricedKernels(BTreeMap<(usize, Option<Dtype>), UnpricedFormat>);
+pub(super) struct UnpricedKernels {
+    formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
+    /// The first of those of which nothing is known, on the lowest rank.
+    bare: Vec<(Rank, NodeIndex)>,
+}
 
 /// Kernels of one format.
 #[derive(Clone, Copy, Debug)]
@@ -24,47 +33,94 @@ struct UnpricedFormat {
     node: NodeIndex,
 }
 
+/// Number of kernels without a price that a refusal names.
+const NAMED: usize = 3;
+
 impl UnpricedKernels {
-    /// Adds a kernel of a graph, before rank and class are known.
-    pub fn kernel(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
+    /// Adds a kernel of a graph that computes in a format without a peak, before rank and class are known.
+    pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
             rank: Rank(0),
             node,
         };
-        self.0.entry((0, dtype)).or_insert(first).count += 1;
+        self.formats.entry((0, dtype)).or_insert(first).count += 1;
+    }
+
+    /// Adds a kernel of a graph of which nothing is known.
+    pub fn without_work(&mut self, node: NodeIndex) {
+        if self.bare.len() < NAMED {
+            self.bare.push((Rank(0), node));
+        }
     }
 
     /// Adds the kernels of `graph` for `rank`, which comes after those added before, and a class.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
-        for (&(_, dtype), kernels) in &graph.0 {
+        for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
                 count: 0,
                 rank,
                 ..*kernels
             };
-            self.0.entry((class, dtype)).or_insert(first).count += kernels.count;
+            self.formats.entry((class, dtype)).or_insert(first).count += kernels.count;
+        }
+        if self.bare.is_empty() {
+            self.bare = graph.bare.iter().map(|&(_, node)| (rank, node)).collect();
         }
     }
 
-    /// Refuses the kernels, if there are any.
-    pub fn refuse(&self, workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
+    /// Refuses the kernels, or returns how many of those counted here take no time. `basis` counts all others.
+    pub fn settle(
+        &self,
+        workload: &Workload,
+        machine: &Machine,
+        compute: ComputeModel,
+        basis: &PricingCoverage,
+    ) -> Result<u64, ReplayRefusal> {
+        let computing = self.formats.values().map(|kernels| kernels.count).sum();
+        if compute.allows_free_kernels() {
+            return Ok(computing);
+        }
+        let recorded = if compute.computes() { 0 } else { basis.priced };
+        let others = basis.estimated + basis.fell_back + basis.unknown + computing;
+        if computing > 0 && recorded <= others {
+            return Err(self.without_peaks(workload, machine));
+        }
+        let all = basis.priced + basis.estimated + basis.fell_back + basis.unknown + computing;
+        if 2 * (basis.unknown + computing) > all {
+            return Err(self.without_price(workload, basis.unknown + computing, all));
+        }
+        Ok(computing)
+    }
+
+    /// Refuses a replay in which most kernels would take no time.
+    fn without_price(&self, workload: &Workload, unpriced: u64, all: u64) -> ReplayRefusal {
+        let first: Vec<_> = self
+            .bare
+            .iter()
+            .map(|&(rank, node)| describe(workload, rank, node))
+            .collect();
+        ReplayRefusal::new(
+            format!(
+                "{unpriced} of {all} kernels have no price: neither a duration was recorded, nor does the trace \
+                 say what they compute or move; the first: {}",
+                first.join(", ")
+            ),
+            "traces with durations (`duration_micros` or `duration_ns`), or with FLOPs and bytes (`num_ops`, \
+             `tensor_size`), from which a roofline prices kernels; or --compute scaled:0, which leaves kernels \
+             out and replays communication alone",
+        )
+    }
+
+    /// Refuses the kernels that compute in formats without a peak; there are some.
+    fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
-            .0
+            .formats
             .iter()
             .min_by_key(|(_, kernels)| (kernels.rank, kernels.node));
-        let Some((&(class, dtype), kernels)) = lowest else {
-            return Ok(());
-        };
+        let (&(class, dtype), kernels) = lowest.expect("there are some");
         let class = &machine.classes()[class];
-        let mut instances = workload
-            .instances()
-            .iter()
-            .filter(|instance| instance.rank == kernels.rank);
-        let first = instances.next().map_or_else(String::new, |instance| {
-            let graph = workload.graph(instance);
-            matching::describe(instance.rank, graph, kernels.node)
-        });
+        let first = describe(workload, kernels.rank, kernels.node);
         let has: Vec<_> = class.peaks.formats().map(|(d, _)| d.to_string()).collect();
         let has = if has.is_empty() {
             "has no peaks".to_owned()
@@ -73,7 +129,7 @@ impl UnpricedKernels {
         };
         let of =
             |dtype: Option<Dtype>| dtype.map_or("no stated format".to_owned(), |d| d.to_string());
-        let counts = self.0.iter().map(|(&(class, dtype), kernels)| {
+        let counts = self.formats.iter().map(|(&(class, dtype), kernels)| {
             let on = match machine.classes().len() {
                 1 => String::new(),
                 _ => format!(" on `{}`", machine.classes()[class].name),
@@ -82,7 +138,7 @@ impl UnpricedKernels {
         });
         let counts: Vec<_> = counts.collect();
         let (format, key) = (of(dtype), dtype.unwrap_or(Dtype::Bf16));
-        Err(ReplayRefusal::new(
+        ReplayRefusal::new(
             format!(
                 "{first}: it computes in {format}, and class `{}` of machine `{}` {has}; kernels of the job \
                  without a price: {}",
@@ -96,6 +152,15 @@ impl UnpricedKernels {
                  [npu.{}.peak]",
                 class.name
             ),
-        ))
+        )
     }
+}
+
+/// Names a node of `rank` for people.
+fn describe(workload: &Workload, rank: Rank, node: NodeIndex) -> String {
+    let mut instances = workload.instances().iter();
+    let instance = instances.find(|instance| instance.rank == rank);
+    instance.map_or_else(String::new, |instance| {
+        matching::describe(rank, workload.graph(instance), node)
+    })
 }

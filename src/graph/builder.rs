@@ -176,6 +176,11 @@ impl GraphBuilder {
         self.graph.captured = Some(at);
     }
 
+    /// Sets whether the kernels ran on a CPU when they were captured.
+    pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
+        self.graph.kernels_on_cpu = on_cpu;
+    }
+
     /// Sets the roles of groups.
     pub fn roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;

@@ -36,6 +36,7 @@ impl Graph {
         if let Some(at) = metadata.captured {
             builder.captured(at);
         }
+        builder.kernels_on_cpu(metadata.kernels_on_cpu);
         builder.roles(metadata.roles);
         for (host, number, name) in metadata.lanes {
             let lane = if host {

@@ -11,7 +11,7 @@ use crate::astra_sim::{
     Quirk, RankTensors, RankWork,
 };
 use crate::collective::ScriptedAlgorithm;
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
+use crate::engine::{CompiledReplay, ComputeModel, ReplayError, ReplayOptions, ReplayOutcome};
 use crate::machine::Machine;
 use crate::network::NetworkBackend;
 use crate::report::summary::HashedInput;
@@ -153,6 +153,8 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
+            // The reader of the traces has priced them as the original does.
+            compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
         Ok(CompiledReplay::with_backend(

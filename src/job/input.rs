@@ -1,5 +1,6 @@
 //! Files that a job is read from: their text, their hashes, and what people call them together.
 
+use super::machine_reference;
 use crate::report::summary::HashedInput;
 use crate::trace::TraceError;
 use crate::trace::file::{self, FoundTraces, RankFile};
@@ -53,5 +54,8 @@ pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if file.is_file() {
         return Some(file.display().to_string());
     }
-    found.jobs.values().find_map(|job| job.machine.clone())
+    found.jobs.iter().find_map(|(path, job)| {
+        let machine = job.machine.as_deref()?;
+        Some(machine_reference::resolved(machine, path))
+    })
 }

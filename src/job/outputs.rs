@@ -1,6 +1,6 @@
 //! Output of a job: no file appears before all are complete, and the job file appears last.
 
-use super::JobError;
+use super::{JobError, machine_reference};
 use crate::files::{OutputFile, OutputHandle, OutputSet, numbered};
 use crate::trace::file::{CompressedWriter, prefix_of};
 use crate::trace::groups::DeclaredGroups;
@@ -158,8 +158,13 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file.
+/// Writes a job file. A machine that is a file is named by its path from there.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
+    let machine = job.machine.as_deref();
+    let job = JobFile {
+        machine: machine.map(|machine| machine_reference::reference(machine, path)),
+        ..job.clone()
+    };
     let mut file = files.create(path)?;
     file.write_all(job.to_text().as_bytes())?;
     files.finish(file)?;
@@ -183,6 +188,8 @@ pub fn rename_contents(
     let named = |row: &&mut JobRank| path.file_name().is_some_and(|name| *name == *row.file);
     if let Some(row) = job.ranks.iter_mut().find(named) {
         row.seal = written.seal;
+        let machine = job.machine.as_deref();
+        job.machine = machine.map(|machine| machine_reference::resolved(machine, &beside));
         write_job(files, &beside, &job)?;
     }
     Ok(())

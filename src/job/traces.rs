@@ -2,6 +2,7 @@
 
 use super::JobError;
 use super::load::find;
+use super::machine_reference;
 use crate::trace::TraceError;
 use crate::trace::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
 use crate::trace::groups::DeclaredGroups;
@@ -88,10 +89,13 @@ pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
         groups,
         ..JobFile::default()
     };
-    for job in found.jobs.values() {
+    for (path, job) in &found.jobs {
         // Of several jobs the first machine counts; roles are merged.
         about.roles.extend(&job.roles);
-        about.machine = about.machine.or_else(|| job.machine.clone());
+        about.machine = about.machine.or_else(|| {
+            let machine = job.machine.as_deref()?;
+            Some(machine_reference::resolved(machine, path))
+        });
     }
     about
 }

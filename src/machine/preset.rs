@@ -54,14 +54,19 @@ pub struct MachineSource {
     pub text: Cow<'static, str>,
 }
 
-/// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset `NAME`, or `NAMExN`
+/// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`.
+pub fn names_file(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".toml")
+}
+
+/// Finds the text of `name`: a file if [`names_file`] says so, otherwise a preset `NAME`, or `NAMExN`
 /// for one whose outermost dimension is scalable.
 ///
 /// # Errors
 ///
 /// If there is no such preset, it comes in one size, or the file cannot be read.
 pub fn source(name: &str) -> Result<MachineSource, MachineError> {
-    if name.contains('/') || name.ends_with(".toml") {
+    if names_file(name) {
         let text = read(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
             source,

@@ -3,6 +3,7 @@
 use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
@@ -96,9 +97,11 @@ fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },
+        response: MachineResponse::default(),
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
@@ -119,6 +122,7 @@ fn finish<O>(
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
     report.captured = report.last_captured().map(|(captured, _)| captured);
+    report.response = MachineResponse::of(&report, prepared);
     report.warnings = warnings(&report, prepared);
     (report, extra)
 }

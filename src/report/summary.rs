@@ -6,6 +6,7 @@
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::keyed::{by_part, fitting};
+use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
@@ -89,8 +90,11 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as asked for.
+    /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by roofline although durations as recorded were asked for, because none was recorded.
+    #[serde(default)]
+    pub estimated: u64,
     /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub kept_recorded: u64,
     /// Take no time, because nothing is known of them.
@@ -199,6 +203,9 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
+    /// How much of the time depends on the machine.
+    #[serde(default)]
+    pub response: MachineResponse,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.
@@ -228,6 +235,13 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+}
+
+impl KernelBasis {
+    /// Returns the number of kernels.
+    pub fn all(&self) -> u64 {
+        self.priced + self.estimated + self.kept_recorded + self.unknown
+    }
 }
 
 impl Report {

@@ -65,6 +65,10 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
+    if let Some((heading, text)) = report.host_bound() {
+        let lead = format!("{heading}  ");
+        paragraph(out, &text, &lead, 10, style.warning)?;
+    }
     if outcome.recorded > 0 {
         let recorded = thousands(outcome.recorded);
         let how = report.communication.lasts_as;

@@ -1,287 +1,334 @@
-//! Rewriting of traces without losing fields that this version does not know.
-//!
-//! An untouched record is copied as it came. A record that is encoded anew keeps its unknown fields: those of
-//! the node itself follow its known fields, and a part (inputs or outputs, an attribute) that holds any is kept
-//! as it came. An [`RecordEdit`] changes parts of a record. A canonical file, with fields in the order of their
-//! numbers, packed lists and no defaults, is encoded to the same bytes.
+//! Edits of records of a trace. Everything else, fields that this version does not know among it, stays as it came,
+//! byte for byte.
 
-use super::TraceError;
-use super::proto::{self, AttributeProto, IoInfo};
-use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
-use prost::Message;
-use prost::bytes::{Bytes, BytesMut};
+use crate::trace::TraceError;
+use crate::trace::attr::AttrView;
+use crate::trace::encoder::MessageEncoder;
+use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 
-mod edit;
-
-pub use edit::{AttributeEdit, RecordEdit};
-
-/// Treatment of records.
+/// New value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RewriteMode {
-    /// Copied byte for byte.
-    Copy,
-    /// Decoded and encoded again.
-    Encode,
+pub enum AttributeEdit<'e> {
+    /// Count. An existing attribute keeps its type, a new one is a `uint64`.
+    Count(u64),
+    /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
+    Text(&'e str),
+    /// None: the attribute is removed.
+    Remove,
 }
 
-/// Rewrites the (decompressed) `contents` of a trace file.
-///
-/// Fails on records that are truncated or, with [`RewriteMode::Encode`], not valid messages.
-pub fn rewrite(contents: &[u8], mode: RewriteMode) -> Result<Bytes, TraceError> {
-    let mut out = BytesMut::with_capacity(contents.len());
-    let mut frames = FrameCursor::new(contents);
-    while let Some(record) = frames.next_record()? {
-        match mode {
-            RewriteMode::Copy => put(&mut out, record.bytes),
-            RewriteMode::Encode => {
-                let encoded =
-                    encode(record).map_err(|e| e.in_record(record.number, record.offset))?;
-                put(&mut out, &encoded);
+/// Edit of a record. All other fields, unknown ones among them, are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordEdit<'e> {
+    /// New control dependencies.
+    pub control: Option<&'e [u64]>,
+    /// New data dependencies.
+    pub data: Option<&'e [u64]>,
+    /// New `values` of the inputs.
+    pub values: Option<&'e str>,
+    /// New values of attributes by name. An attribute that the record lacks is added at the end.
+    pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
+}
+
+/// Field numbers.
+const CONTROL: u32 = 4;
+const DATA: u32 = 5;
+const INPUTS: u32 = 8;
+const NODE_ATTRIBUTES: u32 = 10;
+const METADATA_ATTRIBUTES: u32 = 2;
+const VALUES: u32 = 1;
+const ATTRIBUTE_NAME: u32 = 1;
+const FIRST_VALUE: u32 = 3;
+const LAST_VALUE: u32 = 32;
+const UINT64: u32 = 13;
+const STRING: u32 = 29;
+const BYTES: u32 = 31;
+
+impl RecordEdit<'_> {
+    /// Returns whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Writes the edited `record` into `out`, which is empty.
+    ///
+    /// Fails where the record cannot be split into its fields.
+    pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+        self.edit(record, out)
+            .map_err(|e| e.in_record(record.number, record.offset))
+    }
+
+    fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+        let node = record.number > 0;
+        let attributes = if node {
+            NODE_ATTRIBUTES
+        } else {
+            METADATA_ATTRIBUTES
+        };
+        let (mut control, mut data, mut values) = (self.control, self.data, self.values);
+        let mut set = vec![false; self.attributes.len()];
+        let mut unknown = Vec::new();
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            let start = cursor.offset() - record.offset;
+            let (number, raw) = cursor.field()?;
+            let whole = &record.bytes[start..cursor.offset() - record.offset];
+            match (number, raw) {
+                (CONTROL, _) if node && self.control.is_some() => {
+                    out.packed(CONTROL, control.take().unwrap_or(&[]));
+                }
+                (DATA, _) if node && self.data.is_some() => {
+                    out.packed(DATA, data.take().unwrap_or(&[]));
+                }
+                (INPUTS, WireValue::Bytes(inputs, at)) if node && self.values.is_some() => {
+                    let inputs = with_values(inputs, at, values.take())?;
+                    out.bytes(INPUTS, inputs.as_bytes());
+                }
+                (_, WireValue::Bytes(message, at)) if number == attributes => {
+                    let name = AttrView::scan(message, at)?.name;
+                    let place = self
+                        .attributes
+                        .iter()
+                        .position(|(wanted, _)| wanted.as_bytes() == name);
+                    match place {
+                        None => out.raw(whole),
+                        Some(i) => {
+                            // Of several attributes with one name the last one holds, so one replacement stands
+                            // for all.
+                            if !std::mem::replace(&mut set[i], true)
+                                && let Some(message) =
+                                    with_value(message, at, self.attributes[i].1)?
+                            {
+                                out.bytes(attributes, message.as_bytes());
+                            }
+                        }
+                    }
+                }
+                _ if number > attributes => unknown.extend_from_slice(whole),
+                _ => out.raw(whole),
             }
         }
+        out.packed(CONTROL, control.unwrap_or(&[]));
+        out.packed(DATA, data.unwrap_or(&[]));
+        if let Some(values) = values {
+            out.bytes(INPUTS, with_values(&[], 0, Some(values))?.as_bytes());
+        }
+        for (&(name, value), set) in self.attributes.iter().zip(set) {
+            if !set && value != AttributeEdit::Remove {
+                let mut message = MessageEncoder::default();
+                message.bytes(ATTRIBUTE_NAME, name.as_bytes());
+                put_value(&mut message, None, value);
+                out.bytes(attributes, message.as_bytes());
+            }
+        }
+        out.raw(&unknown);
+        Ok(())
     }
-    Ok(out.freeze())
 }
 
-fn put(out: &mut BytesMut, message: &[u8]) {
-    prost::encoding::encode_varint(message.len() as u64, out);
-    out.extend_from_slice(message);
-}
-
-/// Top-level content of a message: its repeated or nested parts, and unknown fields.
-#[derive(Default)]
-struct MessageParts<'a> {
-    attributes: Vec<&'a [u8]>,
-    /// Repetitions of one nested message merge, which equals concatenating their bytes.
-    inputs: Vec<u8>,
-    outputs: Vec<u8>,
-    unknown: Vec<u8>,
-}
-
-fn encode(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
-    let invalid = |e: prost::DecodeError| TraceError::malformed(record.offset, e.to_string());
-    let mut out = Vec::with_capacity(record.bytes.len());
-    if record.number == 0 {
-        let mut metadata = proto::GlobalMetadata::decode(record.bytes).map_err(invalid)?;
-        let parts = split(record, 2, |_| None)?;
-        let attributes = std::mem::take(&mut metadata.attr);
-        metadata.encode(&mut out).expect("a vector grows as needed");
-        put_attributes(&mut out, 2, &attributes, &parts.attributes)?;
-        out.extend_from_slice(&parts.unknown);
-        return Ok(out);
+/// Returns a node's inputs with other values, or without any.
+fn with_values(
+    inputs: &[u8],
+    at: usize,
+    values: Option<&str>,
+) -> Result<MessageEncoder, TraceError> {
+    let mut out = MessageEncoder::default();
+    if let Some(values) = values {
+        out.bytes(VALUES, values.as_bytes());
     }
-    let mut node = proto::Node::decode(record.bytes).map_err(invalid)?;
-    let parts = split(record, 10, |number| match number {
-        8 => Some(IoField::Inputs),
-        9 => Some(IoField::Outputs),
-        _ => None,
-    })?;
-    let attributes = std::mem::take(&mut node.attr);
-    let (inputs, outputs) = (node.inputs.take(), node.outputs.take());
-    node.encode(&mut out).expect("a vector grows as needed");
-    put_io(&mut out, 8, inputs, &parts.inputs)?;
-    put_io(&mut out, 9, outputs, &parts.outputs)?;
-    put_attributes(&mut out, 10, &attributes, &parts.attributes)?;
-    out.extend_from_slice(&parts.unknown);
+    let mut cursor = WireCursor::new(inputs, at);
+    while !cursor.is_empty() {
+        let start = cursor.offset() - at;
+        if cursor.field()?.0 != VALUES {
+            out.raw(&inputs[start..cursor.offset() - at]);
+        }
+    }
     Ok(out)
 }
 
-enum IoField {
-    Inputs,
-    Outputs,
-}
-
-/// Splits a message whose attributes, its last known field, have the number `attributes`.
-fn split<'a>(
-    record: RawRecord<'a>,
-    attributes: u32,
-    io: impl Fn(u32) -> Option<IoField>,
-) -> Result<MessageParts<'a>, TraceError> {
-    let mut parts = MessageParts::default();
-    let mut cursor = WireCursor::new(record.bytes, record.offset);
+/// Returns an attribute with another value; `None` if it is removed.
+fn with_value(
+    message: &[u8],
+    at: usize,
+    value: AttributeEdit<'_>,
+) -> Result<Option<MessageEncoder>, TraceError> {
+    if value == AttributeEdit::Remove {
+        return Ok(None);
+    }
+    let mut out = MessageEncoder::default();
+    let mut kept = None;
+    let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {
-        let start = cursor.offset() - record.offset;
-        let (number, raw) = cursor.field()?;
-        let end = cursor.offset() - record.offset;
-        match (raw, io(number)) {
-            (WireValue::Bytes(part, _), _) if number == attributes => parts.attributes.push(part),
-            (WireValue::Bytes(part, _), Some(IoField::Inputs)) => {
-                parts.inputs.extend_from_slice(part)
+        let start = cursor.offset() - at;
+        let (number, _) = cursor.field()?;
+        match number {
+            FIRST_VALUE..=LAST_VALUE => kept = Some(number),
+            _ => out.raw(&message[start..cursor.offset() - at]),
+        }
+    }
+    put_value(&mut out, kept, value);
+    Ok(Some(out))
+}
+
+/// Appends `value` with the type of the old value, if that type can hold it.
+fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
+    let count = match value {
+        AttributeEdit::Remove => return,
+        AttributeEdit::Count(count) => count,
+        AttributeEdit::Text(text) => match (kept, text.parse()) {
+            (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
+            (kept, _) => {
+                let number = kept.filter(|&number| number == BYTES).unwrap_or(STRING);
+                return out.bytes(number, text.as_bytes());
             }
-            (WireValue::Bytes(part, _), Some(IoField::Outputs)) => {
-                parts.outputs.extend_from_slice(part)
-            }
-            // Known fields have no gaps, so whatever is beyond the last is unknown.
-            _ if number > attributes => {
-                parts.unknown.extend_from_slice(&record.bytes[start..end]);
-            }
-            _ => {}
-        }
+        },
+    };
+    // Fits an int32 as well as a uint32.
+    let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
+    let signed = count <= i64::MAX as u64;
+    match (kept.unwrap_or(UINT64), narrow) {
+        // A double holds whole numbers exactly up to 2^53, a float up to 2^24.
+        (number @ 3, _) if count <= 1 << 53 => out.fixed64(number, (count as f64).to_bits()),
+        (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
+        (number @ (7 | 11), Some(_)) => out.varint(number, count),
+        (number @ 9, _) if signed => out.varint(number, count),
+        // The zigzag encoding of a non-negative number is its double.
+        (number @ 15, Some(_)) => out.varint(number, count << 1),
+        (number @ 17, _) if signed => out.varint(number, count << 1),
+        (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),
+        (number @ 21, _) => out.fixed64(number, count),
+        (number @ 25, _) if signed => out.fixed64(number, count),
+        (number @ (STRING | BYTES), _) => out.bytes(number, count.to_string().as_bytes()),
+        _ => out.varint(UINT64, count),
     }
-    Ok(parts)
-}
-
-fn put_field(out: &mut Vec<u8>, number: u32, message: &[u8]) {
-    prost::encoding::encode_key(number, prost::encoding::WireType::LengthDelimited, out);
-    prost::encoding::encode_varint(message.len() as u64, out);
-    out.extend_from_slice(message);
-}
-
-fn put_io(
-    out: &mut Vec<u8>,
-    number: u32,
-    known: Option<IoInfo>,
-    raw: &[u8],
-) -> Result<(), TraceError> {
-    if let Some(known) = known {
-        if holds_unknown(raw, |field| field <= 3)? {
-            put_field(out, number, raw);
-        } else {
-            put_field(out, number, &known.encode_to_vec());
-        }
-    }
-    Ok(())
-}
-
-fn put_attributes(
-    out: &mut Vec<u8>,
-    number: u32,
-    known: &[AttributeProto],
-    raw: &[&[u8]],
-) -> Result<(), TraceError> {
-    debug_assert_eq!(known.len(), raw.len(), "both readers see every attribute");
-    for (attribute, raw) in known.iter().zip(raw) {
-        if attribute_holds_unknown(raw)? {
-            put_field(out, number, raw);
-        } else {
-            put_field(out, number, &attribute.encode_to_vec());
-        }
-    }
-    Ok(())
-}
-
-fn holds_unknown(message: &[u8], known: impl Fn(u32) -> bool) -> Result<bool, TraceError> {
-    let mut cursor = WireCursor::new(message, 0);
-    while !cursor.is_empty() {
-        if !known(cursor.field()?.0) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn attribute_holds_unknown(message: &[u8]) -> Result<bool, TraceError> {
-    let mut cursor = WireCursor::new(message, 0);
-    while !cursor.is_empty() {
-        match cursor.field()? {
-            (33.., _) => return Ok(true),
-            // Lists have even field numbers and are messages with the one field `values`.
-            (number @ 4..=32, WireValue::Bytes(list, _))
-                if number.is_multiple_of(2) && holds_unknown(list, |field| field == 1)? =>
-            {
-                return Ok(true);
-            }
-            _ => {}
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{BoolList, attribute_proto::Value};
     use super::*;
+    use crate::trace::proto::attribute_proto::Value;
+    use crate::trace::proto::{AttributeProto, IoInfo, Node};
+    use prost::Message;
 
-    fn file(node: &[u8]) -> Vec<u8> {
-        let mut out = BytesMut::new();
-        put(
-            &mut out,
-            &proto::GlobalMetadata {
-                version: "0.0.4".into(),
-                attr: vec![],
-            }
-            .encode_to_vec(),
-        );
-        put(&mut out, node);
-        out.to_vec()
+    fn attribute(name: &str, value: Value) -> AttributeProto {
+        AttributeProto {
+            name: name.to_owned(),
+            doc_string: "kept".to_owned(),
+            value: Some(value),
+        }
     }
 
-    fn sample() -> proto::Node {
-        proto::Node {
-            id: 300,
-            name: "mm".into(),
-            r#type: 4,
-            ctrl_deps: vec![1],
-            data_deps: vec![2, 300_000],
-            duration_micros: 5,
-            inputs: Some(IoInfo::default()),
-            outputs: Some(IoInfo {
-                values: "[1]".into(),
-                ..IoInfo::default()
+    fn edited(bytes: &[u8], edit: RecordEdit<'_>) -> Vec<u8> {
+        let record = RawRecord {
+            number: 1,
+            offset: 0,
+            bytes,
+        };
+        let mut out = MessageEncoder::default();
+        edit.apply(record, &mut out).unwrap();
+        out.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn what_is_not_named_stays_byte_for_byte() {
+        // Fields out of order, unpacked dependencies, and an unknown field 40 (varint 7).
+        let node = Node {
+            id: 9,
+            name: "mm".to_owned(),
+            attr: vec![attribute("x", Value::Int32Val(3))],
+            ..Node::default()
+        };
+        let mut bytes = Vec::new();
+        prost::encoding::uint64::encode(5, &77, &mut bytes);
+        bytes.extend(node.encode_to_vec());
+        bytes.extend([0xc0, 0x02, 7]);
+        assert_eq!(edited(&bytes, RecordEdit::default()), bytes);
+        let after = edited(
+            &bytes,
+            RecordEdit {
+                data: Some(&[1, 2]),
+                attributes: &[("y", AttributeEdit::Count(5))],
+                ..RecordEdit::default()
+            },
+        );
+        assert!(after.ends_with(&[0xc0, 0x02, 7]));
+        let after = Node::decode(&after[..]).unwrap();
+        assert_eq!(after.data_deps, [1, 2]);
+        assert_eq!(after.attr[0], node.attr[0]);
+        assert_eq!(after.attr[1].value, Some(Value::Uint64Val(5)));
+    }
+
+    #[test]
+    fn numbers_keep_their_types_where_these_have_room() {
+        for (before, count, after) in [
+            (Value::Int32Val(1), 6, Value::Int32Val(6)),
+            (Value::Int32Val(1), 1 << 40, Value::Uint64Val(1 << 40)),
+            (Value::Int64Val(1), 6, Value::Int64Val(6)),
+            (Value::Sint32Val(-1), 6, Value::Sint32Val(6)),
+            (Value::Sint64Val(-1), 6, Value::Sint64Val(6)),
+            (Value::Fixed32Val(1), 6, Value::Fixed32Val(6)),
+            (Value::Sfixed64Val(1), 6, Value::Sfixed64Val(6)),
+            (Value::DoubleVal(1.0), 6, Value::DoubleVal(6.0)),
+            (
+                Value::StringVal("1".into()),
+                6,
+                Value::StringVal("6".into()),
+            ),
+            (Value::BoolVal(true), 6, Value::Uint64Val(6)),
+        ] {
+            let node = Node {
+                attr: vec![
+                    attribute("n", before.clone()),
+                    attribute("m", Value::BoolVal(true)),
+                    attribute("n", before),
+                ],
+                ..Node::default()
+            };
+            let set = RecordEdit {
+                attributes: &[("n", AttributeEdit::Count(count))],
+                ..RecordEdit::default()
+            };
+            let edited = Node::decode(&edited(&node.encode_to_vec(), set)[..]).unwrap();
+            let expected = [attribute("n", after), node.attr[1].clone()];
+            assert_eq!(edited.attr, expected);
+        }
+    }
+
+    #[test]
+    fn texts_inputs_and_removals() {
+        let node = Node {
+            inputs: Some(IoInfo {
+                values: "old".into(),
+                shapes: "[]".into(),
+                types: String::new(),
             }),
             attr: vec![
-                AttributeProto {
-                    name: "comm_type".into(),
-                    value: Some(Value::Int64Val(0)),
-                    ..AttributeProto::default()
-                },
-                AttributeProto {
-                    name: "involved_dim".into(),
-                    value: Some(Value::BoolList(BoolList {
-                        values: vec![true, false],
-                    })),
-                    ..AttributeProto::default()
-                },
+                attribute("pg_name", Value::Int32Val(1)),
+                attribute("gone", Value::StringVal("x".into())),
             ],
-            ..proto::Node::default()
-        }
-    }
-
-    #[test]
-    fn canonical_files_come_back_byte_for_byte() {
-        let before = file(&sample().encode_to_vec());
-        assert_eq!(rewrite(&before, RewriteMode::Copy).unwrap(), before);
-        assert_eq!(rewrite(&before, RewriteMode::Encode).unwrap(), before);
-    }
-
-    #[test]
-    fn unknown_fields_survive_at_every_level() {
-        let mut node = sample();
-        let attribute = node.attr.pop().unwrap();
-        let mut bytes = node.encode_to_vec();
-        // Unknown field 40 (varint 9) inside an attribute's list, inside its oneof's message.
-        let mut list = BoolList { values: vec![true] }.encode_to_vec();
-        list.extend([0xc0, 0x02, 9]);
-        let mut odd = AttributeProto {
-            value: None,
-            ..attribute.clone()
-        }
-        .encode_to_vec();
-        put_field(&mut odd, 28, &list);
-        put_field(&mut bytes, 10, &odd);
-        // And one in the node itself.
-        bytes.extend([0xc0, 0x02, 7]);
-        let before = file(&bytes);
-        let after = rewrite(&before, RewriteMode::Encode).unwrap();
-        assert_eq!(after, before, "nothing but unknown fields was unusual");
-    }
-
-    #[test]
-    fn unusual_encodings_become_canonical_with_equal_nodes() {
-        // Unpacked dependencies and fields out of order.
-        let node = sample();
-        let mut bytes = Vec::new();
-        prost::encoding::string::encode(2, &node.name, &mut bytes);
-        for dep in &node.data_deps {
-            prost::encoding::uint64::encode(5, dep, &mut bytes);
-        }
-        let rest = proto::Node {
-            name: String::new(),
-            data_deps: vec![],
-            ..node.clone()
+            ctrl_deps: vec![4],
+            ..Node::default()
         };
-        bytes.extend(rest.encode_to_vec());
-        let after = rewrite(&file(&bytes), RewriteMode::Encode).unwrap();
-        assert_eq!(after, file(&node.encode_to_vec()));
+        let edit = RecordEdit {
+            control: Some(&[]),
+            values: Some("new"),
+            attributes: &[
+                ("gone", AttributeEdit::Remove),
+                ("pg_name", AttributeEdit::Text("12")),
+            ],
+            ..RecordEdit::default()
+        };
+        let after = Node::decode(&edited(&node.encode_to_vec(), edit)[..]).unwrap();
+        let inputs = after.inputs.unwrap();
+        assert_eq!((&*inputs.values, &*inputs.shapes), ("new", "[]"));
+        assert_eq!(after.attr, [attribute("pg_name", Value::Int32Val(12))]);
+        assert!(after.ctrl_deps.is_empty());
+        let text = RecordEdit {
+            attributes: &[("pg_name", AttributeEdit::Text("tp"))],
+            ..RecordEdit::default()
+        };
+        let after = Node::decode(&edited(&node.encode_to_vec(), text)[..]).unwrap();
+        let expected = attribute("pg_name", Value::StringVal("tp".into()));
+        assert_eq!(after.attr[0], expected);
     }
 }

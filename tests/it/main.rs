@@ -16,6 +16,7 @@
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `forms`: traces of 2023, traces as text, and damaged ones
 //! - `harness`: the bodies of the fuzz targets, run on every seed
+//! - `host`: host time on other machines, and jobs that were captured on CPUs
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `operators`: operators over micro-batches, against the list of all
@@ -51,6 +52,8 @@ mod files;
 mod forms;
 mod generated;
 mod harness;
+#[cfg(unix)]
+mod host;
 mod inspect;
 mod memory;
 mod networks;

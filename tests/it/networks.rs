@@ -54,8 +54,8 @@ fn the_flag_chooses_the_model_and_reports_name_it() {
         let text = stdout(&args);
         let second = text.lines().nth(1).unwrap();
         let ending = match entered {
-            1 => "   kernels as recorded".to_owned(),
-            _ => format!("   kernels as recorded, network model {name}"),
+            1 => "   no kernels".to_owned(),
+            _ => format!("   no kernels, network model {name}"),
         };
         assert!(second.ends_with(&ending), "{second}");
     }

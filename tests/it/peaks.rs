@@ -97,9 +97,13 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
         .unwrap()
         .basis();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
-    // As recorded, a format does not matter.
-    let workload = job(&[&[(0, 7, 0, FP8)]]);
-    assert!(CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).is_ok());
+    // As recorded, a format does not matter where most kernels were; where it was not, the kernel is refused as well.
+    let ok = |kernels: &[Work]| {
+        CompiledReplay::new(&job(&[kernels]), &machine, &ReplayOptions::default()).is_ok()
+    };
+    assert!(ok(&[(5, 7, 0, FP8)]));
+    assert!(ok(&[(5, 7, 0, FP8), (5, 7, 0, FP8), (0, 7, 0, FP8)]));
+    assert!(!ok(&[(5, 7, 0, FP8), (0, 7, 0, FP8)]));
 }
 
 /// A generated job in fp8: as many kernels are named as there are, counted in its graphs.

@@ -209,9 +209,9 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
             .expect("it is a number")
     };
     let [eager, none, graph] = [
-        &["--host", "eager"][..],
-        &["--host", "none"],
-        &["--host", "graph"],
+        &["--launch", "eager"][..],
+        &["--launch", "none"],
+        &["--launch", "graph"],
     ]
     .map(seconds);
     assert!(eager > 3.0 * none, "{eager} s against {none} s");

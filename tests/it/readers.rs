@@ -4,7 +4,6 @@ pub mod arbitrary;
 mod files;
 mod graphs;
 mod records;
-mod rewriting;
 mod sharing;
 
 use chakram::internals::trace::proto::{

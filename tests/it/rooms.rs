@@ -203,7 +203,6 @@ const PROTO: &[&str] = &[
     "trace/proto.rs",
     "trace/write.rs",
     "trace/write/",
-    "trace/rewrite.rs",
     "trace/old_schemas.rs",
     "trace/old_schemas/",
     "trace/salvage.rs",

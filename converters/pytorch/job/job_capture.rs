@@ -12,6 +12,7 @@ use crate::converters::pytorch::rank_timeline::RankTimeline;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
 use crate::converters::pytorch::transfer_times::{self, CallTime};
 use crate::trace::TraceError;
+use crate::trace::scan;
 use crate::trace::write::{AttributeValue, TraceWriter};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -119,6 +120,11 @@ impl JobCapture {
             host_computes: self.host_computes,
         };
         let lanes = emit::lane_names(rank, activities, self.host_computes);
+        let kernels_on = if self.host_computes {
+            scan::CPU
+        } else {
+            scan::DEVICE
+        };
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
             ("captured_ns", AttributeValue::Uint(ns)),
@@ -126,6 +132,7 @@ impl JobCapture {
             ("source", AttributeValue::Text("pytorch")),
             ("rank", AttributeValue::Int(i64::from(rank.rank))),
             ("world_size", AttributeValue::Int(i64::from(self.world))),
+            (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));

@@ -5,7 +5,7 @@ use super::args::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 use crate::cli::custom_algorithm;
 use crate::cli::terminal;
 use crate::report::csv::CsvTable;
-use crate::report::summary::{HashedInput, Provenance};
+use crate::report::summary::{HashedInput, KernelBasis, Provenance};
 use crate::report::{self, MachineComparison, Report, text::TextStyle};
 use crate::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
@@ -13,14 +13,11 @@ use std::io::{self, Write};
 
 impl RunArgs {
     /// Returns what durations rest on, for people.
-    fn basis_text(&self) -> String {
+    fn basis_text(&self, kernels: &KernelBasis) -> String {
+        let kernels = self.compute.text(kernels);
         match self.comm {
-            CommArg::Model => self.compute.text(),
-            other => format!(
-                "{}, communication as {}",
-                self.compute.text(),
-                other.policy()
-            ),
+            CommArg::Model => kernels,
+            other => format!("{kernels}, communication as {}", other.policy()),
         }
     }
 
@@ -43,7 +40,7 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let mut basis = self.basis_text();
+                let mut basis = self.basis_text(&report.kernels);
                 if let Some(model) = report.shared_network() {
                     basis += &format!(", network model {model}");
                 }
@@ -81,13 +78,13 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let basis = match self.comm {
-                    CommArg::Model => {
-                        format!("{}, communication by the network", self.basis_text())
-                    }
-                    _ => self.basis_text(),
-                };
-                report::compare::text(comparison, &basis, &self.notes(), style)
+                let kernels = comparison.reference().map(|(_, report)| report.kernels);
+                let kernels = kernels.unwrap_or_default();
+                let mut basis = self.basis_text(&kernels);
+                if self.comm == CommArg::Model {
+                    basis += ", communication by the network";
+                }
+                report::compare::text(comparison, &basis, &self.notes(comparison), style)
             }
             ReportFormatArg::Json => {
                 let provenance = Provenance::new(self.options_json(absent), inputs);
@@ -100,13 +97,23 @@ impl RunArgs {
     }
 
     /// Returns notes on what is the same on all machines by request.
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.compute.model().computes() {
-            notes.push(
-                "kernels last equally long on all machines; --compute roofline prices them for each"
-                    .to_owned(),
-            );
+        let Some((column, report)) = comparison.reference() else {
+            return notes;
+        };
+        if report.kernels.priced > 0 && !self.compute.model().computes() {
+            let some = if report.kernels.estimated > 0 {
+                "recorded kernels"
+            } else {
+                "kernels"
+            };
+            notes.push(format!(
+                "{some} last equally long on all machines; --compute roofline prices them for each"
+            ));
+        }
+        if let Some((_, text)) = report.host_bound() {
+            notes.push(format!("on {}: {text}", column.name));
         }
         if self.comm != CommArg::Model {
             notes.push(format!(

@@ -272,13 +272,13 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 }
 
 #[test]
-fn chains_of_a_million_take_no_stack_and_linear_time() {
+fn long_chains_take_no_stack_and_linear_time() {
     let ends = SliceTarget::Annotation("end".to_owned());
     // Without attributes kernels belong to what they wait for, so all is covered.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
     // With them, to nobody here: the middle is cut out.
-    let count = 1_000_000;
+    let count = 100_000;
     let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
     assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));
     assert_eq!(

@@ -50,8 +50,8 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 }
 
 #[test]
-fn a_chain_of_a_million_nodes_does_not_exhaust_the_stack() {
-    let n = 1_000_000;
+fn a_long_chain_does_not_exhaust_the_stack() {
+    let n = 100_000;
     let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
     let recorded = CapturedTimeline::new(&next, 1, |_| step(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));

@@ -33,7 +33,7 @@ const COMMANDS: [&str; 24] = [
 ];
 
 /// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "release",
     "path",
     "test",
@@ -44,6 +44,7 @@ const OTHERS: [&str; 12] = [
     "workspace",
     "nproc-per-node",
     "out",
+    "check",
     "version",
     "help",
 ];

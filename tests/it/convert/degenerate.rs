@@ -193,27 +193,27 @@ fn nothing_is_quadratic() {
         let event = |i: u64| op("a", i as i64, 2 * count - 2 * i, i + 1);
         (0..count).map(event).collect()
     };
-    linear("operators within one another", &nested, 25_000);
+    linear("operators within one another", &nested, 5_000);
     let flat = |count: u64| {
         (0..count)
             .map(|i| op("aten::add", i as i64 * 100, 50, i + 1))
             .collect()
     };
-    linear("operators after one another", &flat, 25_000);
+    linear("operators after one another", &flat, 5_000);
     let together = |count: u64| (0..count).map(|i| op("aten::add", 0, 50, i + 1)).collect();
-    linear("operators at once", &together, 25_000);
+    linear("operators at once", &together, 5_000);
     let calls = |count: u64| {
         let calls =
             (0..count / 4).flat_map(|i| all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
-    linear("calls on one worker", &calls, 20_000);
+    linear("calls on one worker", &calls, 5_000);
     let blocking = |count: u64| {
         let calls =
             (0..count / 4).flat_map(|i| all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
-    linear("calls that block", &blocking, 20_000);
+    linear("calls that block", &blocking, 5_000);
     let in_flight = |count: u64| {
         let calls = (0..count / 4)
             .flat_map(|i| all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1));
@@ -225,7 +225,7 @@ fn nothing_is_quadratic() {
             .map(|i| op("a", i as i64 * 200_000, 50, i + 1).on(i % (count / 8)))
             .collect()
     };
-    linear("threads", &threads, 2_000);
+    linear("threads", &threads, 1_000);
     let launches = |count: u64| {
         let pair = |i: u64| {
             let start = i as i64 * 1000;
@@ -243,7 +243,7 @@ fn nothing_is_quadratic() {
         };
         (0..count / 2).flat_map(pair).collect()
     };
-    linear("calls of the driver", &launches, 20_000);
+    linear("calls of the driver", &launches, 5_000);
 }
 
 #[test]

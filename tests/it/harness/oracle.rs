@@ -158,7 +158,9 @@ impl<'a> Facts<'a> {
         self.last(&["comm_tag"], whole)?;
         self.last(&["dtype"], format)?;
         self.last(&["in_switch"], word)?;
-        self.last(&["kernel_shape"], |value| word(value)?.parse::<KernelShape>().ok())?;
+        self.last(&["kernel_shape"], |value| {
+            word(value)?.parse::<KernelShape>().ok()
+        })?;
         self.last(&["involved_dim", "involve_dims"], mask)?;
         self.last(&["pg_name", "comm_group"], group).map(drop)
     }

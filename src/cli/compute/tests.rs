@@ -1,0 +1,92 @@
+//! Tests of the pricing options and of what reports say of them.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: ComputeArgs,
+}
+
+fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
+    let line = Line::try_parse_from([&["x"], args].concat());
+    line.map(|line| line.args).map_err(|e| e.to_string())
+}
+
+fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> KernelBasis {
+    KernelBasis {
+        priced,
+        estimated,
+        kept_recorded,
+        unknown,
+    }
+}
+
+#[test]
+fn an_efficiency_reaches_the_model_and_the_words() {
+    let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
+    let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
+    assert_eq!(args.model(), wanted);
+    let all = kernels(9, 0, 0, 0);
+    assert_eq!(args.text(&all), "kernels by roofline at 0.68 of the peak");
+    let mut options = Map::new();
+    args.describe(&mut options);
+    let text = Value::Object(options).to_string();
+    assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
+    // Without one it is the peak, and said so only to programs.
+    let args = parse(&["--compute", "roofline"]).unwrap();
+    assert_eq!(
+        args.model(),
+        ComputeModel::Roofline(RooflineEfficiency::default())
+    );
+    assert_eq!(args.text(&all), "kernels by roofline");
+    let mut options = Map::new();
+    args.describe(&mut options);
+    assert_eq!(options["efficiency"], 1.0);
+    // It also reaches kernels that have no recorded duration.
+    let args = parse(&["--efficiency", "0.68"]).unwrap();
+    let wanted = ComputeModel::Recorded(RooflineEfficiency::new(0.68).unwrap());
+    assert_eq!(args.model(), wanted);
+}
+
+#[test]
+fn the_text_counts_kernels_by_their_basis() {
+    let text = |args: &[&str], basis| parse(args).unwrap().text(&basis);
+    assert_eq!(text(&[], kernels(9, 0, 0, 0)), "kernels as recorded");
+    assert_eq!(text(&[], kernels(0, 9, 0, 0)), "kernels by roofline");
+    assert_eq!(text(&[], kernels(0, 0, 0, 0)), "no kernels");
+    assert_eq!(
+        text(&[], kernels(1200, 48, 0, 3)),
+        "1,200 kernels as recorded, 48 by roofline, 3 without a price"
+    );
+    assert_eq!(
+        text(&["--compute", "roofline"], kernels(48, 0, 1200, 0)),
+        "1,200 kernels as recorded, 48 by roofline"
+    );
+    assert_eq!(
+        text(&["--compute", "scaled:0.5"], kernels(7, 2, 0, 0)),
+        "7 kernels as recorded, times 0.5, 2 by roofline, times 0.5"
+    );
+    assert_eq!(
+        text(&["--host", "scaled:0.1"], kernels(9, 0, 0, 0)),
+        "kernels as recorded, host time times 0.1"
+    );
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused() {
+    for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
+        let given = format!("--efficiency={none}");
+        let error = parse(&["--compute", "roofline", &given]).map(|_| ());
+        let error = error.unwrap_err();
+        assert!(error.contains("above 0 and at most 1"), "{none}: {error}");
+    }
+    for none in ["-1", "NaN", "inf", ""] {
+        let given = format!("--host=scaled:{none}");
+        let error = parse(&[&given]).map(|_| ()).unwrap_err();
+        assert!(error.contains("is no factor"), "{none}: {error}");
+    }
+    let error = parse(&["--host", "roofline"]).map(|_| ()).unwrap_err();
+    assert!(error.contains("expected recorded or scaled:F"), "{error}");
+}

@@ -1,0 +1,142 @@
+//! Share of a job's time that depends on the machine.
+//!
+//! Of the mean parts of an NPU's time, compute by roofline, exposed transfers over the machine's network and memory
+//! *respond* to a change of machine. Compute as recorded, host time, and exposed transfers as recorded are *fixed*.
+//! The rest, waiting for other ranks and idle time, *follows* from both. The three sum to the makespan to the
+//! picosecond. Where kernels of both kinds ran, compute is shared out in proportion to the sums of their durations.
+
+use super::breakdown::TimeCategory;
+use super::summary::Report;
+use super::text::share;
+use crate::engine::{CommTiming, CompiledReplay};
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+
+/// Means over NPUs of the time that depends on the machine, and of that which does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MachineResponse {
+    /// Whether kernels are operators that ran on a CPU when the job was captured.
+    pub kernels_on_cpu: bool,
+    /// Compute by roofline, exposed transfers by the network, and memory.
+    #[serde(rename = "responds_ps")]
+    pub responds: Span,
+    /// Compute as recorded, host, and exposed transfers as recorded.
+    #[serde(rename = "fixed_ps")]
+    pub fixed: Span,
+    /// Of `fixed`, compute as recorded.
+    #[serde(rename = "fixed_compute_ps")]
+    pub fixed_compute: Span,
+    /// Exposed waiting for other ranks, and idle time.
+    #[serde(rename = "follows_ps")]
+    pub follows: Span,
+}
+
+/// Compute of a mean NPU, by what durations of kernels rest on.
+struct ComputeShares {
+    recorded: Span,
+    roofline: Span,
+}
+
+impl ComputeShares {
+    fn of(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
+        let basis = prepared.basis();
+        let all = basis.recorded_time + basis.roofline_time;
+        // Rounded down, so that no part is more than the whole.
+        let share = basis.roofline_time as f64 / all.max(1) as f64;
+        let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
+        Self {
+            recorded: compute - roofline,
+            roofline,
+        }
+    }
+}
+
+impl MachineResponse {
+    /// Returns that of `report`, whose mean parts are known, on a replay of `prepared`.
+    pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
+        let part = |part: TimeCategory| report.mean_parts[part as usize];
+        let compute = ComputeShares::of(part(TimeCategory::Compute), prepared);
+        let transfers = report.exposed_transferring();
+        let (by_network, as_recorded) = match prepared.comm() {
+            CommTiming::Model => (transfers, Span::ZERO),
+            _ => (Span::ZERO, transfers),
+        };
+        let responds = compute.roofline + by_network + part(TimeCategory::Memory);
+        let fixed = compute.recorded + as_recorded + part(TimeCategory::Host);
+        let makespan = report.outcome.makespan;
+        // Means are rounded, each by itself, so their sum may be off by some picoseconds.
+        let responds = responds.min(makespan);
+        let fixed = fixed.min(makespan - responds);
+        let instances = prepared.workload().instances().iter();
+        Self {
+            kernels_on_cpu: instances
+                .map(|instance| prepared.workload().graph(instance))
+                .any(|graph| graph.kernels_on_cpu()),
+            responds,
+            fixed,
+            fixed_compute: compute.recorded.min(fixed),
+            follows: makespan - responds - fixed,
+        }
+    }
+}
+
+impl Report {
+    /// Says of a job whose kernels ran on a CPU, or whose time is mostly the host's, how much of its time depends on
+    /// the machine: a heading and a text; `None` for other jobs.
+    pub fn host_bound(&self) -> Option<(&'static str, String)> {
+        let makespan = self.outcome.makespan;
+        let part = |part: TimeCategory| self.mean_parts[part as usize];
+        let host = part(TimeCategory::Host);
+        let response = &self.response;
+        let mostly_host = host.0 > makespan.0 / 2;
+        let (heading, subject) = match (response.kernels_on_cpu, mostly_host) {
+            (false, false) => return None,
+            (true, false) => ("CPU CAPTURE", "the kernels ran on a CPU"),
+            (true, true) => (
+                "CPU CAPTURE",
+                "the kernels ran on a CPU, and most of the time is host time",
+            ),
+            (false, true) => ("HOST-BOUND", "most of the time is host time"),
+        };
+        let memory = part(TimeCategory::Memory);
+        let without = |whole: Span, part: Span| Span(whole.0.saturating_sub(part.0));
+        let by_roofline = without(part(TimeCategory::Compute), response.fixed_compute);
+        let transfers = without(response.responds, by_roofline + memory);
+        let responds = [
+            ("kernels by roofline", by_roofline),
+            ("transfers", transfers),
+            ("memory", memory),
+        ];
+        let transfers = without(response.fixed, host + response.fixed_compute);
+        let fixed = [
+            ("host", host),
+            ("kernels as recorded", response.fixed_compute),
+            ("transfers as recorded", transfers),
+        ];
+        let (responds, fixed) = (listed(responds, makespan), listed(fixed, makespan));
+        let text = format!(
+            "{subject}: {} of the time is the same on every machine{fixed}, {} depends on the machine{responds}, \
+             {} is waiting and idle time, which follows from both",
+            share(response.fixed, makespan),
+            share(response.responds, makespan),
+            share(response.follows, makespan),
+        );
+        Some((heading, text))
+    }
+}
+
+/// Lists the parts of `whole` that are not zero at the precision of a share: ` (host 27.5 %, memory 1.0 %)`.
+fn listed(parts: [(&str, Span); 3], whole: Span) -> String {
+    let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
+    let parts: Vec<_> = parts
+        .into_iter()
+        .filter(|&(_, part)| shown(part))
+        .map(|(name, part)| format!("{name} {}", share(part, whole)))
+        .collect();
+    if parts.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", parts.join(", "))
+    }
+}

@@ -1,0 +1,303 @@
+//! Jobs that come back from disk: `generate -o` and `replay` say the same as `generate --machine`, and so does every
+//! job that is made of one.
+
+use super::{Folder, text, trace};
+use serde_json::Value;
+
+/// The report of a command, without what says where it comes from.
+fn report(folder: &Folder, args: &[&str]) -> Value {
+    let json = folder.ok(&[args, &["--format", "json"]].concat());
+    let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
+    for origin in ["tool_version", "options", "inputs"] {
+        report.as_object_mut().expect("an object").remove(origin);
+    }
+    report
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// The first lines of a report for people, behind the title.
+fn first_lines(folder: &Folder, args: &[&str]) -> String {
+    let report = folder.ok(args);
+    let lines: Vec<&str> = report.lines().skip(1).take(2).collect();
+    lines.join("\n")
+}
+
+/// Generates the job into `s`, replays it from there and directly, and returns the report, which is the same.
+fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> Value {
+    let run = |args: String| report(folder, &words(&args));
+    let direct = run(format!("generate {job} -m {machine} {options}"));
+    folder.ok(&words(&format!("generate {job} -o s/job")));
+    let back = run(format!("replay s -m {machine} {options}"));
+    assert!(direct["makespan_ps"].as_u64() > Some(0), "{job}");
+    assert_eq!(back, direct, "{job}");
+    let of_text = |args: String| first_lines(folder, &words(&args));
+    assert_eq!(
+        of_text(format!("replay s -m {machine} {options}")),
+        of_text(format!("generate {job} -m {machine} {options}")),
+        "{job}"
+    );
+    direct
+}
+
+/// Models under plans: nothing was recorded, so every kernel is priced by roofline, and as the options say.
+#[test]
+fn models_come_back_from_disk() {
+    for (job, machine, options) in [
+        ("llama3-8b --tensor 4 --data 2 --batch 4", "dgx-h100", ""),
+        (
+            "gpt2-small --pipeline 2 --data 2 --batch 8 --micro-batch 2 --recompute full",
+            "dgx-a100",
+            "--efficiency 0.5",
+        ),
+        (
+            "resnet-50 --data 4 --batch 8 --zero 2",
+            "tpu-v4",
+            "--compute scaled:2",
+        ),
+        (
+            "vit-l-16 --tensor 2 --batch 2",
+            "dgx-h100",
+            "--compute roofline",
+        ),
+        (
+            "gpt2-small --tensor 2 --data 2 --batch 4 --order dp,tp,pp",
+            "dgx-a100",
+            "--network ports",
+        ),
+    ] {
+        let folder = Folder::new();
+        let report = there_and_back(&folder, job, machine, options);
+        let asked = if options.contains("roofline") {
+            "priced"
+        } else {
+            "estimated"
+        };
+        let kernels = &report["kernels"];
+        assert!(kernels[asked].as_u64() > Some(100), "{job}: {kernels}");
+        for other in ["priced", "estimated", "kept_recorded", "unknown"] {
+            assert!(other == asked || kernels[other] == 0, "{job}: {kernels}");
+        }
+        assert!(report["mean_ps"]["compute"].as_u64() > Some(0), "{job}");
+    }
+}
+
+/// Patterns, which have recorded durations, or no kernels at all.
+#[test]
+fn patterns_come_back_from_disk() {
+    for (job, basis) in [
+        (
+            "collective all-gather --size 1MB --ranks 6 --group 4,1,2",
+            "no kernels",
+        ),
+        ("data-parallel --ranks 8", "kernels as recorded"),
+        ("p2p incast --size 1MiB --ranks 8", "no kernels"),
+        ("chain --ranks 2 --nodes 100", "kernels as recorded"),
+    ] {
+        let folder = Folder::new();
+        there_and_back(&folder, job, "dgx-h100", "");
+        let lines = first_lines(&folder, &["replay", "s", "-m", "dgx-h100"]);
+        let first = lines.lines().next().unwrap();
+        assert!(first.ends_with(basis), "{job}: {first}");
+    }
+}
+
+/// Every command that makes a job of a job keeps what a replay needs, and a machine file is found from anywhere.
+#[test]
+fn what_is_made_of_a_job_replays_as_the_job() {
+    let folder = Folder::new();
+    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    folder.write("my.toml", machine.as_bytes());
+    let job = "generate gpt2-small --tensor 2 --data 2 --batch 4 --place tp@0,dp@0 -m my.toml";
+    let direct = report(&folder, &words(job));
+    folder.ok(&words(&format!("{job} -o s/job")));
+    let told: Value = serde_json::from_slice(&folder.read("s/job.job.json")).unwrap();
+    assert_eq!(told["machine"], "../my.toml");
+    for (made, command) in [
+        ("text", "convert trace s -o text/a.jsonl"),
+        ("packed", "convert trace text -o packed/b.et.zst"),
+        ("sliced", "slice s --from 0 -o deep/er/sliced/c"),
+        ("hidden", "anonymise s --key k -o hidden/d"),
+    ] {
+        std::fs::create_dir_all(folder.at("deep/er")).unwrap();
+        folder.ok(&words(command));
+        let path = if made == "sliced" {
+            "deep/er/sliced"
+        } else {
+            made
+        };
+        // The machine is part of the job; what anonymous traces hide does not come along.
+        let args = match made {
+            "hidden" => vec!["replay", path, "-m", "my.toml"],
+            _ => vec!["replay", path],
+        };
+        let back = report(&folder, &args);
+        for key in ["makespan_ps", "mean_ps", "kernels", "npus"] {
+            let captured = |report: &Value| {
+                let mut value = report[key].clone();
+                // A slice says when its original ended.
+                for row in value.as_array_mut().into_iter().flatten() {
+                    row["captured_ps"] = Value::Null;
+                    row["difference_percent"] = Value::Null;
+                }
+                value
+            };
+            assert_eq!(captured(&back), captured(&direct), "{made}: {key}");
+        }
+    }
+    // From another folder, and after the whole of it has moved.
+    std::fs::create_dir(folder.at("moved")).unwrap();
+    for part in ["s", "my.toml"] {
+        std::fs::rename(folder.at(part), folder.at(&format!("moved/{part}"))).unwrap();
+    }
+    let mut replay = folder.command(&["replay", "s", "--format", "json"]);
+    let output = replay.current_dir(folder.at("moved")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let back: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
+}
+
+/// A grid that grows along data: what is scaled is what is generated at that size, but for the sizes of buckets.
+#[test]
+fn a_scaled_job_prices_its_kernels_too() {
+    let folder = Folder::new();
+    folder.ok(&words(
+        "generate gpt2-small --tensor 2 --data 2 --batch 4 -o s/job",
+    ));
+    folder.ok(&words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
+    let before = report(&folder, &words("replay s -m dgx-h100"));
+    let after = report(&folder, &words("replay t -m dgx-h100"));
+    let compute = |report: &Value| report["mean_ps"]["compute"].as_u64().unwrap();
+    assert_eq!(compute(&after), compute(&before));
+    assert_eq!(
+        after["kernels"]["estimated"].as_u64().unwrap(),
+        2 * before["kernels"]["estimated"].as_u64().unwrap()
+    );
+}
+
+/// A capture that is converted: recorded kernels, which no option but `--compute` changes.
+#[test]
+fn a_capture_comes_back_from_disk() {
+    let folder = Folder::new();
+    folder.capture("cap");
+    folder.ok(&words("convert pytorch cap -o job/"));
+    let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
+    let direct = replay("job");
+    assert_eq!(direct["kernels"]["estimated"], 0);
+    assert!(direct["kernels"]["priced"].as_u64() > Some(0));
+    folder.ok(&words("convert trace job -o text/a.jsonl"));
+    folder.ok(&words("convert trace text -o back/b.et"));
+    for job in ["text", "back"] {
+        assert_eq!(replay(job), direct, "{job}");
+    }
+    let captured = report(&folder, &words("replay back -m dgx-h100 --comm captured"));
+    assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
+}
+
+/// ASTRA-sim's traces are jobs without a job file; written again they have one, and say the same.
+#[test]
+fn astra_sim_jobs_come_back_from_disk() {
+    let folder = Folder::new();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/");
+    let inputs = format!("{root}astra-sim-8");
+    let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
+    folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
+    assert_eq!(replay("s"), replay(&inputs));
+    // Its system file is no machine; by its own command the written job is what the inputs are.
+    let all = |prefix: &str| {
+        let flag = |name: &str, file: &str| format!("--{name}={root}astra-sim-8/{file}");
+        let args = [
+            "astra-sim".to_owned(),
+            format!("--workload-configuration={prefix}"),
+            flag("system-configuration", "system.json"),
+            flag("network-configuration", "network.yml"),
+            flag("remote-memory-configuration", "memory.json"),
+        ];
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        folder.ok(&args)
+    };
+    assert_eq!(all("s/job"), all(&format!("{inputs}/all_reduce")));
+}
+
+/// A trace as text of kernels that are given by their attributes.
+fn kernels(folder: &Folder, name: &str, kernels: &[&str]) {
+    let nodes = (1..)
+        .zip(kernels)
+        .map(|(id, attributes)| format!("\"name\":\"k{id}\",\"type\":\"COMP_NODE\"{attributes}"));
+    let nodes: Vec<String> = nodes.collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    trace(folder, name, &nodes);
+}
+
+const RECORDED: &str = ",\"duration_micros\":10";
+/// 989.4e6 FLOPs take 1 us on an H100.
+const WORK: &str = ",\"attr\":[{\"name\":\"num_ops\",\"uint64_val\":989400000},\
+                    {\"name\":\"dtype\",\"string_val\":\"bf16\"}]";
+const FP4: &str = ",\"attr\":[{\"name\":\"num_ops\",\"uint64_val\":989400000},\
+                   {\"name\":\"dtype\",\"string_val\":\"fp4\"}]";
+const NOTHING: &str = "";
+
+#[test]
+fn the_first_lines_count_kernels_by_their_basis() {
+    let folder = Folder::new();
+    let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
+    kernels(
+        &folder,
+        "job.0.jsonl",
+        &[RECORDED, RECORDED, RECORDED, RECORDED, WORK, NOTHING, FP4],
+    );
+    let lines = first_lines(&folder, &replay);
+    assert!(
+        lines.contains("4 kernels as recorded, 1 by roofline, 2 without a price"),
+        "{lines}"
+    );
+    // Independent nodes on one lane run one after another: 4 x 10 + 1 us, or side by side.
+    let json = report(&folder, &replay);
+    let lasts = |json: &Value| json["npus"][0]["time_ps"]["compute"].as_u64().unwrap();
+    assert!([10_000_000, 41_000_000].contains(&lasts(&json)), "{json}");
+}
+
+#[test]
+fn a_job_of_kernels_without_a_price_is_refused_by_name() {
+    let folder = Folder::new();
+    let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
+    kernels(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);
+    let error = folder.refused(&replay);
+    assert!(
+        error.contains("2 of 3 kernels have no price")
+            && error.contains("rank 0 node 2 `k2`, rank 0 node 3 `k3`")
+            && error.contains("--compute scaled:0"),
+        "{error}"
+    );
+    // What the error proposes.
+    folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
+    // Half of them is not most; and arithmetic in a format without a peak is refused where most is not recorded.
+    kernels(
+        &folder,
+        "job.0.jsonl",
+        &[RECORDED, RECORDED, NOTHING, NOTHING],
+    );
+    folder.ok(&replay);
+    kernels(&folder, "job.0.jsonl", &[RECORDED, WORK, WORK, FP4]);
+    let error = folder.refused(&replay);
+    assert!(
+        error.contains("rank 0 node 4 `k4`: it computes in fp4"),
+        "{error}"
+    );
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let folder = Folder::new();
+    kernels(&folder, "job.0.jsonl", &[RECORDED]);
+    let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
+    let error = folder.refused(&[&replay[..], &["--efficiency", "0.5"]].concat());
+    assert!(error.contains("try: --compute roofline"), "{error}");
+    let error = folder.refused(&[&replay[..], &["--host", "scaled:0.5"]].concat());
+    assert!(
+        error.contains("no node of this job is host work"),
+        "{error}"
+    );
+}

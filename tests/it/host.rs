@@ -1,0 +1,158 @@
+//! Host time on other machines, and what reports say of jobs that were captured on CPUs.
+
+use crate::files::{Folder, text, trace};
+use serde_json::Value;
+use testkit::capture::Device;
+
+/// The report of a replay on a DGX H100, or on several machines, for people.
+fn report(folder: &Folder, args: &[&str]) -> String {
+    folder.ok(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
+}
+
+/// The same for programs.
+fn json(folder: &Folder, args: &[&str]) -> Value {
+    let report = report(folder, &[args, &["--format", "json"]].concat());
+    serde_json::from_str(&report).expect("it is JSON")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// The three parts of the time, which sum to the makespan.
+fn response(report: &Value) -> [u64; 3] {
+    let parts = ["responds_ps", "fixed_ps", "follows_ps"];
+    let parts = parts.map(|part| number(&report["response"][part]));
+    assert_eq!(parts.iter().sum::<u64>(), number(&report["makespan_ps"]));
+    parts
+}
+
+/// 10 us of host work, then 4 us of the host in front of a kernel of 5 us.
+fn dispatched(folder: &Folder) {
+    let host = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":10,\
+                \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
+    let kernel = "\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"duration_micros\":5,\"data_deps\":[1],\
+                  \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":false},\
+                  {\"name\":\"delay_ns\",\"uint64_val\":4000}]";
+    trace(folder, "job.0.jsonl", &[host, kernel]);
+}
+
+#[test]
+fn host_time_is_scaled_and_nothing_else() {
+    let folder = Folder::new();
+    dispatched(&folder);
+    for (host, wanted) in [
+        ("recorded", 19_000_000),
+        // 5 + 2 + 5 us.
+        ("scaled:0.5", 12_000_000),
+        // 20 + 8 + 5 us.
+        ("scaled:2", 33_000_000),
+        ("scaled:0", 5_000_000),
+    ] {
+        let found = json(&folder, &["job.0.jsonl", "--host", host]);
+        assert_eq!(number(&found["makespan_ps"]), wanted, "{host}");
+        let host_time = number(&found["npus"][0]["time_ps"]["host"]);
+        assert_eq!(host_time, wanted - 5_000_000, "{host}");
+        if host != "recorded" {
+            assert_eq!(found["options"]["host"], host);
+        }
+    }
+    // Kernels and host apart: 10 + 4 + 2.5 us.
+    let found = json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
+    assert_eq!(number(&found["makespan_ps"]), 16_500_000);
+    // A rank that is delayed by the user is delayed as the user says: 1 + 5 + 2 + 5 us.
+    let late = ["job.0.jsonl", "--host", "scaled:0.5", "--delay", "0=1us"];
+    assert_eq!(number(&json(&folder, &late)["makespan_ps"]), 13_000_000);
+}
+
+#[test]
+fn a_job_of_mostly_host_time_says_so() {
+    let folder = Folder::new();
+    dispatched(&folder);
+    // 14 of 19 us: 73.7 % are the host's and 26.3 % a recorded kernel's.
+    let found = report(&folder, &["job.0.jsonl"]).replace('\n', " ");
+    let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        found.contains(
+            "HOST-BOUND most of the time is host time: 100.0 % of the time is the same on every machine \
+             (host 73.7 %, kernels as recorded 26.3 %), 0.0 % depends on the machine"
+        ),
+        "{found}"
+    );
+    // 2 + 0.8 of 7.8 us.
+    let found = report(&folder, &["job.0.jsonl", "--host", "scaled:0.2"]);
+    assert!(!found.contains("HOST-BOUND"), "{found}");
+}
+
+#[test]
+fn a_capture_on_cpus_says_so_in_the_first_lines() {
+    let folder = Folder::new();
+    folder.capture("cap");
+    folder.ok(&["convert", "pytorch", "cap", "-o", "job/"]);
+    for options in [
+        &[][..],
+        &["--compute", "roofline"],
+        &["--comm", "recorded"],
+        &["--comm", "captured"],
+        &["--host", "scaled:0.25"],
+    ] {
+        let all = [&["job"], options].concat();
+        let found = report(&folder, &all);
+        let first: Vec<&str> = found.lines().take(6).collect();
+        assert!(
+            first.iter().any(|line| line.starts_with("CPU CAPTURE  ")),
+            "{options:?}: {first:#?}"
+        );
+        let found = json(&folder, &all);
+        let [responds, fixed, _] = response(&found);
+        let mean = |part: &str| number(&found["mean_ps"][part]);
+        assert_eq!(found["response"]["kernels_on_cpu"], true);
+        if options.contains(&"roofline") {
+            assert_eq!(fixed, mean("host"));
+            assert!(responds >= mean("compute"));
+        } else {
+            assert!(fixed >= mean("host") + mean("compute"));
+        }
+        if options.contains(&"--comm") {
+            assert_eq!(responds, 0);
+        }
+    }
+    // On several machines, and of whatever is made of the job.
+    let found = report(&folder, &["job", "-m", "mi300x"]);
+    assert!(
+        found.contains("! on mi300x: the kernels ran on a CPU"),
+        "{found}"
+    );
+    folder.ok(&["anonymise", "job", "--key", "k", "-o", "hidden/"]);
+    folder.ok(&["slice", "job", "--from", "0", "-o", "sliced/"]);
+    folder.ok(&["convert", "trace", "job", "-o", "lines/a.jsonl"]);
+    for made in ["hidden", "sliced", "lines"] {
+        let found = report(&folder, &[made]);
+        assert!(found.contains("\nCPU CAPTURE  "), "{made}: {found}");
+    }
+}
+
+#[test]
+fn a_capture_on_gpus_is_none_on_cpus() {
+    let folder = Folder::new();
+    folder.capture_on(Device::Cuda, "cap");
+    folder.ok(&["convert", "pytorch", "cap", "-o", "job/"]);
+    let found = json(&folder, &["job"]);
+    assert_eq!(found["response"]["kernels_on_cpu"], false);
+    response(&found);
+    assert!(!report(&folder, &["job"]).contains("CPU CAPTURE"));
+}
+
+/// Nothing of a generated model is recorded, so all but waiting depends on the machine.
+#[test]
+fn a_generated_job_depends_on_the_machine() {
+    let folder = Folder::new();
+    let job = "generate gpt2-small --pipeline 2 --data 2 --batch 8 -m dgx-h100 --format json";
+    let job: Vec<&str> = job.split(' ').collect();
+    let output = folder.run(&job);
+    let found: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let [responds, fixed, follows] = response(&found);
+    assert!(responds > follows && follows > 0 && fixed == 0, "{found}");
+    let kernels_on_cpu = &found["response"]["kernels_on_cpu"];
+    assert_eq!(*kernels_on_cpu, false);
+}
