@@ -8,31 +8,39 @@ use crate::job::JobError;
 use crate::trace::TraceError;
 use crate::trace::error::TraceFault;
 use crate::units::Bytes;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 use std::env;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub mod anonymise;
 pub mod astra_sim;
 pub mod audit;
 pub mod compare;
+mod completion;
 pub mod compute;
 pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
+mod document;
 pub mod generate;
+mod help;
 pub mod inspect;
 pub mod load;
 pub mod machine;
 pub mod model;
 pub mod output;
+mod progress;
 pub mod replay;
 pub mod scale;
 pub mod score;
 mod signals;
 pub mod slice;
+mod suggest;
 pub mod terminal;
 pub mod traces;
 pub mod validate;
@@ -45,20 +53,12 @@ pub mod validate;
     after_help = "\
 Examples:
   chakram convert pytorch capture/ -o job
-  chakram validate job
-  chakram inspect job --critical-path
-  chakram convert trace job.0.et -o job.0.jsonl
-  chakram replay traces/data-parallel-8
-  chakram replay job.0.et --machine dgx-h100x4 --absent mirror
   chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
-  chakram replay job --machine dgx-h100 --custom all-reduce=mine
-  chakram diff old/job new/job --fail-on structure
-  chakram generate data-parallel --ranks 64 --machine dgx-h100x8
-  chakram slice job --annotation 'ProfilerStep#3' -o step3
-  chakram scale job --grid dp=2 --to dp=64 -o dp64/job
-  chakram anonymise job --random-key -o shared/job
+  chakram generate llama3-8b --tensor 8 --batch 16 --machine dgx-h100
+  chakram inspect job --critical-path
   chakram machine list
-  chakram model show llama3-8b"
+
+`chakram COMMAND --help` shows all options of a command, `-h` the common ones."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -67,17 +67,24 @@ struct Cli {
     bounds: LimitArgs,
 }
 
+/// Heading of the options that every command has.
+const GENERAL: &str = "General options";
+
 /// Bounds on what inputs may take, of every command.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Bounds")]
 struct LimitArgs {
-    /// Stop with exit code 2 before more memory than this is taken; three quarters of what the machine, or the
-    /// container, has by default
-    #[arg(long, global = true, value_name = "SIZE")]
+    /// Fail rather than use more memory; three quarters of the machine's or container's by default
+    #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "SIZE")]
     max_memory: Option<Bytes>,
-    /// Refuse compressed inputs that unpack to more than this many times their size; every one may unpack to 16 MiB
-    #[arg(long, global = true, value_name = "N", default_value_t = bounds::RATIO)]
+    /// Refuse compressed inputs that unpack to more than 16 MiB and this many times their size
+    #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "N", default_value_t = bounds::RATIO)]
     max_ratio: u64,
+    /// Print errors only: no progress, no notes
+    #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print what was read and simulated, and how long it took
+    #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL)]
+    verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,27 +103,51 @@ enum CliCommand {
     Model(model::ModelArgs),
     Score(score::ScoreArgs),
     AstraSim(astra_sim::AstraSimArgs),
-    /// Print the completion script of a shell
+    /// Print the completion script of a shell, for presets, files and options
     #[command(
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
     )]
     Completions {
-        /// Which shell
+        /// Shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages into a folder
+    #[command(after_help = "Example:\n  chakram man ~/.local/share/man/man1")]
+    Man {
+        /// Folder for chakram.1, chakram-replay.1, …
+        folder: PathBuf,
+    },
+}
+
+/// Returns the commands with their arguments, and what completes them.
+fn command_line() -> Command {
+    completion::completed(Cli::command())
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = help::prepared(command_line(), &arguments);
+    let matches = command.try_get_matches_from_mut(&arguments);
+    let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
+    Cli::from_arg_matches(&matches)
 }
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    // Shells ask for the rest of a line with a variable set.
+    CompleteEnv::with_factory(command_line).complete();
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
-    let mut cli = Cli::parse_from(arguments.kept);
+    let mut cli = match parse(arguments.kept) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     if let CliCommand::AstraSim(args) = &mut cli.command {
         (args.ignored, args.original) = (arguments.ignored, arguments.original);
     }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
+    terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
     let result = match &cli.command {
         CliCommand::Convert(args) => convert::run(args, &mut out),
@@ -133,13 +164,8 @@ pub fn main() -> ExitCode {
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
-        CliCommand::Completions { shell } => {
-            // The `print` macros panic where writing fails.
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "chakram", &mut script);
-            let written = out.write_all(&script);
-            written.map(|()| ExitCode::SUCCESS).map_err(Into::into)
-        }
+        CliCommand::Completions { shell } => completion::script(*shell, &mut out),
+        CliCommand::Man { folder } => completion::manual(folder, &mut out),
     };
     let result = result.and_then(|code| {
         // Buffered output fails here at the latest, and not silently when it is dropped.

@@ -15,7 +15,7 @@ mod file;
 mod nearest;
 
 pub(crate) use field::{ConfigField, quoted};
-pub(crate) use file::read;
+pub(crate) use file::{STANDARD_INPUT, read};
 pub(crate) use nearest::{did_you_mean, nearest};
 
 /// A refused text; every message says where, what was found and what is allowed.

@@ -120,17 +120,17 @@ pub struct ReplayOutcome {
     /// Messages that the network carried, steps of collectives included.
     pub messages: u64,
     /// Collectives answered by closed form.
-    #[serde(rename = "collectives_by_closed_form")]
+    #[serde(rename = "collectives_analytical")]
     pub closed: u64,
     /// Of those carried out message by message, collectives that were answered by closed form until other
     /// traffic touched their links.
-    #[serde(rename = "collectives_unfolded")]
+    #[serde(rename = "collectives_materialized")]
     pub unfolded: u64,
     /// Collectives carried out message by message.
-    #[serde(rename = "collectives_in_messages")]
+    #[serde(rename = "collectives_simulated")]
     pub stepwise: u64,
     /// Collectives that lasted as recorded or captured.
-    #[serde(rename = "collectives_as_recorded")]
+    #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
 }
 

@@ -22,6 +22,7 @@ use crate::ids::{GraphId, MAX_NPUS, Rank};
 use crate::trace::groups::DeclaredGroups;
 use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
+use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
 use crate::units::{Span, Time};
@@ -107,6 +108,11 @@ impl GeneratedJob {
         self.0.roles()
     }
 
+    /// Samples and FLOPs of the model, of jobs that train or run one.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.0.amounts()
+    }
+
     /// A rank whose nodes are identical to those of `rank`, the same for all that are alike, so
     /// that callers generate one and share it. It may be `rank` itself.
     ///
@@ -178,6 +184,7 @@ impl GeneratedJob {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
+        builder.amounts(self.amounts());
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
         for rank in 0..self.ranks() {
             // The representative of a shape need not be its first rank, so its graph is built on first use.
@@ -213,6 +220,9 @@ trait TraceGenerator: Debug + Send + Sync {
     }
     fn roles(&self) -> GroupRoles {
         GroupRoles::default()
+    }
+    fn amounts(&self) -> Option<WorkAmounts> {
+        None
     }
     fn class_of(&self, rank: u32) -> u32;
     fn shape_of(&self, rank: u32) -> u32 {

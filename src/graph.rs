@@ -13,6 +13,7 @@
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::DeclaredGroups;
 pub use crate::trace::roles::GroupRoles;
+pub use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,7 @@ pub struct Graph {
     kernels_on_cpu: bool,
     lane_names: Vec<(Lane, String)>,
     roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
 }
 
 /// `detail` of a kernel without a known number format.
@@ -412,6 +414,11 @@ impl Graph {
     /// Returns the roles of groups, as the trace states them.
     pub fn roles(&self) -> &GroupRoles {
         &self.roles
+    }
+
+    /// Returns the work of the whole job, as the trace states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
     }
 
     /// Returns the repairs made while the graph was built.

@@ -42,6 +42,7 @@ mod config;
 #[path = "../converters/mod.rs"]
 mod converters;
 pub mod diff;
+mod draw;
 pub mod edit;
 pub mod engine;
 mod files;

@@ -35,6 +35,8 @@ mod saved;
 mod transformer;
 mod vit;
 
+use serde::Serialize;
+
 pub use definition::{DefinitionKind, ModelDefinition};
 pub use error::ModelError;
 pub use preset::{ModelPreset, ModelSource, PRESETS};
@@ -105,7 +107,8 @@ pub enum TensorSplit {
 }
 
 /// Computation of an operator with its sizes per sample.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum OperatorKind {
     /// `rows x inputs` by `inputs x outputs`, with a bias of `outputs` if `bias`.
     Linear {
@@ -233,7 +236,8 @@ pub enum OperatorKind {
 }
 
 /// A function of each element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,

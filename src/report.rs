@@ -18,7 +18,9 @@ pub(crate) mod breakdown;
 pub(crate) mod busy;
 pub(crate) mod collectives;
 pub(crate) mod compare;
+pub(crate) mod critical_path;
 pub(crate) mod csv;
+pub(crate) mod html;
 mod issue_times;
 pub(crate) mod json;
 mod keyed;
@@ -26,11 +28,13 @@ mod machine_response;
 pub(crate) mod memory;
 pub(crate) mod npus;
 pub(crate) mod operators;
+pub(crate) mod pictures;
 mod replay;
 pub(crate) mod spans;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub(crate) mod text;
+mod throughput;
 pub(crate) mod timeline;
 mod warnings;
 
@@ -38,12 +42,15 @@ pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};
 pub use busy::{BusyObserver, RankBusyTime};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
+pub use critical_path::{CriticalPathSummary, RunSegment};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use operators::OperatorObserver;
+pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{replay, replay_in};
 pub use spans::{NodeSpan, SpanRecorder};
 pub use summary::{HashedInput, Report};
-pub use timeline::TimelineWriter;
+pub use throughput::Throughput;
+pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
@@ -92,6 +99,8 @@ pub trait Observer {
     fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    /// The replay is over, and this is its critical path, where that was followed; first segment first.
+    fn critical_path(&mut self, _path: &[RunSegment]) {}
     /// Whether it need not be told anything.
     fn is_nobody(&self) -> bool {
         false
@@ -133,6 +142,9 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         (**self).ready(now, instance, node);
+    }
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        (**self).critical_path(path);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -180,6 +192,11 @@ impl<O: Observer> Observer for Option<O> {
             observer.ready(now, instance, node);
         }
     }
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        if let Some(observer) = self {
+            observer.critical_path(path);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -215,5 +232,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
+    }
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        self.0.critical_path(path);
+        self.1.critical_path(path);
     }
 }

@@ -49,6 +49,7 @@ pub(crate) mod tensors;
 pub(crate) mod text;
 mod utf8;
 pub(crate) mod wire;
+pub(crate) mod work_amounts;
 pub(crate) mod write;
 
 pub use error::{TraceError, TraceLocation};

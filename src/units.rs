@@ -17,9 +17,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
+mod count;
 mod estimate;
 mod parse;
 
+pub use count::{counted, thousands};
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
 

@@ -2,6 +2,7 @@
 //!
 //! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
 
+use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
 use crate::group::RankGroup;
 use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
@@ -33,6 +34,7 @@ pub struct Workload {
     instances: Vec<RankInstance>,
     groups: Vec<RankGroup>,
     ranks: u32,
+    amounts: Option<WorkAmounts>,
 }
 
 /// Reason why ranks do not make a workload.
@@ -161,6 +163,7 @@ pub struct WorkloadBuilder {
     ranks: BTreeMap<Rank, (GraphId, SlotBinding, Time)>,
     declared: DeclaredGroups,
     roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
     /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
@@ -174,6 +177,11 @@ impl WorkloadBuilder {
     /// Declares the purposes of groups; the first declaration counts, and those of traces come last.
     pub fn roles(&mut self, roles: &GroupRoles) {
         self.roles.extend(roles);
+    }
+
+    /// Declares the work of the whole job, which goes before what traces declare.
+    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+        self.amounts = amounts;
     }
 
     /// Adds a graph that several ranks may share.
@@ -315,7 +323,14 @@ impl WorkloadBuilder {
                 peers: binding.peers.into_iter().map(Rank).collect(),
             });
         }
+        let mut said = self.graphs.iter().map(Graph::amounts);
+        // Traces of different jobs state no work of one.
+        let first = said
+            .next()
+            .flatten()
+            .filter(|first| said.all(|one| one == Some(*first)));
         Ok(Workload {
+            amounts: self.amounts.or(first),
             graphs: self.graphs,
             instances,
             groups: groups.list,
@@ -402,6 +417,7 @@ impl Workload {
             instances: self.instances.clone(),
             groups: self.groups.clone(),
             ranks: self.ranks,
+            amounts: self.amounts,
         }
     }
 
@@ -423,6 +439,11 @@ impl Workload {
     /// The groups; the first is that of all ranks which nodes mean by naming none.
     pub fn groups(&self) -> &[RankGroup] {
         &self.groups
+    }
+
+    /// Work of the whole job, if its producer states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
     }
 
     /// Ranks of the job, present or not.

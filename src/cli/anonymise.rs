@@ -1,20 +1,21 @@
 //! `chakram anonymise`: traces without names that identify who made them.
 
 use super::convert::SummaryFormatArg;
-use super::terminal;
+use super::document::VersionedDocument;
+use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
 use crate::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use crate::job::{groups_of, read_text};
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::trace::job::JobFile;
 use clap::{ArgGroup, Args};
-use serde_json::json;
+use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Take out of traces what tells who made them
+/// Remove identifying names and text from traces
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("secret").required(true).args(["key", "key_file", "random_key"]),
@@ -24,36 +25,45 @@ Examples:
   chakram anonymise run7/job --random-key --keep 'void at::native::*' -o shared/job
   chakram audit --leaks shared/job
 
-Structure, times, bytes and FLOPs stay, so a replay takes as long as before to the picosecond. Names become
-keyed hashes, alike on all ranks and in all runs with one key, but for those of public operators (aten::…,
-c10d::…, nccl:…, gloo:…, ProfilerStep#N); groups keep their numbers, and names of groups and lanes become
-hashes. Arguments, comments, unknown fields and all that replays do not read go. Whoever has the key can
-test whether a name they know is in the traces; a random key is thrown away."
+Structure, times, bytes and FLOPs are kept, so a replay takes as long to the picosecond. Names become keyed
+hashes, equal on all ranks and in all runs with one key, except those of public operators (aten::…, c10d::…,
+nccl:…, gloo:…, ProfilerStep#N). Arguments, comments and unknown fields are removed. Whoever has the key
+can test whether a known name is in the traces."
 )]
 pub struct AnonymiseArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Hash with this key; others on the machine may see it while the command runs
+    /// Hash names with this key (visible to other users while the command runs)
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
-    /// Hash with the contents of a file as the key
+    /// Hash names with the contents of this file as the key
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Hash with a key that nobody learns: names of two runs cannot be compared
+    /// Hash names with a random key that is discarded
     #[arg(long)]
     random_key: bool,
-    /// Keep names like this; * stands for any text; may be given more than once
+    /// Keep names that match; * matches any text; repeatable
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
-    /// Hash the names of public operators, too
+    /// Hash the names of public operators too
     #[arg(long)]
     all: bool,
-    /// Groups of ranks, which are written to PREFIX.groups.json under the names they get: a JSON file
-    /// {"1": [0, 1], …}
+    /// Process groups, written with hashed names to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// What was hashed and removed, for programs.
+#[derive(Serialize)]
+struct AnonymiseDocument {
+    ranks: usize,
+    nodes: u64,
+    names_hashed: u64,
+    names_kept: u64,
+    attributes_removed: u64,
+    fields_removed: u64,
 }
 
 fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
@@ -86,7 +96,9 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let beside = [&args.groups, &args.key_file];
     let mut outputs = TraceTarget::new(&args.output, traces.files().len(), &traces, &beside)?;
     let mut sum = AnonymiserCounts::default();
+    let progress = Progress::start("anonymising", "traces", traces.files().len() as u64);
     for file in traces.files() {
+        progress.inc();
         let opened = traces.open(file)?;
         let made = anonymiser.trace(opened.as_slice());
         let (trace, done) = made.map_err(|e| opened.blame(e))?;
@@ -110,16 +122,16 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         SummaryFormatArg::Text => {
             writeln!(
                 out,
-                "{} nodes of {} ranks in {names}",
-                thousands(sum.nodes),
-                traces.files().len()
+                "{} of {} in {names}",
+                counted(sum.nodes, "node"),
+                counted(traces.files().len() as u64, "rank")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;
             }
             writeln!(
                 out,
-                "names: {} hashed, {} kept; gone: {} attributes, {} other fields",
+                "names: {} hashed, {} kept; removed: {} attributes, {} other fields",
                 thousands(sum.hashed),
                 thousands(sum.kept),
                 thousands(sum.attributes),
@@ -127,17 +139,15 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             )?;
         }
         SummaryFormatArg::Json => {
-            let document = json!({
-                "schema": "chakram.anonymise.1",
-                "tool_version": env!("CARGO_PKG_VERSION"),
-                "ranks": traces.files().len(),
-                "nodes": sum.nodes,
-                "names_hashed": sum.hashed,
-                "names_kept": sum.kept,
-                "attributes_gone": sum.attributes,
-                "fields_gone": sum.fields,
-            });
-            out.write_all(terminal::json(&document).as_bytes())?;
+            let body = AnonymiseDocument {
+                ranks: traces.files().len(),
+                nodes: sum.nodes,
+                names_hashed: sum.hashed,
+                names_kept: sum.kept,
+                attributes_removed: sum.attributes,
+                fields_removed: sum.fields,
+            };
+            VersionedDocument::new("chakram.anonymise.1", body).print(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
-use super::output::{ReportDestination, ReportFormatArg};
+use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use crate::cli::load::with_progress;
 use crate::files::OutputSet;
@@ -27,18 +27,18 @@ Examples:
   chakram astra-sim --workload-configuration=wl/all_reduce --system-configuration=system.json \\
       --remote-memory-configuration=no_memory_expansion.json --network-configuration=network.yml
   chakram astra-sim … --network-model aware      the congestion-aware network
-  chakram astra-sim … --lenient                  unknown keys are ignored, and said
-  chakram astra-sim … --format json -o out.json  everything that was found, for programs
-  chakram astra-sim … --timeline out.json.gz     every node as a picture
-  chakram astra-sim … --quirks none              a sound model in place of ASTRA-sim's
-  chakram astra-sim … --explain-quirks           by how much each quirk moves the answer
+  chakram astra-sim … --lenient                  unknown keys are ignored, with a note
+  chakram astra-sim … --format json -o out.json  the report as JSON
+  chakram astra-sim … --timeline out.json.gz     every node in a timeline
+  chakram astra-sim … --quirks none              all quirks corrected
+  chakram astra-sim … --explain-quirks           the effect of each quirk
 
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
   ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
 It then prints ASTRA-sim's own lines, and writes log/log.log, with every node where trace-enabled is 1.
 
-Exit codes: 0 done, 1 the replay is stuck, 2 bad input";
+Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
 /// Returns the end of the help text: the quirks with their descriptions, and the examples.
 fn help() -> String {
@@ -53,7 +53,7 @@ fn help() -> String {
     help + "\n" + EXAMPLES
 }
 
-/// Run ASTRA-sim's inputs: its files and its flags
+/// Run ASTRA-sim inputs: its files and flags
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
@@ -63,7 +63,7 @@ pub struct AstraSimArgs {
     /// Prefix of the traces: rank R reads PREFIX.R.et
     #[arg(long, value_name = "PREFIX")]
     workload_configuration: PathBuf,
-    /// Groups of ranks, JSON; none if the name has `empty` in it
+    /// Process groups, JSON; none if the name contains `empty`
     #[arg(long, value_name = "FILE", default_value = "empty")]
     comm_group_configuration: PathBuf,
     /// The system, JSON
@@ -78,10 +78,10 @@ pub struct AstraSimArgs {
     /// Logging, TOML; checked and ignored
     #[arg(long, value_name = "FILE", default_value = "empty")]
     logging_configuration: PathBuf,
-    /// Folder of the log, which is written under a name of the original's alone; `log` if absent
+    /// Folder of the log, written only under a name of ASTRA-sim's binary; `log` by default
     #[arg(long, value_name = "FOLDER")]
     logging_folder: Option<PathBuf>,
-    /// Queues of a dimension, among which its active chunks are divided
+    /// Queues per dimension, among which its active chunks are divided
     #[arg(long, value_name = "N", default_value = "1")]
     num_queues_per_dim: NonZeroU32,
     /// Ignored, as in the original
@@ -90,40 +90,37 @@ pub struct AstraSimArgs {
     /// Ignored, as in the original
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
     comm_scale: f64,
-    /// Multiplies the endpoint delay that the system file says
+    /// Factor of the endpoint delay of the system file
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_scale)]
     injection_scale: f64,
-    /// A handshake of receiver and sender precedes every message
+    /// Precede every message by a handshake of receiver and sender
     #[arg(
         long, value_name = "BOOL", action = ArgAction::Set, value_parser = parse_bool,
         num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true"
     )]
     rendezvous_protocol: bool,
-    /// Whether links are ever busy
+    /// Network contention model
     #[arg(long, value_enum, value_name = "MODEL", default_value_t = AnalyticalNetworkArg::Unaware)]
     network_model: AnalyticalNetworkArg,
-    /// What is done as ASTRA-sim does, where a sound model would not: all or none, and then -NAME or +NAME,
-    /// between commas
+    /// Quirks of ASTRA-sim that are reproduced: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
     quirks: QuirkSet,
-    /// Replay with all quirks, with each of them corrected, and with all of them corrected, and say by how
-    /// much that moves the answer
+    /// Report by how much each quirk changes the makespan
     #[arg(long, conflicts_with_all = ["quirks", "timeline"])]
     explain_quirks: bool,
-    /// Ignore unknown keys of files and what is broken in traces, and say so
+    /// Ignore unknown keys and broken nodes, with a note
     #[arg(long)]
     lenient: bool,
-    /// Carry out every collective message by message, even where its time is known in closed form
+    /// Simulate every collective message by message, also where an analytical answer is exact
     #[arg(long)]
     stepwise: bool,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
-    timeline: Option<PathBuf>,
-    /// How to print the report
+    #[command(flatten)]
+    timeline: TimelineArgs,
+    /// Format of the report
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     format: ReportFormatArg,
-    /// Write the report to a file; - is standard output
+    /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Arguments that were left out of the command line.
@@ -137,9 +134,9 @@ pub struct AstraSimArgs {
 /// The network models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AnalyticalNetworkArg {
-    /// No link is ever busy
+    /// No contention
     Unaware,
-    /// A link carries one message at a time; one dimension only
+    /// One message per link at a time; one dimension only
     Aware,
 }
 

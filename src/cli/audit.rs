@@ -1,42 +1,63 @@
 //! `chakram audit`: identifying information in traces.
 
 use super::convert::SummaryFormatArg;
-use super::terminal;
+use super::document::VersionedDocument;
+use super::progress::Progress;
 use super::traces::{self, InputArgs};
 use crate::edit::audit::{AuditFinding, LeakKind, TraceAudit};
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::trace::escape;
 use clap::Args;
-use serde_json::json;
+use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Look for what traces should not tell
+/// Search traces for identifying information and secrets
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram audit --leaks run7/job
   chakram audit --leaks run7/job --format json | jq '.findings[].kind'
 
-Found are names of machines, IP and MAC addresses, paths, user names, e-mail addresses, lines of Python
-and what looks like a key, in every text of the traces, unknown fields included. What gives itself away
-only by its meaning, such as a project's word in an operator's name, is not found: see chakram anonymise.
+Finds host names, IP and MAC addresses, paths, user names, e-mail addresses, lines of Python and what looks
+like a key, in all text, unknown fields included. Words that identify by their meaning, such as a project's
+name in an operator's name, are not found: see chakram anonymise.
 
 Exit codes: 0 nothing found, 2 bad input, 3 something found")]
 pub struct AuditArgs {
-    /// Look for hosts, addresses, paths, people and secrets
+    /// Search for hosts, addresses, paths, user names and secrets
     #[arg(long, required = true)]
     leaks: bool,
     #[command(flatten)]
     input: InputArgs,
-    /// Print at most this many findings of a kind
+    /// Number of findings printed of each kind
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,
-    /// How findings are printed; JSON has all of them
+    /// Format of the findings; JSON has all of them
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
+}
+
+/// Findings, for programs.
+#[derive(Serialize)]
+struct AuditDocument {
+    files: usize,
+    texts: u64,
+    findings: Vec<FindingDocument>,
+}
+
+/// A finding.
+#[derive(Serialize)]
+struct FindingDocument {
+    kind: String,
+    text: String,
+    count: u64,
+    file: String,
+    record: usize,
+    node: Option<u64>,
+    field: String,
 }
 
 /// Exit code where something was found.
@@ -51,7 +72,9 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let traces = traces::find(&args.input)?;
     let mut texts = 0;
     let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
+    let progress = Progress::start("searching", "traces", traces.files().len() as u64);
     for file in traces.files() {
+        progress.inc();
         let opened = traces.open(file)?;
         let audit = TraceAudit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
         texts += audit.texts;
@@ -61,21 +84,21 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     match args.format {
         SummaryFormatArg::Text => text(&all, texts, traces.files().len(), args.limit, out)?,
         SummaryFormatArg::Json => {
-            let findings = all.iter().map(|(path, finding)| {
-                json!({
-                    "kind": finding.kind.to_string(), "text": escape(&finding.text), "count": finding.count,
-                    "file": path.display().to_string(), "record": finding.place.record,
-                    "node": finding.place.node, "field": finding.place.field,
-                })
+            let findings = all.iter().map(|(path, finding)| FindingDocument {
+                kind: finding.kind.to_string(),
+                text: escape(&finding.text),
+                count: finding.count,
+                file: path.display().to_string(),
+                record: finding.place.record,
+                node: finding.place.node,
+                field: finding.place.field.to_string(),
             });
-            let document = json!({
-                "schema": "chakram.audit.1",
-                "tool_version": env!("CARGO_PKG_VERSION"),
-                "files": traces.files().len(),
-                "texts": texts,
-                "findings": findings.collect::<Vec<_>>(),
-            });
-            out.write_all(terminal::json(&document).as_bytes())?;
+            let body = AuditDocument {
+                files: traces.files().len(),
+                texts,
+                findings: findings.collect(),
+            };
+            VersionedDocument::new("chakram.audit.1", body).print(out)?;
         }
     }
     Ok(if all.is_empty() {
@@ -94,9 +117,10 @@ fn text(
 ) -> Result<(), Box<dyn Error>> {
     writeln!(
         out,
-        "{} texts of {files} files: {} findings",
-        thousands(texts),
-        thousands(all.len() as u64)
+        "{} in {}: {}",
+        counted(texts, "text"),
+        counted(files as u64, "file"),
+        counted(all.len() as u64, "finding")
     )?;
     for (kind, name) in LeakKind::ALL {
         let of: Vec<_> = all

@@ -1,5 +1,6 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
+use super::progress::Progress;
 use crate::engine::{ReplayError, ReplayOptions};
 use crate::job;
 use crate::machine::Machine;
@@ -22,7 +23,8 @@ pub fn compare<'a>(
     options: &ReplayOptions,
     threads: Option<NonZeroUsize>,
 ) -> MachineComparison<'a> {
-    let results = parallel_map(machines.len(), threads, |index| {
+    let replaying = ("replaying", "machines");
+    let results = parallel_map(replaying, machines.len(), threads, |index| {
         job::replay(workload, &machines[index], options)
     });
     let names = names(named, machines);
@@ -41,8 +43,9 @@ pub fn compare<'a>(
 }
 
 /// Maps each number below `count` through `work`, `threads` at a time; as many as there are cores if that is
-/// not said.
+/// not said. `doing` names the work and what is counted, for progress on a terminal.
 pub fn parallel_map<T: Send + Sync>(
+    doing: (&'static str, &'static str),
     count: usize,
     threads: Option<NonZeroUsize>,
     work: impl Fn(usize) -> T + Sync,
@@ -51,6 +54,7 @@ pub fn parallel_map<T: Send + Sync>(
     let threads = threads.map_or(1, NonZeroUsize::get).min(count);
     let results: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
+    let progress = Progress::start(doing.0, doing.1, count as u64);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
@@ -59,6 +63,7 @@ pub fn parallel_map<T: Send + Sync>(
             };
             let set = result.set(work(index));
             assert!(set.is_ok(), "each index is taken once");
+            progress.inc();
         }
     };
     thread::scope(|scope| {

@@ -13,26 +13,24 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// How long kernels last: recorded, and by roofline where no duration was recorded; scaled:F, F times that
-    /// (F below 1 is faster); curves, by class and shape as measured on this kind of NPU, and by roofline where these
-    /// are unknown; or roofline, all by FLOPs and bytes
-    #[arg(long, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
+    /// Compute model: recorded (roofline where nothing was recorded), scaled:F (times F, so below 1 is faster),
+    /// curves (by class and shape, as measured on this kind of NPU) or roofline (all kernels, by FLOPs and bytes)
+    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// For kernels by roofline: the part of the NPU's peak rates, of arithmetic and of memory, that they
-    /// reach, above 0 and at most 1; 1 by default, a lower bound of what real ones take
-    #[arg(long, value_name = "FRACTION", value_parser = parse_efficiency)]
+    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve under roofline, above 0 and
+    /// at most 1 [default: 1]
+    #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
-    /// How long host work and the host's delays in front of nodes last: recorded, or scaled:F, F times that
-    /// (F below 1 is a faster host)
-    #[arg(long, value_name = "HOW", default_value = "recorded", value_parser = parse_host)]
+    /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
+    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
     /// How the machine's host launches kernels, collectives and messages of traces without host work; eager by default
     /// with --compute curves, and none otherwise
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     launch: Option<LaunchArg>,
     /// How long collectives last that nothing disturbs; curves by default with --compute curves, and algorithms
     /// otherwise
-    #[arg(long, value_enum, value_name = "HOW")]
+    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
 

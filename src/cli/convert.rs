@@ -1,6 +1,7 @@
 //! `chakram convert`: captures to traces, and traces from one form to another.
 
-use super::terminal;
+use super::document::VersionedDocument;
+use super::progress::Progress;
 use super::traces;
 use crate::converters::pytorch::{
     self as converter, ConvertOptions, files, summary::ConversionSummary,
@@ -10,14 +11,14 @@ use crate::job::JobOutputs;
 use crate::trace::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod text;
 mod trace;
 
-/// Convert captured framework traces, and traces between forms
+/// Convert framework captures to traces, and traces between formats
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     #[command(subcommand)]
@@ -30,34 +31,39 @@ enum ConvertCommand {
     Trace(trace::ConvertTraceArgs),
 }
 
-/// PyTorch host execution traces with the Kineto traces of the same run
+/// Convert PyTorch execution traces with the Kineto traces of the same run
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram convert pytorch capture/ -o job             host.0.json, kineto.0.json, host.1.json, …
+  chakram convert pytorch capture/ -o job    host.0.json, kineto.0.json, host.1.json, …
   chakram convert pytorch host.*.json.zst kineto.*.json.zst -o out/job --step 3
   chakram replay job --machine dgx-h100 --comm recorded
 
-The files of a rank are recognised by their contents, the rank by the number in the name. Both files
-must come from one run: they are joined by record function id, which PyTorch 2.5 and later write.")]
+Files are recognised by their contents, ranks by the number in the name. Both files of a rank must come
+from one run: they are linked by record function id, which PyTorch 2.5 and later write.")]
 pub struct PytorchArgs {
-    /// Folders with captures, their files, or patterns: .json, .json.gz, .json.zst
+    /// Folders with captures, files or glob patterns: .json, .json.gz, .json.zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
-    /// job.0.et, job.1.et, …
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
-    /// Convert only the step of this number, ProfilerStep#N in the capture
+    /// Convert only this step, ProfilerStep#N of the capture
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Compress the traces; ASTRA-sim reads plain ones only
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
-    /// Read this many ranks at once; all processors by default
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    /// Number of ranks read at once; all cores by default
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     threads: usize,
-    /// How the summary is printed
+    /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
 }
@@ -74,9 +80,9 @@ pub enum CompressArg {
 /// Format of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SummaryFormatArg {
-    /// For reading
+    /// Text for reading
     Text,
-    /// For programs
+    /// JSON
     Json,
 }
 
@@ -108,17 +114,11 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         traces::ending(args.compress),
         OutputSet::default(),
     )?;
-    let show = io::stderr().is_terminal();
-    let progress = |done: usize, of: usize| {
-        if show {
-            let _ = write!(io::stderr(), "\rreading captures: {done} of {of} ranks");
-        }
-    };
+    let shown = Progress::start("converting", "ranks", pairs.len() as u64);
+    let progress = |done: usize, _: usize| shown.set(done as u64);
     let path = |rank: u32| job.path(rank);
     let converted = converter::convert(&pairs, &options, &path, &mut outputs, &progress);
-    if show {
-        let _ = write!(io::stderr(), "\r{:40}\r", "");
-    }
+    drop(shown);
     let (summary, written): (ConversionSummary, _) = converted?;
     job.files = outputs;
     for (rank, written) in written {
@@ -129,27 +129,8 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     match args.format {
         SummaryFormatArg::Text => text::write(&summary, out)?,
         SummaryFormatArg::Json => {
-            out.write_all(terminal::json(&VersionedSummary::of(&summary)).as_bytes())?;
+            VersionedDocument::new("chakram.conversion.1", &summary).print(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A summary as JSON, with its schema.
-#[derive(serde::Serialize)]
-struct VersionedSummary<'a> {
-    schema: &'static str,
-    tool_version: &'static str,
-    #[serde(flatten)]
-    summary: &'a ConversionSummary,
-}
-
-impl<'a> VersionedSummary<'a> {
-    fn of(summary: &'a ConversionSummary) -> Self {
-        Self {
-            schema: "chakram.conversion.1",
-            tool_version: env!("CARGO_PKG_VERSION"),
-            summary,
-        }
-    }
 }

@@ -25,56 +25,49 @@ mod sides;
 
 use sides::{DiffSide, UnreadableTraces};
 
-/// Say what differs between two jobs, or between two reports
+/// Compare two jobs, or two reports
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram diff old/job new/job                        rank by rank, whatever the ids and the order of records
-  chakram diff job.0.et job.1.et                      two traces, whatever their ranks
-  chakram diff old/job new/job --fail-on structure    exit code 3 if anything but times and sizes differs
+  chakram diff old/job new/job                        rank by rank, independent of node ids
+  chakram diff job.0.et job.1.et                      two traces of any ranks
+  chakram diff old/job new/job --fail-on structure    exit code 3 if more than times and sizes differ
   chakram diff old/job new/job --tolerance 2% --threshold 1% --show 20
-  chakram diff old/job cut/job --salvage              what is sound of traces that break off
   chakram replay job -m dgx-h100 --format json > a.json
-  chakram diff a.json b.json                          two reports: the makespan, and by what it moved
   chakram replay job -m mi300x --format json | chakram diff a.json - --threshold 1%
 
-Traces: nodes, dependencies and what nodes say; then times and bytes, by type, operator and group, and
-the largest changes of single nodes. Of nodes that nothing tells apart, one is named for another.
-
-Exit codes: 0 compared, whatever differs; 2 bad input, such as traces that break off; 3 what --threshold or --fail-on forbids")]
+Exit codes: 0 compared, whatever differs; 2 bad input; 3 a threshold of --threshold or --fail-on exceeded")]
 pub struct DiffArgs {
-    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or a file; or a report, - from
-    /// standard input
+    /// Traces (folder, PREFIX or file), or a report; - is a report from standard input
     #[arg(value_name = "A")]
     before: PathBuf,
-    /// The same, to be compared with it
+    /// Traces or report to compare with A
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// Exit with 3 if the makespan of reports, or the time or the bytes of all nodes of traces, changes by
-    /// more than this, either way: 1%
+    /// Exit with code 3 if the makespan of reports, or total time or bytes of traces, changes by more: 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     threshold: Option<f64>,
-    /// Exit with 3 if anything differs in this respect; several are separated by commas
+    /// Exit with code 3 if this differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     fail_on: Vec<FailOnArg>,
-    /// Pass over changes of a node's times that are no larger: 2%, or 5us
+    /// Ignore changes of a node's times up to this: 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
-    /// Lines of each list, or `all`; 10 in text, and all in other formats, by default
+    /// Lines of each list, or `all`; 10 in text and all in other formats by default
     #[arg(long, value_name = "N", value_parser = show)]
     show: Option<LineLimit>,
-    /// Compare what is sound of damaged traces, and say what is lost
-    #[arg(long)]
+    /// Compare the intact records of damaged traces, and report what is lost
+    #[arg(long, hide_short_help = true)]
     salvage: bool,
-    /// How many ranks are compared at once; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    /// Number of ranks compared at once; all cores by default
+    #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     verify: VerifyArg,
-    /// How to print the differences
+    /// Format of the differences
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     format: ReportFormatArg,
-    /// Write the differences to a file; - is standard output
+    /// Write the differences to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }
@@ -255,7 +248,7 @@ fn of_reports(
     let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
     let verdict = found.hold(&args.limits());
     let text = match args.format {
-        ReportFormatArg::Text => reports::text(&found, titles, &verdict),
+        ReportFormatArg::Text => reports::text(&found, titles),
         ReportFormatArg::Json => terminal::json(&reports::json(&found, titles, &verdict)),
         ReportFormatArg::Csv => {
             return Err("--format csv is for traces; reports have text and json".into());
@@ -270,7 +263,7 @@ fn of_traces(
     titles: &DiffRenderOptions<'_>,
 ) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
-    let tallies = parallel_map(ranks.len(), args.threads, |i| {
+    let tallies = parallel_map(("comparing", "ranks"), ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
             [Some(a), Some(b)] => of_rank(rank, [a, b], args),
@@ -291,7 +284,7 @@ fn of_traces(
     }
     let verdict = args.limits().check(&all);
     let text = match args.format {
-        ReportFormatArg::Text => render::text::render(&all, titles, &verdict),
+        ReportFormatArg::Text => render::text::render(&all, titles),
         ReportFormatArg::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
         ReportFormatArg::Csv => render::csv::render(&all, titles),
     };

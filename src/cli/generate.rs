@@ -8,6 +8,7 @@ mod training;
 use super::output::{ReportDestination, RunArgs, load_machine};
 use crate::files::OutputSet;
 use crate::generate::{GeneratedJob, WorkloadPattern};
+use crate::report::summary::counted;
 use crate::workload::MissingRankPolicy;
 use clap::Args;
 use patterns::PatternArgs;
@@ -17,16 +18,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use training::TrainingArgs;
 
-/// Generate traces, or replay them without a file
+/// Generate the traces of a model or a traffic pattern, or replay them directly
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
   chakram generate gpt3-175b --tensor 8 --pipeline 8 --data 2 --batch 64 --machine dgx-a100x16
+  chakram generate llama3-70b --tensor 8 --pipeline 4 --batch 8 --machine dgx-h100x4 --dry-run
   chakram generate collective all-reduce --size 1GB --ranks 512 --machine conv-4d
   chakram generate p2p incast --size 1MiB --ranks 8 --machine dgx-h100
-  chakram generate data-parallel --ranks 8 -o /tmp/dp/job    writes /tmp/dp/job.0.et, …, job.job.json
-  chakram generate chain --ranks 1 --nodes 1000000 --machine dgx-h100 --format json")]
+  chakram generate data-parallel --ranks 8 -o dp8    writes dp8.0.et, …, dp8.job.json")]
 pub struct GenerateArgs {
     #[command(subcommand)]
     pattern: Option<PatternArgs>,
@@ -37,8 +38,7 @@ pub struct GenerateArgs {
 /// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
 struct TargetArgs {
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
-    /// job.0.et, job.1.et, …
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(
         short,
         long,
@@ -46,11 +46,10 @@ struct TargetArgs {
         required_unless_present = "machine"
     )]
     output: Option<PathBuf>,
-    /// Write every rank as a file of its own; those that do the same are one under several names (hard links)
-    /// otherwise, so that who edits one in place edits all
-    #[arg(long, requires = "output")]
+    /// Write a file per rank instead of hard links for identical ranks
+    #[arg(long, hide_short_help = true, requires = "output")]
     no_links: bool,
-    /// Replay the traces on this machine: a preset or a file
+    /// Replay on this machine: preset (`chakram machine list`) or file
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     #[command(flatten)]
@@ -99,6 +98,15 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
+            // After the model, so that one who misspells it hears of that first.
+            if output.is_none() && machine.is_none() {
+                return Err(format!(
+                    "{}: nothing says what to do with it\n  try: --dry-run, --machine MACHINE to replay it, \
+                     or -o PREFIX to write its traces",
+                    asked.name
+                )
+                .into());
+            }
             let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training)));
             (
                 job.map_err(|error| asked.origin.with_source(error))?,
@@ -116,11 +124,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         if machine.is_none() {
             writeln!(
                 out,
-                "wrote {} ranks, {} nodes: {names}",
-                job.ranks(),
-                (0..job.ranks())
-                    .map(|rank| job.node_count(rank))
-                    .sum::<u64>(),
+                "wrote {}, {}: {names}",
+                counted(job.ranks().into(), "rank"),
+                counted(
+                    (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
+                    "node"
+                ),
             )?;
         }
     }

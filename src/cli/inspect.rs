@@ -18,6 +18,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Heading of help.
+const FILTERS: &str = "Filters";
+
 mod csv;
 mod json;
 mod labels;
@@ -26,7 +29,9 @@ mod node;
 mod path;
 mod text;
 
-/// Show what is in traces
+use self::csv::render as render_csv;
+
+/// Show contents, times and critical path of traces
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,50 +44,48 @@ Examples:
   chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
   chakram inspect job --critical-path                 what the recorded run spent its time on
 
-Times are those of the recorded run. Where the file has durations and delays, as those that `chakram
-convert` writes, they are exact; where it has durations alone they are estimates, which the summary says.
+Times are those of the recorded run: exact where traces have delays, as `chakram convert` writes them;
+estimates from durations otherwise. Damaged files are shown as far as they can be read.
 
-A file that is broken is shown as far as it can be read, with a warning. Exit codes: 0 done, 2 bad
-input, or nothing could be read")]
+Exit codes: 0 done, 2 bad input, or nothing could be read")]
 pub struct InspectArgs {
-    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Only these ranks, for example 0,4-7
-    #[arg(long, value_name = "RANKS")]
+    /// Only these ranks: 0,4-7
+    #[arg(long, help_heading = FILTERS, value_name = "RANKS")]
     rank: Option<RankSet>,
-    /// Only nodes with this in their name; with *, ? or [ a pattern that the whole name fits; several: any
-    #[arg(long, value_name = "PATTERN")]
+    /// Only nodes whose name contains this, or matches a pattern with *, ? or [; repeatable
+    #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
     name: Vec<NamePattern>,
     /// Only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
-    #[arg(long = "type", value_name = "TYPES")]
+    #[arg(help_heading = FILTERS, long = "type", value_name = "TYPES")]
     types: Vec<ClassFilter>,
-    /// Only collectives of this group; `all` is that of all ranks
-    #[arg(long, value_name = "GROUP")]
+    /// Only collectives of this process group; `all` for all ranks
+    #[arg(long, help_heading = FILTERS, value_name = "GROUP")]
     group: Vec<String>,
-    /// Only nodes on this lane: as the table of lanes has it, or a pattern of its name
-    #[arg(long, value_name = "LANE")]
+    /// Only nodes on this lane (stream or thread): its name or a pattern
+    #[arg(long, help_heading = FILTERS, value_name = "LANE")]
     lane: Vec<NamePattern>,
-    /// Only nodes with this value of an attribute, for example phase=backward, layer=3; several values of one
-    /// attribute: any, several attributes: all
-    #[arg(long, value_name = "NAME=VALUE")]
+    /// Only nodes with this attribute value: phase=backward; repeatable
+    #[arg(long, help_heading = FILTERS, value_name = "NAME=VALUE")]
     label: Vec<AttributeFilter>,
-    /// Only nodes that run after this time, for example 10ms
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Only nodes that run after this time: 10ms
+    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
     /// Only nodes that run before this time
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     to: Option<Time>,
-    /// List the nodes, one a line, by rank and start; with --critical-path all of its nodes
+    /// List the nodes, one per line, by rank and start; with --critical-path all nodes of the path
     #[arg(long)]
     list: bool,
-    /// List this many nodes; of those near a node this many on either side. 100 by default, in JSON and CSV all
+    /// Number of nodes listed; 100 by default, all in JSON and CSV
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Show the node with this id in full, with what it waits for and who waits for it
+    /// Show the node with this id in full, with its dependencies and dependents
     #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "label", "from", "to"])]
     node: Option<u64>,
-    /// How many dependencies away
+    /// Distance of the neighbours that --node shows, in dependencies
     #[arg(
         long,
         value_name = "N",
@@ -94,18 +97,18 @@ pub struct InspectArgs {
     /// Show the critical path of the recorded run
     #[arg(long, conflicts_with_all = ["name", "types", "group", "lane", "label", "from", "to"])]
     critical_path: bool,
-    /// How to print
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
     format: InspectFormatArg,
-    /// Which table --format csv prints; types by default
+    /// Table that --format csv prints; types by default
     #[arg(long, value_enum, value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
     table: Option<InspectTableArg>,
     #[command(flatten)]
     verify: VerifyArg,
-    /// How many ranks are read at once; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    /// Number of ranks read at once; all cores by default
+    #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Write to a file; - is standard output
+    /// Write to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }
@@ -113,11 +116,11 @@ pub struct InspectArgs {
 /// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum InspectFormatArg {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs; times in picoseconds
+    /// JSON, times in picoseconds
     Json,
-    /// One table, for spreadsheets
+    /// One table as comma-separated values
     Csv,
     /// A drawing for Graphviz, with --node
     Dot,
@@ -189,7 +192,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     warn(job.faults())?;
     let text = match args.format {
         InspectFormatArg::Json => terminal::json(&json::summary(&job, args.options())),
-        InspectFormatArg::Csv => csv::render(&job, args.table.unwrap_or(InspectTableArg::Types)),
+        InspectFormatArg::Csv => render_csv(&job, args.table.unwrap_or(InspectTableArg::Types)),
         _ => text::render(&job, &title, &args.filter_words(), to.style()),
     };
     to.write(&text)?;

@@ -1,21 +1,23 @@
-//! Options of a job's traces, and a counter while they are loaded.
+//! Options of a job's traces, and progress while they are loaded.
 
+use super::progress::Progress;
+use super::terminal;
 use crate::graph::DependencyPolicy;
 use crate::ids::{MAX_NPUS, Npu};
 use crate::job::{self, Job, JobError, JobOptions};
+use crate::report::summary::counted;
 use crate::trace::file::{FoundTraces, VerifyLevel};
 use crate::units::Span;
 use crate::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
 /// Whether traces are held against what their job's file says.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerifyArg {
-    /// Read traces though they are not those that the job's file, PREFIX.job.json, names
-    #[arg(long)]
+    /// Read traces that differ from what the job's file, PREFIX.job.json, says
+    #[arg(long, help_heading = TRACES, hide_short_help = true)]
     pub no_verify: bool,
 }
 
@@ -39,36 +41,39 @@ impl VerifyArg {
     }
 }
 
+/// Heading of help.
+pub(super) const TRACES: &str = "Traces";
+
 /// Options of a job's traces.
 #[derive(Debug, Args)]
 pub struct JobArgs {
     #[command(flatten)]
     pub(super) verify: VerifyArg,
-    /// Groups of ranks in place of those of the job's file: a JSON file {"1": [0, 1], …}
-    #[arg(long, value_name = "FILE")]
+    /// Process groups, in place of those of the job's file: a JSON file {"1": [0, 1], …}
+    #[arg(long, help_heading = TRACES, value_name = "FILE")]
     pub groups: Option<PathBuf>,
-    /// Which dependencies hold
-    #[arg(long, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
+    /// Dependencies that hold
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
     pub deps: DepsArg,
-    /// What to do about ranks without a trace
-    #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
+    /// Treatment of ranks without a trace
+    #[arg(long, help_heading = TRACES, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
     pub absent: AbsentArg,
-    /// Ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
+    /// Number of ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     pub ranks: Option<u32>,
-    /// Start a rank later: RANK=TIME, for example 3=10ms; may be given more than once
-    #[arg(long, value_name = "RANK=TIME", value_parser = parse_delay)]
+    /// Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "RANK=TIME", value_parser = parse_delay)]
     pub delay: Vec<(u32, Span)>,
 }
 
 /// Selection of the dependencies that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DepsArg {
-    /// Data and control; data alone, with a warning, if control dependencies close a cycle
+    /// Data and control; data alone, with a warning, if control closes a cycle
     Auto,
     /// Data and control
     Both,
-    /// Data alone
+    /// Data only
     Data,
 }
 
@@ -77,7 +82,7 @@ pub enum DepsArg {
 pub enum AbsentArg {
     /// Refuse the job
     Refuse,
-    /// A missing member arrives with the present ones
+    /// Missing members arrive with the present ones
     Mirror,
 }
 
@@ -136,7 +141,9 @@ fn parse_delay(text: &str) -> Result<(u32, Span), String> {
     let (rank, span) = text
         .split_once('=')
         .ok_or("expected RANK=TIME, for example 3=10ms")?;
-    let rank = rank.parse().map_err(|_| format!("`{rank}` is no rank"))?;
+    let rank = rank
+        .parse()
+        .map_err(|_| format!("`{rank}` is not a rank"))?;
     Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
 }
 
@@ -163,7 +170,7 @@ pub fn parse_map(text: &str) -> Result<Vec<Npu>, String> {
     Ok(map)
 }
 
-/// Loads the job in `found`, with a counter on a terminal. `npus` is the size of a mirrored job that does not say its
+/// Loads the job in `found`, with progress on a terminal. `npus` is the size of a mirrored job that does not say its
 /// own.
 pub fn load(
     found: &FoundTraces,
@@ -173,44 +180,19 @@ pub fn load(
     hash: bool,
 ) -> Result<Job, JobError> {
     let options = args.options(npus, hash);
-    with_progress(|progress| job::load(found, name, &options, progress))
+    let start = Instant::now();
+    let job = with_progress(|progress| job::load(found, name, &options, progress))?;
+    let files = counted(found.files.len() as u64, "trace");
+    terminal::detail(start, format_args!("read {files}")).map_err(JobError::Io)?;
+    Ok(job)
 }
 
 /// Does `work` beside a counter of the files that it reads, on a terminal.
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
-    let mut counter = FileCounter::default();
-    work(&mut |done, total| counter.step(done, total))
-}
-
-/// A counter of files on a terminal, for jobs that take a while.
-struct FileCounter {
-    started: Instant,
-    shown: bool,
-}
-
-impl Default for FileCounter {
-    fn default() -> Self {
-        Self {
-            started: Instant::now(),
-            shown: false,
-        }
-    }
-}
-
-impl FileCounter {
-    fn step(&mut self, done: usize, total: usize) {
-        let late = self.started.elapsed().as_millis() > 500;
-        if late && io::stderr().is_terminal() && (done.is_multiple_of(16) || self.shown) {
-            self.shown = true;
-            let _ = write!(io::stderr(), "\rloading traces: {done} of {total}");
-        }
-    }
-}
-
-impl Drop for FileCounter {
-    fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r{:40}\r", "");
-        }
-    }
+    let mut progress = None;
+    work(&mut |done, total| {
+        let progress =
+            progress.get_or_insert_with(|| Progress::start("reading", "traces", total as u64));
+        progress.set(done as u64);
+    })
 }

@@ -1,7 +1,9 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
+use super::document::VersionedDocument;
 use crate::machine::{self, Machine, MachineError, PRESETS};
 use crate::network::NetworkKind;
+use crate::report::table::{FittedTable, left};
 use crate::topology::{SwitchingMode, TopologyDimension};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -9,6 +11,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod json;
+
+use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
 
 /// List, show and check machines
 #[derive(Debug, Args)]
@@ -24,30 +28,29 @@ pub struct MachineArgs {
 
 #[derive(Debug, Subcommand)]
 enum MachineCommand {
-    /// List the machines that come with the program
+    /// List the built-in machines
     #[command(after_help = "Example:\n  chakram machine list --format json")]
     List {
-        /// How to print them
+        /// Format of the list
         #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
         format: MachineFormatArg,
     },
-    /// Print a machine's file, the start of a machine of your own
+    /// Print a machine's file, a template for your own
     #[command(after_help = "\
 Examples:
   chakram machine show dgx-h100 > my.toml    comments give the source of every number
   chakram machine show dgx-h100x4            the same with four nodes")]
     Show {
-        /// A machine from the list, NAMExN for N nodes of one, or a file (its name has a / in it or
-        /// ends in .toml)
+        /// Preset, NAMExN for N nodes of it, or a file (a name with a / or ending in .toml; - is standard input)
         name: String,
-        /// The file as written, or all of it in base units
+        /// Text: the file as written; JSON: everything in base units
         #[arg(long, value_enum, default_value_t = MachineFormatArg::Text)]
         format: MachineFormatArg,
     },
-    /// Check machine files; exit with 2 if any is refused
+    /// Check machine files; exit code 2 if any is invalid
     #[command(after_help = "Example:\n  chakram machine check my.toml other.toml")]
     Check {
-        /// Machine files (their names have a / in them or end in .toml), or names of machines
+        /// Machine files or presets
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
@@ -56,9 +59,9 @@ Examples:
 /// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MachineFormatArg {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs; times are in picoseconds, rates per second, sizes in bytes
+    /// JSON, times in picoseconds, rates per second, sizes in bytes
     Json,
 }
 
@@ -76,42 +79,35 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Width of each column of the list but the last, and of all together.
-const NAME: usize = 13;
-const NPUS: usize = 6;
-const DIMENSIONS: usize = 30;
-const WIDTH: usize = 100;
+/// Width of the list.
+const WIDTH: u16 = 100;
 
 fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
     if format == MachineFormatArg::Json {
-        let machines: Vec<_> = machines.iter().map(json::summary).collect();
-        return Ok(json::print(
-            out,
-            "chakram.machines/1",
-            "machines",
-            machines.into(),
-        )?);
+        let machines = machines.iter().map(MachineSummary::of).collect();
+        let list = MachineList { machines };
+        VersionedDocument::new("chakram.machines.1", list).print(out)?;
+        return Ok(());
     }
-    let mut row = |name: &str, npus: &str, dimension: &str, description: &str| {
-        let line = format!("{name:NAME$}  {npus:NPUS$}  {dimension:DIMENSIONS$}  {description}");
-        writeln!(out, "{}", line.trim_end())
-    };
-    row("NAME", "NPUs", "DIMENSIONS, INNERMOST FIRST", "DESCRIPTION")?;
+    let mut table = FittedTable::new(&[
+        left("NAME", 0),
+        left("NPUs", 0),
+        left("DIMENSIONS, INNERMOST FIRST", 0),
+        left("DESCRIPTION", 0),
+    ])
+    .within(WIDTH);
     for machine in &machines {
-        let dimensions = dimensions(machine);
-        let room = WIDTH - NAME - NPUS - DIMENSIONS - 6;
-        let description = wrap(machine.description(), room);
-        for line in 0..dimensions.len().max(description.len()) {
-            let (name, npus) = match line {
-                0 => (machine.name(), npus(machine)),
-                _ => ("", String::new()),
-            };
-            let cell = |cells: &[String]| cells.get(line).cloned().unwrap_or_default();
-            row(name, &npus, &cell(&dimensions), &cell(&description))?;
-        }
+        let dimensions = dimensions(machine).join("\n");
+        table.row(&[
+            &machine.name(),
+            &npus(machine),
+            &dimensions,
+            &machine.description(),
+        ]);
     }
+    out.write_all(table.text().as_bytes())?;
     Ok(())
 }
 
@@ -121,7 +117,8 @@ fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(),
     match format {
         MachineFormatArg::Text => out.write_all(source.text.as_bytes())?,
         MachineFormatArg::Json => {
-            json::print(out, "chakram.machine/1", "machine", json::details(&machine))?
+            let machine = MachineDetails::of(&machine);
+            VersionedDocument::new("chakram.machine.1", OneMachine { machine }).print(out)?
         }
     }
     Ok(())
@@ -188,24 +185,6 @@ fn network(machine: &Machine) -> String {
     text
 }
 
-/// Wraps `text` into lines of at most `room` characters, broken between words.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        let line = &mut lines[last];
-        if line.is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= room {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,9 +207,9 @@ mod tests {
     #[test]
     fn the_list_fits_100_columns_and_names_every_preset() {
         let (text, _) = output(&["list"]).unwrap();
-        assert!(PRESETS.iter().all(|preset| preset.name.len() <= NAME));
         assert!(
-            text.lines().all(|line| line.chars().count() <= WIDTH),
+            text.lines()
+                .all(|line| line.chars().count() <= WIDTH.into()),
             "{text}"
         );
         for preset in PRESETS {
@@ -262,7 +241,7 @@ mod tests {
     fn json_is_in_base_units() {
         let (text, _) = output(&["show", "dgx-a100x2", "--format", "json"]).unwrap();
         let json: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(json["schema"], "chakram.machine/1");
+        assert_eq!(json["schema"], "chakram.machine.1");
         let machine = &json["machine"];
         // 8 NPUs in each of 2 nodes; 300 GB/s = 300e9 B/s; 550 ns = 550,000 ps.
         assert_eq!(machine["npus"], 16);

@@ -1,19 +1,22 @@
 //! `chakram model`: lists the models that come with the program, and shows one with its counts.
 
+use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use crate::files::OutputSet;
 use crate::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
-use crate::report::csv::quoted;
+use crate::report::csv::CsvRows;
 use crate::report::summary::thousands;
+use crate::report::table::{FittedTable, left, right};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use json::{ModelDetails, ModelList, ModelSummary, OneModel};
+
 mod json;
 mod labels;
-mod table;
 mod text;
 
 /// List and show models
@@ -32,25 +35,25 @@ pub struct ModelArgs {
 
 #[derive(Debug, Subcommand)]
 enum ModelCommand {
-    /// List the models that come with the program
+    /// List the built-in models
     #[command(after_help = "\
 Examples:
   chakram model list
   chakram model list --format csv -o models.csv")]
     List {
-        /// How to print them
+        /// Format of the list
         #[arg(long, value_enum, default_value_t = ModelListFormat::Text)]
         format: ModelListFormat,
-        /// Write to this file instead of standard output
+        /// Write to this file; standard output by default
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Show a model: its operators, weights, multiplications, and what it keeps for the backward pass
+    /// Show a model: operators, parameters, MACs and saved activations
     #[command(after_help = "\
 Examples:
   chakram model show gpt2-xl
   chakram model show llama3-8b --tokens 131072
-  chakram model show gpt2-xl --toml > my.toml    the start of a model of your own
+  chakram model show gpt2-xl --toml > my.toml    a template for your own
   chakram model show my.toml --format json")]
     Show(ShowModelArgs),
 }
@@ -58,21 +61,21 @@ Examples:
 /// Which model to show, and how.
 #[derive(Debug, Args)]
 struct ShowModelArgs {
-    /// A model from the list, or a file (its name has a / in it or ends in .toml)
+    /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
     name: String,
-    /// Tokens of a sample instead of those that the model's file says
+    /// Sequence length in tokens; the model's own by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     tokens: Option<u64>,
-    /// Bytes of an element of what is kept for the backward pass
+    /// Bytes per element of saved activations
     #[arg(long, value_name = "BYTES", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=8))]
     element_bytes: u64,
-    /// How to print it
+    /// Format of the model
     #[arg(long, value_enum, default_value_t = ModelShowFormat::Text)]
     format: ModelShowFormat,
     /// Print the model's file as written
     #[arg(long, conflicts_with_all = ["tokens", "element_bytes", "format"])]
     toml: bool,
-    /// Write to this file instead of standard output
+    /// Write to this file; standard output by default
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -80,20 +83,20 @@ struct ShowModelArgs {
 /// Format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelListFormat {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs
+    /// JSON
     Json,
-    /// For spreadsheets
+    /// Comma-separated values
     Csv,
 }
 
 /// Format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelShowFormat {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs
+    /// JSON
     Json,
 }
 
@@ -124,8 +127,8 @@ fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     Ok(match format {
         ModelListFormat::Text => list_text(&models),
         ModelListFormat::Json => {
-            let models = models.iter().map(json::summary).collect();
-            json::document("chakram.models.1", "models", models)
+            let models = models.iter().map(ModelSummary::of).collect();
+            VersionedDocument::new("chakram.models.1", ModelList { models }).text()
         }
         ModelListFormat::Csv => list_csv(&models),
     })
@@ -140,16 +143,15 @@ fn blocks(model: &ModelDefinition) -> usize {
 }
 
 fn list_text(models: &[ModelDefinition]) -> String {
-    let head = [
-        "NAME",
-        "KIND",
-        "PARAMETERS",
-        "BLOCKS",
-        "HIDDEN",
-        "TOKENS",
-        "SOURCE",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
+    let mut table = FittedTable::new(&[
+        left("NAME", 0),
+        left("KIND", 0),
+        right("PARAMETERS", 0),
+        right("BLOCKS", 0),
+        right("HIDDEN", 0),
+        right("TOKENS", 0),
+        left("SOURCE", 0),
+    ]);
     for found in models {
         let model = &found.model;
         // The authors and the year; all of it is in the model's file.
@@ -159,42 +161,40 @@ fn list_text(models: &[ModelDefinition]) -> String {
             .map_or("", |(authors, _)| authors);
         let year = model.source.split(['(', ')']).nth(1).unwrap_or_default();
         let dash = || "-".to_owned();
-        rows.push([
-            model.name.clone(),
-            found.kind.name().to_owned(),
-            thousands(model.parameters()),
-            blocks(found).to_string(),
-            found.hidden.map_or_else(dash, |hidden| hidden.to_string()),
-            match model.sequence {
-                1 => dash(),
-                tokens => tokens.to_string(),
-            },
-            format!("{source}, {year}"),
+        let tokens = match model.sequence {
+            1 => dash(),
+            tokens => tokens.to_string(),
+        };
+        table.row(&[
+            &model.name,
+            &found.kind.name(),
+            &thousands(model.parameters()),
+            &blocks(found),
+            &found.hidden.map_or_else(dash, |hidden| hidden.to_string()),
+            &tokens,
+            &format_args!("{source}, {year}"),
         ]);
     }
-    let [left, right] = [table::ColumnAlignment::Left, table::ColumnAlignment::Right];
-    table::render(&rows, [left, left, right, right, right, right, left])
+    table.text()
 }
 
 fn list_csv(models: &[ModelDefinition]) -> String {
-    let mut text = "name,kind,parameters,multiplications,blocks,hidden,tokens,source\n".to_owned();
+    let mut rows = CsvRows::new("name,kind,parameters,macs,blocks,hidden,tokens,source");
     for found in models {
         let model = &found.model;
-        text += &format!(
-            "{},{},{},{},{},{},{},{}\n",
-            quoted(&model.name),
-            found.kind.name(),
-            model.parameters(),
-            model.multiplications(),
-            blocks(found),
-            found
-                .hidden
-                .map_or(String::new(), |hidden| hidden.to_string()),
-            model.sequence,
-            quoted(&model.source),
-        );
+        let hidden = found.hidden.map(|hidden| hidden.to_string());
+        rows.row(&[
+            &model.name,
+            &found.kind.name(),
+            &model.parameters(),
+            &model.multiplications(),
+            &blocks(found),
+            &hidden.unwrap_or_default(),
+            &model.sequence,
+            &model.source,
+        ]);
     }
-    text
+    rows.text()
 }
 
 fn describe(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
@@ -204,8 +204,8 @@ fn describe(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
         _ if args.toml => source.text.into_owned(),
         ModelShowFormat::Text => text::render(&found, args.element_bytes),
         ModelShowFormat::Json => {
-            let model = json::details(&found, args.element_bytes);
-            json::document("chakram.model.1", "model", model)
+            let model = ModelDetails::of(&found, args.element_bytes);
+            VersionedDocument::new("chakram.model.1", OneModel { model }).text()
         }
     })
 }

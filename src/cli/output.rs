@@ -3,19 +3,23 @@
 use super::compute::ComputeArgs;
 use super::custom_algorithm;
 use super::load::parse_map;
+use super::progress::Progress;
 use super::terminal;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, source};
-use crate::report::summary::HashedInput;
-use crate::report::{self, Report};
+use crate::report::summary::{HashedInput, counted};
+use crate::report::text::TextStyle;
+use crate::report::{self, PictureRecorder, Report};
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 mod args;
 mod destination;
@@ -24,45 +28,52 @@ mod timeline_file;
 
 pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
-pub use timeline_file::TimelineFile;
+pub use timeline_file::{TimelineArgs, TimelineFile};
+
+/// Headings of help.
+pub(super) const MODEL: &str = "Timing model";
+pub(super) const REPORT: &str = "Report";
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
     compute: ComputeArgs,
-    /// How long collectives and messages last
-    #[arg(long, value_enum, default_value_t = CommArg::Model, value_name = "HOW")]
+    /// Timing of collectives and messages
+    #[arg(long, help_heading = MODEL, value_enum, default_value_t = CommArg::Model, value_name = "TIMING")]
     pub comm: CommArg,
-    /// What becomes of messages that meet; as the machine's file has it by default
-    #[arg(long, value_enum, value_name = "MODEL")]
+    /// Network contention model; the machine's own by default
+    #[arg(long, help_heading = MODEL, value_enum, value_name = "MODEL")]
     pub network: Option<NetworkArg>,
-    /// The NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r sits on NPU r otherwise
-    #[arg(long, value_name = "NPUS", value_parser = parse_placement)]
+    /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<RankMapArg>,
-    /// Carry out every collective message by message, even where a closed form is proved
-    #[arg(long)]
+    /// Simulate every collective message by message, also where an analytical answer is exact
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub stepwise: bool,
-    /// Members play collectives of a kind from files PREFIX.0.et, PREFIX.1.et, …, one for each member, where a
-    /// group has as many: KIND=PREFIX, for example all-reduce=ring8; for each kind once
-    #[arg(long, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
+    /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+    /// repeatable
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
-    /// Draw the replay: a file for Perfetto (ui.perfetto.dev); a name that ends in .gz is compressed
-    #[arg(long, value_name = "FILE.json.gz")]
-    pub timeline: Option<PathBuf>,
-    /// How to print the report
-    #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
+    #[command(flatten)]
+    timeline: TimelineArgs,
+    /// Write the report as a self-contained page with charts, too
+    #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
+    html: Option<PathBuf>,
+    /// Format of the report
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// What becomes of a replay whose ranks need more memory than their NPUs have, where traces say what nodes
-    /// allocate and free: a warning, or exit code 3 as well
-    #[arg(long, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "HOW")]
+    /// Print every row of the text, which has fewer than 60 lines otherwise
+    #[arg(long, help_heading = REPORT)]
+    details: bool,
+    /// Action when peak memory exceeds the NPU's capacity
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
     pub fit: OnMemoryOverflow,
-    /// Which table --format csv prints
-    #[arg(long, value_enum, value_name = "TABLE")]
+    /// Table that --format csv prints
+    #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
-    /// List each micro-batch's operators by themselves, in JSON and the table of operators; a row otherwise stands for
-    /// all micro-batches, mb*/…
-    #[arg(long)]
+    /// List the operators of every micro-batch, in JSON and the table of operators, instead of their sums, mb*/…
+    #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
 }
 
@@ -87,12 +98,27 @@ impl RunArgs {
                 "--table compare is for machines that `chakram replay` compares".to_owned(),
             );
         }
-        if self.timeline.is_some() && several {
+        if self.timeline.path().is_some() && several {
             return Err(
                 "--timeline draws one replay, and here are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
+        }
+        if self.html.is_some() && several {
+            return Err("--html shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                .to_owned());
+        }
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html - : the page would stand among the lines of the report\n  \
+                 try: --html FILE.html"
+                    .to_owned(),
+            );
+        }
+        if self.details && self.format != ReportFormatArg::Text {
+            return Err("--details is for --format text; other formats have all rows".to_owned());
         }
         if self.table.is_some() && self.format != ReportFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
@@ -136,8 +162,10 @@ impl RunArgs {
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
-            (self.timeline.is_some(), "--timeline"),
+            (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
             (self.format != ReportFormatArg::Text, "--format"),
+            (self.details, "--details"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -162,19 +190,50 @@ impl RunArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         self.check_machine(machine)?;
         self.check_fit(workload)?;
+        let start = Instant::now();
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(self.timeline.as_deref(), &prepared, to.outputs())?;
-        let (mut report, timeline) = report::replay(&prepared, timeline)?;
-        TimelineFile::finish(timeline, self.timeline.as_deref())?;
-        let style = to.style();
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
+        let page = self.html.as_ref();
+        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
+        let instances = workload.instances().iter();
+        let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
+        let progress = Progress::start("replaying", "nodes", nodes);
+        let observers = ((timeline, pictures), progress.observer());
+        let (mut report, ((timeline, pictures), _)) = report::replay(&prepared, observers)?;
+        drop(progress);
+        let done = counted(nodes, "node");
+        terminal::detail(start, format_args!("replayed {done}"))?;
+        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
+        TimelineFile::finish(timeline, self.timeline.path())?;
+        if let Some(mut file) = page {
+            let html = self.page(&report, name, options.missing_ranks, inputs);
+            file.write_all(html.as_bytes())?;
+            file.commit()?;
+        }
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
+        self.warn(&report)?;
         self.exit_code([&report])
     }
 
     /// Refuses measured prices on a machine that has none.
     pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
         self.compute.check_machine(machine)
+    }
+
+    /// Prints warnings on standard error where nobody sees them in a text.
+    pub fn warn(&self, report: &Report) -> Result<(), Box<dyn Error>> {
+        if self.format == ReportFormatArg::Csv {
+            for warning in &report.warnings {
+                terminal::warning(format_args!("{warning}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Refuses to look whether `workload` fits where nothing is known of its memory.
@@ -200,7 +259,7 @@ impl RunArgs {
         let mut code = ExitCode::SUCCESS;
         for report in reports {
             if let (OnMemoryOverflow::Require, Some(text)) = (self.fit, report.does_not_fit()) {
-                terminal::say(format_args!("exceeded: on {}: {text}", report.machine.name))?;
+                terminal::say(format_args!("error: on {}: {text}", report.machine.name))?;
                 code = ExitCode::from(3);
             }
         }

@@ -17,42 +17,33 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram replay traces/data-parallel-8               a case: a folder with traces and machine.toml
-  chakram replay run7/job --machine dgx-h100x4        files run7/job.0.et, run7/job.1.et, …
-  chakram replay job.0.et --machine dgx-a100 --absent mirror
-  chakram replay traces/data-parallel-8 --machine tpu-v4 --compute roofline
-  chakram replay job.0.et -m selene --absent mirror --compute roofline --efficiency 0.68
-  chakram replay run7/job -m dgx-h100 --compute roofline --host scaled:0.5        a host twice as fast
-  chakram replay traces/data-parallel-8 -m dgx-a100 -m dgx-h100 -m mi300x --compute roofline
-                                                      which machine, and why
+  chakram replay traces/data-parallel-8                    a folder with traces and machine.toml
+  chakram replay run7/job -m dgx-h100x4                    run7/job.0.et, run7/job.1.et, …
+  chakram replay run7/job -m tpu-v4 --compute roofline --efficiency 0.68
+  chakram replay run7/job -m dgx-h100 --compute roofline --host scaled:0.5
+  chakram replay run7/job -m dgx-a100 -m dgx-h100          compare machines
+  chakram replay run7/job -m dgx-h100x4 --comm captured    check a conversion
+  chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms
+  chakram replay job.0.et -m dgx-a100 --absent mirror      one rank stands for all
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
-  chakram replay run7/job -m dgx-h100x4 --custom all-reduce=mine  files mine.0.et, …, one for each member
-  chakram replay run7/job -m dgx-h100x4 --comm captured           does the conversion keep the capture?
-  chakram replay run7/job -m dgx-h100x4 --fit require             exit code 3 if a rank's memory is too small
-  chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms   who waits if rank 3 is late?
 
-Several machines: one comparison against the first of them. --format csv prints a row per machine,
-and other tables with the machine in front; --format json all reports and what moved between them.
-Where a replay is refused or stuck, the others are compared and the exit code is its own.
-
-Exit codes: 0 every node of every rank completed, 1 the replay is stuck, 2 bad input,
-3 with --fit require, all completed, but a rank needs more memory than its NPU has")]
+Exit codes: 0 every node of every rank completed, 1 the replay deadlocked, 2 bad input,
+3 with --fit require, a rank needs more memory than its NPU has")]
 pub struct ReplayArgs {
-    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// A machine from `chakram machine list`, or a file; machine.toml beside the traces by default; given
-    /// more than once, the machines are compared
+    /// Preset (`chakram machine list`) or file; machine.toml beside the traces by default; several are compared
     #[arg(short, long, value_name = "MACHINE")]
     machine: Vec<String>,
-    /// How many of several machines replay at once; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    /// Number of machines replayed at once; all cores by default
+    #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
     run: RunArgs,
-    /// Write the report to a file; - is standard output
+    /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }

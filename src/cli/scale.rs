@@ -1,22 +1,23 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
 use super::convert::SummaryFormatArg;
-use super::terminal;
+use super::document::VersionedDocument;
+use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use crate::files::OutputHandle;
 use crate::job::groups_of;
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::trace::job::JobFile;
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Make a job of more or fewer ranks by copies along one dimension
+/// Grow or shrink a job along one dimension of its ranks
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,42 +25,46 @@ Examples:
   chakram scale run7/job --grid dp=2,tp=4 --to dp=64 -o dp64/job -z zst
   chakram scale run7/job --grid dp=8 --to dp=1 -o alone/job
 
-With dp=2,tp=4 rank 5 has dp 1 and tp 1. A new rank does what the old one did whose coordinate along the
-dimension is its own, modulo the old size. Groups along the dimension grow, groups across it get a copy
-for every further block, peers follow; groups that are no part of the grid are refused by name. Recorded
-durations stay those of the old size: a replay with --comm recorded says nothing of the new one.
-
-Ranks that do the same share one file under several names (hard links): who edits one in place edits all.
---no-links writes each as a file of its own.")]
+With dp=2,tp=4 rank 5 has coordinates dp 1 and tp 1. A new rank copies the old one at the same coordinate
+modulo the old size; process groups and peers follow. Recorded durations stay those of the old size, so
+--comm recorded does not predict the new one. Identical ranks are hard links to one file: editing one in
+place edits all.")]
 pub struct ScaleArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// The dimensions of the ranks with their sizes, outermost first: dp=2,tp=4
+    /// Dimensions of the ranks with their sizes, outermost first: dp=2,tp=4
     #[arg(long, value_name = "GRID")]
     grid: String,
-    /// The dimension that changes, and its new size: dp=64
+    /// Dimension that changes, and its new size: dp=64
     #[arg(long, value_name = "DIMENSION")]
     to: String,
-    /// What stays of buffers that members share when their group grows
+    /// Size of sharded buffers that stays constant
     #[arg(long, value_enum, default_value_t = ShardedArg::KeepTotal, value_name = "WHAT")]
     sharded: ShardedArg,
-    /// Groups of ranks, which are written to PREFIX.groups.json as they become: a JSON file
-    /// {"1": [0, 1], …}
+    /// Process groups, written scaled to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
-    /// Write every rank as a file of its own, also those that do the same
+    /// Write a file per rank instead of hard links for identical ranks
     #[arg(long)]
     no_links: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
 
+/// What was made of a job, for programs.
+#[derive(Serialize)]
+struct ScaleDocument {
+    ranks_before: usize,
+    ranks: u32,
+    different_traces: u64,
+}
+
 /// Size of sharded buffers that stays constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShardedArg {
-    /// The whole: weights and optimizer states do not grow with the number of replicas
+    /// Total: weights and optimizer states do not grow with replicas
     KeepTotal,
-    /// The part of each member
+    /// Shard of each member
     KeepShard,
 }
 
@@ -101,7 +106,9 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         sharded,
         groups_of(args.groups.as_deref(), &traces.found, None)?,
     )?;
+    let progress = Progress::start("reading", "traces", traces.files().len() as u64);
     for file in traces.files() {
+        progress.inc();
         let opened = traces.open(file)?;
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
@@ -153,23 +160,22 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         SummaryFormatArg::Text => {
             writeln!(
                 out,
-                "{old} ranks became {}, {} different traces, in {names}",
+                "scaled {} to {}, {}, in {names}",
+                counted(old as u64, "rank"),
                 thousands(new_ranks.into()),
-                thousands(files)
+                counted(files, "different trace")
             )?;
             if let Some(path) = beside {
                 writeln!(out, "groups in {}", path.display())?;
             }
         }
         SummaryFormatArg::Json => {
-            let document = json!({
-                "schema": "chakram.scale.1",
-                "tool_version": env!("CARGO_PKG_VERSION"),
-                "ranks_before": old,
-                "ranks": new_ranks,
-                "different_traces": files,
-            });
-            out.write_all(terminal::json(&document).as_bytes())?;
+            let body = ScaleDocument {
+                ranks_before: old,
+                ranks: new_ranks,
+                different_traces: files,
+            };
+            VersionedDocument::new("chakram.scale.1", body).print(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -57,6 +57,7 @@ mod unix {
             return;
         }
         remove_temporaries();
+        say(b"\ninterrupted: unfinished files were removed; files that were complete before are left\n");
         die(signal);
     }
 

@@ -1,41 +1,37 @@
 //! `chakram slice`: a part of a job as a job.
 
 use super::convert::SummaryFormatArg;
-use super::terminal;
+use super::document::VersionedDocument;
+use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
 use crate::edit::slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 use crate::job::groups_of;
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde::Serialize;
 use std::error::Error;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Cut a step, or any part, out of a job
+/// Extract a step, or any part, of a job
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram slice traces/ddp-resnet18 --annotation 'ProfilerStep#3' -o step3
+  chakram slice traces/ddp-resnet18 --annotation 'ProfilerStep#2' -o step2
   chakram slice job --annotation '*.backward' --unmatched cut -o backward/job -z zst
   chakram slice job.0.et --from 100 --to 900 -o - | chakram audit --leaks -
 
-An annotation covers the node of its name, what belongs to it by `parent` and `launch`, and what other
-threads begin before its own thread does something else; in traces without these attributes, what belongs
-to it by control dependencies.
-A dependency on a node that is cut leads on to the nearest kept ones. Delays become such that everything
-starts when it did, counted from the start of the slice.
-
-A collective or message whose partner is cut would be waited for in vain, so it is an error, unless
---unmatched cut cuts it too.")]
+An annotation covers the node of its name, its descendants by `parent` and `launch`, and what other threads
+start meanwhile; in traces without these attributes, its descendants by control dependencies. Dependencies
+on removed nodes are rewired to the nearest kept ones, and every node starts when it did.")]
 pub struct SliceArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Keep what annotations of this name cover; * stands for any text
+    /// Keep what annotations of this name cover; * matches any text
     #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
     /// Keep nodes from this id on
@@ -44,22 +40,43 @@ pub struct SliceArgs {
     /// Keep nodes up to this id
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
-    /// What to do about collectives and messages whose partner is cut
+    /// Treatment of collectives and messages whose partner is outside the slice
     #[arg(long, value_enum, default_value_t = UnmatchedArg::Refuse, value_name = "WHAT")]
     unmatched: UnmatchedArg,
-    /// Groups of ranks: a JSON file {"1": [0, 1], …}
+    /// Process groups: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
 
+/// A slice, for programs.
+#[derive(Serialize)]
+struct SliceDocument {
+    sliced_from_ps: u64,
+    unmatched_removed: u64,
+    ranks: Vec<RankDocument>,
+}
+
+/// A rank of a slice.
+#[derive(Serialize)]
+struct RankDocument {
+    rank: u32,
+    nodes_before: u64,
+    nodes: u64,
+    join_nodes: u64,
+    rewired: u64,
+    control_dropped: bool,
+    starts_ps: u64,
+    ends_ps: u64,
+}
+
 /// Treatment of communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedArg {
-    /// Refuse the cut
+    /// Refuse the slice
     Refuse,
-    /// Cut them too
+    /// Remove them too
     Cut,
 }
 
@@ -80,7 +97,9 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut matches = CommunicationMatches::default();
     let mut parts = Vec::new();
+    let progress = Progress::start("reading", "traces", traces.files().len() as u64);
     for file in traces.files() {
+        progress.inc();
         let opened = traces.open(file)?;
         let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
@@ -89,9 +108,12 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
-            "the cut parts {} collectives and messages:\n{unmatched}\n  try: --unmatched cut, which cuts \
-             them on all ranks, or another cut",
-            unmatched.count
+            "the slice separates {} from partners outside it:\n{unmatched}\n  try: --unmatched cut, which removes \
+             them on all ranks, or another slice",
+            match unmatched.count {
+                1 => "1 collective or message".to_owned(),
+                n => format!("{} collectives and messages", thousands(n)),
+            }
         )
         .into());
     }
@@ -117,22 +139,22 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         _ if piped => {}
         SummaryFormatArg::Text => text(&slices, unmatched.count, &names, out)?,
         SummaryFormatArg::Json => {
-            let ranks = slices.iter().map(|(rank, sliced)| {
-                json!({
-                    "rank": rank, "nodes_before": sliced.of, "nodes": sliced.kept,
-                    "joints": sliced.joints, "mended": sliced.mended,
-                    "control_dropped": sliced.cyclic,
-                    "starts_ps": sliced.starts.0, "ends_ps": sliced.ends.0,
-                })
+            let ranks = slices.iter().map(|(rank, sliced)| RankDocument {
+                rank: *rank,
+                nodes_before: sliced.of,
+                nodes: sliced.kept,
+                join_nodes: sliced.joints,
+                rewired: sliced.mended,
+                control_dropped: sliced.cyclic,
+                starts_ps: sliced.starts.0,
+                ends_ps: sliced.ends.0,
             });
-            let document = json!({
-                "schema": "chakram.slice.1",
-                "tool_version": env!("CARGO_PKG_VERSION"),
-                "cut_from_ps": start.0,
-                "unmatched_cut": unmatched.count,
-                "ranks": ranks.collect::<Vec<_>>(),
-            });
-            out.write_all(terminal::json(&document).as_bytes())?;
+            let body = SliceDocument {
+                sliced_from_ps: start.0,
+                unmatched_removed: unmatched.count,
+                ranks: ranks.collect(),
+            };
+            VersionedDocument::new("chakram.slice.1", body).print(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -149,17 +171,17 @@ fn text(
         |of: fn(&SliceSummary) -> u64| slices.iter().map(|(_, sliced)| of(sliced)).sum::<u64>();
     writeln!(
         out,
-        "{} of {} nodes of {} ranks in {names}",
+        "kept {} of {} on {} in {names}",
         thousands(sum(|s| s.kept)),
-        thousands(sum(|s| s.of)),
-        slices.len(),
+        counted(sum(|s| s.of), "node"),
+        counted(slices.len() as u64, "rank"),
     )?;
     let table = TextTable::new([
         left("RANK", 10),
         right("nodes", 12),
         right("of", 12),
-        right("mended", 12),
-        right("joints", 12),
+        right("rewired", 12),
+        right("join nodes", 12),
         right("starts", 14),
         right("ends", 14),
     ]);
@@ -181,17 +203,20 @@ fn text(
     }
     writeln!(
         out,
-        "  mended: wait for others than before, as these were cut; times: every rank by itself"
+        "  rewired: nodes that depend on others than before, as these were removed; times: of each rank"
     )?;
     if unmatched > 0 {
         writeln!(
             out,
-            "  {} collectives and messages were cut on all ranks",
+            "  {} collectives and messages were removed on all ranks",
             thousands(unmatched)
         )?;
     }
     if slices.iter().any(|(_, sliced)| sliced.cyclic) {
-        writeln!(out, "  control dependencies closed a cycle and are gone")?;
+        writeln!(
+            out,
+            "  control dependencies closed a cycle and were dropped"
+        )?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 use crate::trace::{TraceError, escaped, is_harmful};
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicI8, Ordering};
+use std::time::Instant;
 
 /// Standard output, as bytes; its errors name it.
 pub struct StandardOutput(io::Stdout);
@@ -181,9 +183,44 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     writeln!(anstream::stderr(), "{text}")
 }
 
-/// Prints a note on standard error.
+/// How much is said on standard error besides errors: nothing below 0, details above.
+static VERBOSITY: AtomicI8 = AtomicI8::new(0);
+
+/// Sets how much is said on standard error besides errors.
+pub fn set_verbosity(quiet: bool, verbose: bool) {
+    VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
+}
+
+/// Returns whether only errors are wanted.
+pub fn is_quiet() -> bool {
+    VERBOSITY.load(Ordering::Relaxed) < 0
+}
+
+/// Prints a note on standard error, unless only errors are wanted.
 pub fn note(words: Arguments<'_>) -> io::Result<()> {
-    say(format_args!("note: {words}"))
+    match is_quiet() {
+        true => Ok(()),
+        false => say(format_args!("note: {words}")),
+    }
+}
+
+/// Prints a warning on standard error, unless only errors are wanted.
+pub fn warning(words: Arguments<'_>) -> io::Result<()> {
+    match is_quiet() {
+        true => Ok(()),
+        false => say(format_args!("warning: {words}")),
+    }
+}
+
+/// Prints a detail of the run, with the time since `start`, if details are wanted.
+pub fn detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
+    match VERBOSITY.load(Ordering::Relaxed) > 0 {
+        true => say(format_args!(
+            "{words} in {:.3} s",
+            start.elapsed().as_secs_f64()
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Renders a JSON document in which harmful characters are escaped, so that it can be shown on a terminal.

@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 /// Source of the traces.
 #[derive(Debug, Args)]
 pub struct InputArgs {
-    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files; - is one trace from a pipe,
-    /// that of rank 0
+    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files; - is one trace from standard input
     #[arg(required = true, value_name = "TRACES")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -27,14 +26,13 @@ pub struct InputArgs {
 /// Destination of the traces.
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
-    /// job.0.et, job.1.et, …; - writes a single trace to standard output
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json; - is standard output, for one trace
     #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
-    /// Compress the traces; ASTRA-sim reads plain ones only
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     pub compress: Option<CompressArg>,
-    /// How the summary is printed
+    /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     pub format: SummaryFormatArg,
 }
@@ -49,7 +47,7 @@ pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
         return Ok(JobTraces::find(&args.traces, args.verify.policy())?);
     }
     if args.traces.len() > 1 {
-        return Err("- is one trace from a pipe, and no files can stand beside it".into());
+        return Err("- is one trace from standard input, and other files are given too\n  try: - alone, or files only".into());
     }
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }

@@ -24,55 +24,53 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Look for what is wrong with traces, before anything is replayed
+/// Check traces for defects before a replay
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram validate traces/data-parallel-8             a folder with the traces of a job
-  chakram validate run7/job --groups run7/groups.json files run7/job.0.et, run7/job.1.et, …
+  chakram validate run7/job --groups run7/groups.json
   chakram validate job.0.et --absent mirror           one rank of a larger job
   chakram validate run7/job --machine dgx-h100x4      collectives over some dimensions of a machine
   chakram validate run7/job --strict --format json | jq '.defects[] | .kind, .count'
 
-What replays refuse about traces are errors; what they repair are warnings; what is only worth knowing
-are notes. All are counted, and the first few of each kind are shown.
+Errors make a replay refuse the job or deadlock; warnings are repaired or assumed; notes are facts.
 
 Exit codes: 0 sound, 2 unsound or bad input; with --strict warnings make a job unsound")]
 pub struct ValidateArgs {
-    /// A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+    /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Groups of ranks: a JSON file {"1": [0, 1], …}
+    /// Process groups: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
-    /// Which dependencies hold
-    #[arg(long, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
+    /// Dependencies that hold
+    #[arg(long, hide_short_help = true, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
     deps: DepsArg,
-    /// What to do about ranks without a trace
+    /// Treatment of ranks without a trace
     #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
     absent: AbsentArg,
-    /// Ranks of the job, if more than the traces show
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
+    /// Number of ranks of the job, if more than the traces show
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     ranks: Option<u32>,
-    /// The machine that collectives over some of its dimensions are for: a name from `chakram machine list`, or a
-    /// file
+    /// Machine whose dimensions collectives name: a preset or a file
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
-    /// How many defects of each kind to show
+    /// Number of defects shown of each kind
     #[arg(long, default_value_t = 5, value_name = "N")]
     show: usize,
-    /// Warnings are errors
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
     verify: VerifyArg,
-    /// How many traces to read at once; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    /// Number of traces read at once; all cores by default
+    #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// How to print the report
+    /// Format of the report
     #[arg(long, value_enum, default_value_t = ValidateFormatArg::Text, value_name = "FORMAT")]
     format: ValidateFormatArg,
-    /// Write the report to a file; - is standard output
+    /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }
@@ -211,7 +209,7 @@ fn read(
     });
     // Collected before the checks start, because it fills `distinct`.
     let of_file = of_file.collect();
-    let traces = parallel_map(distinct.len(), threads, |i| {
+    let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)
     });
     (traces, of_file)

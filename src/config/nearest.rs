@@ -1,11 +1,28 @@
 //! Suggestions for misspelled names.
 
-/// The name of `all` that is most like `name`, if one is.
+use strsim::damerau_levenshtein;
+
+/// The name of `all` that is most like `name`, if one is: by spelling, or else the first that has it as a part.
 pub(crate) fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let all = all.into_iter().map(|other| (edits(name, other), other));
-    let (edits, closest) = all.min_by_key(|(edits, _)| *edits)?;
+    let lower: String = name.to_lowercase().chars().take(80).collect();
+    let all: Vec<_> = all.into_iter().collect();
+    let by_spelling = all
+        .iter()
+        .map(|other| (damerau_levenshtein(&lower, &other.to_lowercase()), *other));
     // More edits than that would suggest unrelated names.
-    (edits <= 3.min(closest.len() / 2)).then_some(closest)
+    let close = |(edits, other): &(usize, &str)| *edits <= 3.min(other.len() / 2);
+    let closest = by_spelling.min_by_key(|(edits, _)| *edits).filter(close);
+    let part = || {
+        let mut names = all.iter().copied();
+        (lower.len() >= 3)
+            .then(|| names.find(|other| other.to_lowercase().contains(&lower)))
+            .flatten()
+    };
+    match closest {
+        // `h100` is nearer to `dgx-h100` than to a name that shares three letters with it.
+        Some((edits, other)) if edits <= 1 => Some(other),
+        other => part().or(other.map(|(_, name)| name)),
+    }
 }
 
 /// `; did you mean …?`, or an empty text: the end of an error about an unknown name.
@@ -13,32 +30,24 @@ pub(crate) fn did_you_mean(closest: Option<&str>) -> String {
     closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
-/// Edit distance between the first 80 letters of `a` and `b` (Levenshtein).
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    // One row of the Levenshtein matrix at a time.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().take(80).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let change = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn edits_are_counted() {
-        // kitten -> sitting: two changed, one put in.
-        assert_eq!(edits("kitten", "sitting"), 3);
+    fn near_names_are_found_by_spelling_or_as_a_part() {
         assert_eq!(nearest("sittin", ["kitten", "sitting"]), Some("sitting"));
         assert_eq!(nearest("hello", ["kitten", "sitting"]), None);
+        // Exchanged letters are one edit, and so is none where letters differ in case alone.
+        assert_eq!(
+            nearest("dgx-h010", ["selene", "dgx-h100"]),
+            Some("dgx-h100")
+        );
+        assert_eq!(
+            nearest("GPT2-XL", ["gpt2-small", "gpt2-xl"]),
+            Some("gpt2-xl")
+        );
+        assert_eq!(nearest("h100", ["dgx-a100", "dgx-h100"]), Some("dgx-h100"));
+        assert_eq!(nearest("x", ["dgx-a100", "dgx-h100"]), None);
     }
 }

@@ -41,6 +41,7 @@ use crate::trace::encoder::{self, MessageEncoder};
 use crate::trace::groups::DeclaredGroups;
 use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::wire::{FrameCursor, RawRecord};
+use crate::trace::work_amounts;
 use crate::trace::{Op, TraceError};
 use crate::units::Span;
 
@@ -171,12 +172,13 @@ impl SliceWriter<'_> {
         let mut record = MessageEncoder::default();
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
-            let attributes = [("captured_ns", ends)];
+            let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
+            // A slice does a part of the job's work, which nobody has counted.
+            let amounts = raw.metadata.amounts;
+            let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
+            let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
             let edit = RecordEdit {
-                attributes: match raw.metadata.captured {
-                    Some(_) => &attributes,
-                    None => &[],
-                },
+                attributes: &attributes,
                 ..RecordEdit::default()
             };
             if edit.is_empty() {

@@ -160,6 +160,25 @@ impl<'a> CompiledReplay<'a> {
         self.plan.instances[instance as usize].slots[call.group as usize].group
     }
 
+    /// The group behind a collective node, and the index of its call among those of the group, from 0.
+    pub fn call_of(&self, instance: u32, node: NodeIndex) -> (u32, u32) {
+        let of = &self.workload().instances()[instance as usize];
+        let graph = self.workload().graph(of);
+        let (call, planned) = (graph.call(node), &self.plan.instances[instance as usize]);
+        let sequence = planned.sequences.as_ref();
+        let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
+        (planned.slots[call.group as usize].group, sequence)
+    }
+
+    /// The lane of its NPU that a node holds while it runs, if it holds one.
+    pub fn lane_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload().instances()[instance as usize];
+        let planned = &self.plan.instances[instance as usize];
+        let lanes = &self.plan.shared[planned.shared as usize].lanes;
+        let lane = lanes[self.workload().graph(of).lane(node) as usize];
+        (lane != NONE).then_some(lane)
+    }
+
     /// The number that a send and its receive share; `None` when the other end has no trace.
     pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance as usize];

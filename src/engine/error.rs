@@ -74,7 +74,7 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the replay is stuck: {} of {} nodes completed",
+            "the replay deadlocked: {} of {} nodes completed",
             self.completed, self.total
         )?;
         for waiting in &self.waiting {
@@ -84,7 +84,7 @@ impl fmt::Display for Stuck {
             write!(f, "\n  … and {} more nodes wait", self.unnamed)?;
         }
         if let Some(first) = self.cycle.first() {
-            write!(f, "\n  they wait in a circle: ")?;
+            write!(f, "\n  deadlock cycle: ")?;
             for node in &self.cycle {
                 write!(f, "{node} → ")?;
             }

@@ -99,6 +99,27 @@ impl Write for OutputFile {
     }
 }
 
+/// Creates `folder` unless it exists. The folder in which it lies must exist: a mistyped path does not become a tree.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = folder.parent().unwrap_or(folder).display();
+            Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!(
+                    "the folder {parent} does not exist\n  try: mkdir -p {}, or another path",
+                    folder.display()
+                ),
+            ))
+        }
+        created => created,
+    }
+}
+
 /// Creates a file beside `to`, with the owner and permissions of the file that is there.
 fn temporary(
     path: &Path,
@@ -107,7 +128,7 @@ fn temporary(
 ) -> Result<(TemporaryFile, File), TraceError> {
     let io = |error| TraceError::io(path, "create", error);
     let folder = folder(to);
-    fs::create_dir_all(folder).map_err(io)?;
+    create_folder(folder).map_err(io)?;
     let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
     if let Some(before) = before {
         // Someone who may write the file without owning it cannot change the owner of theirs.
@@ -171,7 +192,7 @@ impl FinishedFile {
         };
         if let (OutputTarget::File(to, before), true) = (target, link) {
             let parent = folder(to);
-            fs::create_dir_all(parent).map_err(io("create"))?;
+            create_folder(parent).map_err(io("create"))?;
             // Hard links share one set of permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))

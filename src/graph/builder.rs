@@ -8,6 +8,7 @@ use crate::ids::NodeIndex;
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
+use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, escape};
 use crate::units::Span;
@@ -184,6 +185,11 @@ impl GraphBuilder {
     /// Sets the roles of groups.
     pub fn roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
+    }
+
+    /// Sets the work of the whole job.
+    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+        self.graph.amounts = amounts;
     }
 
     /// Names `lane` for drawings.

@@ -38,6 +38,7 @@ impl Graph {
         }
         builder.kernels_on_cpu(metadata.kernels_on_cpu);
         builder.roles(metadata.roles);
+        builder.amounts(metadata.amounts);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
                 Lane::Host(Some(number))

@@ -19,9 +19,12 @@ pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInpu
     }
 }
 
-/// Reads a text file.
+/// Reads a text file; standard input if its name is `-`.
 pub fn read_text(path: &Path) -> Result<String, TraceError> {
     let read = || {
+        if path == Path::new("-") {
+            return file::read_text(std::io::stdin().lock(), 0);
+        }
         let file = File::open(path)?;
         file::read_text(&file, file.metadata()?.len())
     };

@@ -25,6 +25,9 @@ fn prefix(output: &Path) -> Result<PathBuf, JobError> {
                 "-o has a name that is no UTF-8, and the job's file could not say it",
             ))
         }
+        () if text == "-" => Err(JobError::Output(
+            "-o - is standard output, and a job is several files\n  try: -o PREFIX",
+        )),
         () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
         () if folder || output.is_dir() => Ok(output.join(JOB)),
         () => Ok(output.to_owned()),

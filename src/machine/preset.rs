@@ -3,7 +3,7 @@
 use super::Machine;
 use super::build;
 use super::error::MachineError;
-use crate::config::{ConfigDocument, nearest, read};
+use crate::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
 
 /// A machine that comes with the program.
@@ -66,7 +66,7 @@ pub fn names_file(name: &str) -> bool {
 ///
 /// If there is no such preset, it comes in one size, or the file cannot be read.
 pub fn source(name: &str) -> Result<MachineSource, MachineError> {
-    if names_file(name) {
+    if names_file(name) || name == STANDARD_INPUT {
         let text = read(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
             source,
@@ -148,9 +148,12 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     }
 }
 
-/// The preset whose name is reached from `name` by the fewest edits, if they are few.
+/// The preset whose name, without a number of nodes, is nearest to `name`, if one is near.
 fn closest(name: &str) -> Option<&'static str> {
-    nearest(name, PRESETS.iter().map(|preset| preset.name))
+    let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
+    let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
+    let names = || PRESETS.iter().map(|preset| preset.name);
+    nearest(name, names()).or_else(|| nearest(base?.0, names()))
 }
 
 #[cfg(test)]

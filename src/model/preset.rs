@@ -1,7 +1,7 @@
 //! The models that come with the program, and the translation of a name to the text of a model's file.
 
 use super::{ModelDefinition, ModelError};
-use crate::config::{nearest, read};
+use crate::config::{STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
 
 /// A model that comes with the program.
@@ -87,7 +87,7 @@ impl ModelSource {
     ///
     /// If there is no such preset, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
-        if name.contains('/') || name.ends_with(".toml") {
+        if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
             let text = read(name).map_err(|source| ModelError::Read {
                 file: name.to_owned(),
                 source,

@@ -22,7 +22,7 @@ pub struct CollectiveTally {
     /// Number of calls.
     pub calls: u64,
     /// Number of them that went message by message.
-    #[serde(rename = "calls_in_messages")]
+    #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
     /// Their buffers.
     #[serde(rename = "buffer_bytes")]

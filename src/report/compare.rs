@@ -23,7 +23,7 @@ mod explanation;
 mod json;
 mod text;
 
-pub use csv::render as csv;
+pub use self::csv::render as csv;
 pub use json::{ComparisonDocument, MachineResult, document as json};
 pub use text::render as text;
 

@@ -3,7 +3,7 @@
 use super::{Report, collectives, memory, npus, operators};
 use crate::trace::escaped;
 use crate::units::Span;
-use std::fmt::{Result, Write as _};
+use std::fmt::{self, Display, Formatter, Write as _};
 
 /// Choice of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,13 +32,13 @@ pub enum CsvCell<'r> {
     Decimal(f64, usize),
 }
 
-impl CsvCell<'_> {
-    fn write(self, out: &mut String) -> Result {
-        match self {
+impl Display for CsvCell<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
             Self::Empty => Ok(()),
-            Self::Text(text) => write!(out, "{}", quoted(text)),
-            Self::Count(count) => write!(out, "{count}"),
-            Self::Decimal(number, digits) => write!(out, "{number:.digits$}"),
+            Self::Text(text) => f.write_str(text),
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Decimal(number, digits) => write!(f, "{number:.digits$}"),
         }
     }
 }
@@ -77,71 +77,115 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
 /// A column of rows `R` of some whole: its name, and its field of a row.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
-/// Writes the names of `columns`, those of `front` before them.
-pub fn header<W, R>(out: &mut String, front: &str, columns: &[CsvColumn<W, R>]) -> Result {
-    for (i, (name, _)) in columns.iter().enumerate() {
-        write!(out, "{}{name}", if i == 0 { front } else { "," })?;
-    }
-    writeln!(out)
+/// Rows of comma-separated values (RFC 4180) in a text, which the `csv` package writes.
+///
+/// What a terminal or a spreadsheet may take for an order is escaped, ends of lines included, so that a row is a line.
+pub struct CsvRows {
+    writer: csv::Writer<Vec<u8>>,
+    cell: String,
 }
 
-/// Writes `rows` of `whole`, each with `front` before it.
-pub fn rows<'r, W, R: 'r>(
-    out: &mut String,
-    front: &str,
-    columns: &[CsvColumn<W, R>],
-    whole: &'r W,
-    rows: impl IntoIterator<Item = &'r R>,
-) -> Result {
-    for row in rows {
-        for (i, (_, cell)) in columns.iter().enumerate() {
-            out.push_str(if i == 0 { front } else { "," });
-            cell(whole, row).write(out)?;
-        }
-        writeln!(out)?;
+impl CsvRows {
+    /// Starts with a row of column names, separated by commas.
+    pub fn new(header: &str) -> Self {
+        let mut rows = Self::empty();
+        rows.add(header.split(','));
+        rows
     }
-    Ok(())
+
+    /// Starts without a header.
+    pub fn empty() -> Self {
+        Self {
+            writer: csv::WriterBuilder::new()
+                .flexible(true)
+                .from_writer(Vec::new()),
+            cell: String::new(),
+        }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: &[&dyn Display]) {
+        self.add(cells);
+    }
+
+    /// Adds a row of the cells of an iterator.
+    pub fn add<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
+        for cell in cells {
+            self.cell.clear();
+            write!(self.cell, "{cell}").expect("a string grows as needed");
+            let written = self.writer.write_field(&*escaped(&self.cell));
+            written.expect("memory takes what is written");
+        }
+        let ended = self.writer.write_record(None::<&[u8]>);
+        ended.expect("memory takes what is written");
+    }
+
+    /// Returns the number of bytes of all rows so far.
+    pub fn bytes(&mut self) -> usize {
+        self.writer.flush().expect("memory takes what is written");
+        self.writer.get_ref().len()
+    }
+
+    /// Returns the rows as text.
+    pub fn text(self) -> String {
+        let bytes = self.writer.into_inner();
+        let bytes = bytes.expect("memory takes what is written");
+        String::from_utf8(bytes).expect("cells and commas are UTF-8")
+    }
+
+    /// Adds the names of `columns`, behind `front` if there is one.
+    pub(super) fn header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
+        self.add(
+            front
+                .into_iter()
+                .chain(columns.iter().map(|(name, _)| *name)),
+        );
+    }
+
+    /// Adds `rows` of `whole`, each behind `front` if there is one.
+    pub(super) fn columns<'r, W, R: 'r>(
+        &mut self,
+        front: Option<&'r str>,
+        columns: &[CsvColumn<W, R>],
+        whole: &'r W,
+        rows: impl IntoIterator<Item = &'r R>,
+    ) {
+        for row in rows {
+            let cells = columns.iter().map(|(_, cell)| cell(whole, row));
+            self.add(front.map(CsvCell::Text).into_iter().chain(cells));
+        }
+    }
 }
 
 /// Renders one table of `report`; times are in whole picoseconds.
 pub fn render(report: &Report, table: CsvTable) -> String {
-    let mut out = String::new();
-    write(&mut out, &[(None, report)], table).expect("a string grows as needed");
-    out
+    of_reports(&[(None, report)], table)
 }
 
-/// Writes one table of reports with one header, each with the name of its machine in front if it has
-/// one.
-pub(super) fn write(
-    out: &mut String,
-    reports: &[(Option<&str>, &Report)],
-    table: CsvTable,
-) -> Result {
+/// Renders one table of reports with one header, each with the name of its machine in front if it has one.
+pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
-        CsvTable::Npus => each(out, reports, npus::CSV, |report| &report.rows),
-        CsvTable::Collectives => each(out, reports, collectives::table::CSV, |report| {
+        CsvTable::Npus => each(reports, npus::CSV, |report| &report.rows),
+        CsvTable::Collectives => each(reports, collectives::table::CSV, |report| {
             &report.collectives
         }),
-        CsvTable::Operators => each(out, reports, operators::table::CSV, |report| {
-            &report.operators
-        }),
-        CsvTable::Memory => each(out, reports, memory::CSV, |report| &report.memory),
+        CsvTable::Operators => each(reports, operators::table::CSV, |report| &report.operators),
+        CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
     }
 }
 
 fn each<R: 'static>(
-    out: &mut String,
     reports: &[(Option<&str>, &Report)],
     columns: &[CsvColumn<Report, R>],
     of: fn(&Report) -> &[R],
-) -> Result {
-    let named = reports.first().is_some_and(|(name, _)| name.is_some());
-    header(out, if named { "machine," } else { "" }, columns)?;
+) -> String {
+    let named = reports.first().and_then(|(name, _)| *name);
+    let mut rows = CsvRows::empty();
+    rows.header(named.map(|_| "machine"), columns);
     for (name, report) in reports {
-        let front = name.map_or_else(String::new, |name| format!("{},", quoted(name)));
-        rows(out, &front, columns, report, of(report))?;
+        rows.columns(*name, columns, report, of(report));
     }
-    Ok(())
+    rows.text()
 }
 
 /// A number with so many digits behind the point, if it is known.
@@ -149,26 +193,21 @@ pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }
 
-/// A field, in quotes where it needs them (RFC 4180).
-///
-/// Escapes what a terminal or a spreadsheet may take for an order, ends of lines included, so that a row is a line.
-pub fn quoted(text: &str) -> String {
-    let text = escaped(text);
-    if text.contains([',', '"']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.into_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::*;
 
     #[test]
-    fn fields_are_quoted_where_they_must_be() {
-        assert_eq!(quoted("mm"), "mm");
-        assert_eq!(quoted("f(a, b)"), "\"f(a, b)\"");
-        assert_eq!(quoted("say \"hi\""), "\"say \"\"hi\"\"\"");
+    fn fields_are_quoted_where_they_must_be_and_rows_are_lines() {
+        let mut rows = CsvRows::new("name,count");
+        rows.row(&[&"mm", &1]);
+        rows.row(&[&"f(a, b)", &CsvCell::Empty]);
+        assert_eq!(rows.bytes(), 11 + 5 + 11);
+        rows.row(&[&"say \"hi\"", &CsvCell::Decimal(0.5, 2)]);
+        rows.row(&[&"two\nlines", &""]);
+        assert_eq!(
+            rows.text(),
+            "name,count\nmm,1\n\"f(a, b)\",\n\"say \"\"hi\"\"\",0.50\ntwo\\nlines,\n"
+        );
     }
 }

@@ -56,10 +56,11 @@ pub struct MemoryRow {
     /// Whether the NPU has the memory that its rank needs.
     pub fits: bool,
     /// Bytes still allocated when the replay ended.
-    #[serde(rename = "left_bytes_by_class", with = "by_class")]
+    #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
     pub left: BytesByClass,
     /// Bytes freed that were not there, if any.
+    #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
 }
 

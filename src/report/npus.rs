@@ -99,7 +99,7 @@ pub(super) fn finishes(out: &mut String, report: &Report, style: TextStyle) -> s
         return Ok(());
     }
     let table = TextTable::new([
-        left("RANKS AND THEIR CAPTURES", 26),
+        left("REPLAY AGAINST CAPTURE", 26),
         right("finish", 14),
         right("captured", 16),
         right("difference", 14),

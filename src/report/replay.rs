@@ -3,6 +3,7 @@
 use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::critical_path::RunRecorder;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
@@ -11,6 +12,7 @@ use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
 };
+use super::throughput;
 use super::warnings::warnings;
 use crate::collective::CollectiveBackend;
 use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome};
@@ -32,10 +34,16 @@ pub fn replay<O: Observer>(
     } else {
         Some(&mut extra)
     };
-    let mut observers = observers(prepared, others);
+    let mut observers = (RunRecorder::new(prepared), observers(prepared, others));
     let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
-    let (report, _) = finish(prepared, outcome, observers, network);
+    let (recorder, observers) = observers;
+    let path = recorder.map(|recorder| recorder.finish(outcome.makespan));
+    let (mut report, _) = finish(prepared, outcome, observers, network);
+    if let Some((summary, path)) = path {
+        report.critical_path = Some(summary);
+        extra.critical_path(&path);
+    }
     Ok((report, extra))
 }
 
@@ -117,6 +125,9 @@ fn finish<O>(
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
+        throughput: throughput::of(prepared, outcome.makespan),
+        critical_path: None,
+        pictures: None,
         outcome,
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));

@@ -5,11 +5,14 @@
 
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
+use super::critical_path::CriticalPathSummary;
 use super::keyed::{by_part, fitting};
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
+use super::pictures::ReplayPictures;
+use super::throughput::Throughput;
 use crate::engine::{CommTiming, ReplayOutcome};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
@@ -20,6 +23,8 @@ use crate::units::Span;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
+
+pub use crate::units::{counted, thousands};
 
 /// Version of the form of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,9 +111,10 @@ pub struct KernelBasis {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
     /// Whether the network carried them, or they last as in the traces.
-    #[serde(default)]
+    #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
     /// Number of nodes that last as recorded or captured.
+    #[serde(rename = "recorded")]
     pub as_recorded: u64,
     /// Number of nodes that would, but for which the trace has no duration; they take no time.
     pub unknown: u64,
@@ -135,7 +141,7 @@ pub struct CollectiveRow {
     #[serde(flatten)]
     pub tally: CollectiveTally,
     /// The rank that the others waited for longest, over all calls and members.
-    #[serde(rename = "waited_for_longest")]
+    #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
     /// Bus bandwidth in bytes per second, if anything was transferred.
     #[serde(rename = "bus_bytes_per_s")]
@@ -155,7 +161,7 @@ pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
     /// Their waiting time, all together.
-    #[serde(rename = "ps_sum_over_members")]
+    #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
 
@@ -164,6 +170,7 @@ pub struct LatestRank {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExposedRow {
     /// The group, or messages between ranks.
+    #[serde(rename = "name")]
     pub what: String,
     /// Number of its members; none of messages.
     #[serde(default)]
@@ -235,6 +242,15 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+    /// The critical path of the replay, unless it has too many nodes to be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPathSummary>,
+    /// Data of the pictures of a page, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<ReplayPictures>,
 }
 
 impl KernelBasis {
@@ -307,9 +323,7 @@ impl Report {
 
 /// `128 groups of 8`.
 pub(super) fn groups_of(groups: usize, members: u32) -> String {
-    let ending = if groups == 1 { "" } else { "s" };
-    let groups = thousands(groups as u64);
-    format!("{groups} group{ending} of {members}")
+    format!("{} of {members}", counted(groups as u64, "group"))
 }
 
 /// By how much `found` is more than `expected`, in percent of that; `None` when that is nothing.
@@ -328,19 +342,6 @@ fn rounded(sum: u128, count: usize) -> Span {
     Span(((sum + count / 2) / count) as u64)
 }
 
-/// `1,234,567`.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Returns the kind of node of an operator, for people.
 pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
@@ -357,7 +358,7 @@ pub fn kind_label(kind: NodeKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{percent_more, thousands};
+    use super::percent_more;
     use crate::units::Span;
 
     #[test]
@@ -366,12 +367,5 @@ mod tests {
         assert_eq!(percent_more(Span(103), Span(100)), Some(3.0));
         assert_eq!(percent_more(Span(50), Span(200)), Some(-75.0));
         assert_eq!(percent_more(Span(50), Span::ZERO), None);
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        assert_eq!(thousands(7), "7");
-        assert_eq!(thousands(1234), "1,234");
-        assert_eq!(thousands(123_456_789), "123,456,789");
     }
 }

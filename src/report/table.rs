@@ -1,5 +1,9 @@
 //! Tables for people: a heading, and rows of cells in columns under it.
 
+mod fitted;
+
+pub use fitted::FittedTable;
+
 use super::text::TextStyle;
 use std::fmt::{Display, Result, Write};
 

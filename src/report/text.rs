@@ -3,15 +3,17 @@
 use super::breakdown::TimeCategory;
 use super::collectives::table;
 use super::npus::{self, NpuRow};
-use super::summary::{Report, percent_more, thousands};
+use super::summary::{Report, counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{memory, operators};
+use super::{critical_path, memory, operators, throughput};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
 
 /// The widest line.
 pub const WIDTH: usize = 100;
+/// The most lines of a report without details, where few warnings have to be said.
+const LINES: usize = 58;
 
 /// Styles of headings and warnings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +22,8 @@ pub struct TextStyle {
     pub heading: anstyle::Style,
     /// Warning.
     pub warning: anstyle::Style,
+    /// Whether all rows are printed, however many lines that takes.
+    pub details: bool,
 }
 
 impl TextStyle {
@@ -28,6 +32,7 @@ impl TextStyle {
         Self {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
+            details: false,
         }
     }
 }
@@ -50,17 +55,17 @@ fn write_all(
     let h = style.heading;
     let present = report.rows.len();
     let head = format!(
-        "{title}: {present} of {} ranks, {} nodes, all completed, on {} ({} NPUs)",
-        report.ranks,
-        thousands(outcome.nodes),
+        "{title}: {present} of {}, {}, all completed, on {} ({})",
+        counted(report.ranks.into(), "rank"),
+        counted(outcome.nodes, "node"),
         report.machine.name,
-        report.machine.npus
+        counted(report.machine.npus.into(), "NPU")
     );
     writeln!(out, "{}", clip(&head, WIDTH))?;
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
-            Some(percent) => format!("; this replay {percent:+.2} %"),
+            Some(percent) => format!("; replay {percent:+.2} %"),
             None => String::new(),
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
@@ -70,71 +75,113 @@ fn write_all(
         paragraph(out, &text, &lead, 10, style.warning)?;
     }
     if outcome.recorded > 0 {
-        let recorded = thousands(outcome.recorded);
+        let recorded = counted(outcome.recorded, "collective");
         let how = report.communication.lasts_as;
-        writeln!(out, "          {recorded} collectives, as {how}")?;
+        writeln!(out, "          {recorded}, as {how}")?;
     }
     let collectives = outcome.closed + outcome.stepwise;
     if collectives + outcome.messages > 0 {
         writeln!(
             out,
-            "          {} collectives, {} by closed form and {} in messages; {} messages in all",
-            thousands(collectives),
+            "          {} ({} analytical, {} simulated), {}",
+            counted(collectives, "collective"),
             thousands(outcome.closed),
             thousands(outcome.stepwise),
-            thousands(outcome.messages)
+            counted(outcome.messages, "message")
         )?;
+    }
+    if let Some(rates) = throughput::line(report) {
+        writeln!(out, "          {rates}")?;
     }
     if !report.fits() {
         let w = style.warning;
         let large = thousands(report.too_large() as u64);
         writeln!(
             out,
-            "{w}DOES NOT FIT  {large} of {present} ranks need more memory than their NPUs have{w:#}"
+            "{w}OUT OF MEMORY  {large} of {} more than the NPU's capacity{w:#}",
+            match present {
+                1 => "1 rank needs".to_owned(),
+                n => format!("{} ranks need", thousands(n as u64)),
+            }
         )?;
     }
     parts(out, report, style)?;
-    npus::table(out, report, style)?;
-    npus::finishes(out, report, style)?;
-    memory::table(out, report, style)?;
-    table::collectives(out, report, style)?;
-    table::exposed(out, report, style)?;
-    operators::table::table(out, report, style)?;
+    let tables = [
+        npus::table,
+        npus::finishes,
+        memory::table,
+        table::collectives,
+        table::exposed,
+        operators::table::table,
+    ];
+    let mut sections = Vec::new();
+    for table in tables {
+        let mut section = String::new();
+        table(&mut section, report, style)?;
+        sections.push(section);
+    }
+    let mut end = String::new();
+    critical_path::table(&mut end, report, style)?;
     if !report.warnings.is_empty() {
-        writeln!(out, "\n{h}WARNINGS{h:#}")?;
+        writeln!(end, "\n{h}WARNINGS{h:#}")?;
         for warning in &report.warnings {
-            wrapped(out, warning, style.warning)?;
+            wrapped(&mut end, warning, style.warning)?;
         }
     }
+    if !style.details {
+        let taken = out.lines().count() + end.lines().count();
+        shorten(&mut sections, LINES.saturating_sub(taken));
+    }
+    sections.iter().for_each(|section| out.push_str(section));
+    out.push_str(&end);
     Ok(())
+}
+
+/// Shortens the longest of `sections` until all have `lines` together, but keeps four of each, and says so.
+fn shorten(sections: &mut [String], lines: usize) {
+    let counts: Vec<_> = sections
+        .iter()
+        .map(|section| section.lines().count())
+        .collect();
+    let fits = |most: &usize| counts.iter().map(|count| count.min(most)).sum::<usize>() <= lines;
+    let longest = counts.iter().copied().max().unwrap_or(0);
+    let most = (4..=longest).rev().find(fits).unwrap_or(4);
+    for (section, count) in sections.iter_mut().zip(counts) {
+        if count > most {
+            let mut short: String = section.split_inclusive('\n').take(most - 1).collect();
+            let left = count - (most - 1);
+            writeln!(short, "  … {left} more lines: --details").expect("a string grows as needed");
+            *section = short;
+        }
+    }
 }
 
 fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let makespan = report.outcome.makespan;
     let table = TextTable::new([
-        left("WHERE IT GOES", 24),
+        left("TIME BREAKDOWN", 24),
         right("mean of NPUs", 14),
         right("share", 9),
-        left("least", 24).after(3),
-        left("most", 0),
+        left("min", 24).after(3),
+        left("max", 0),
     ]);
     table.heading(out, style)?;
     for (part, name) in &TimeCategory::ALL {
         let mean = report.mean_parts[*part as usize];
-        let Some((least, most)) = report.extremes(*part) else {
+        let Some((min, max)) = report.extremes(*part) else {
             continue;
         };
         let time = |row: &NpuRow| row.time.parts[*part as usize];
-        if time(most) == Span::ZERO {
+        if time(max) == Span::ZERO {
             continue;
         }
         let bound = |row| format!("{} (rank {})", time(row), row.rank);
-        let (least, most) = if time(least) == time(most) {
-            ("the same on all".to_owned(), String::new())
+        let (min, max) = if time(min) == time(max) {
+            ("equal on all NPUs".to_owned(), String::new())
         } else {
-            (bound(least), bound(most))
+            (bound(min), bound(max))
         };
-        table.row(out, &[name, &mean, &share(mean, makespan), &least, &most])?;
+        table.row(out, &[name, &mean, &share(mean, makespan), &min, &max])?;
     }
     table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
     let under_way = report.mean_communicating;
@@ -142,7 +189,7 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
     if under_way > Span::ZERO {
         writeln!(
             out,
-            "  communication was under way for {under_way} (mean), {} of it hidden behind compute",
+            "  communication active for {under_way} (mean), {} of it overlapped with compute",
             share(under_way - exposed, under_way)
         )?;
     }
@@ -192,18 +239,16 @@ pub fn paragraph(
     indent: usize,
     style: anstyle::Style,
 ) -> std::fmt::Result {
-    let mut line = String::from(lead);
-    let mut used = lead.chars().count();
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if used + length > WIDTH {
-            writeln!(out, "{style}{}{style:#}", line.trim_end())?;
-            line = " ".repeat(indent);
-            used = indent;
-        }
-        line.push_str(word);
-        line.push(' ');
-        used += length + 1;
+    let next = " ".repeat(indent);
+    let options = textwrap::Options::new(WIDTH)
+        .initial_indent(lead)
+        .subsequent_indent(&next)
+        .break_words(false)
+        .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    for line in textwrap::wrap(text, options) {
+        writeln!(out, "{style}{}{style:#}", line.trim_end())?;
     }
-    writeln!(out, "{style}{}{style:#}", line.trim_end())
+    Ok(())
 }

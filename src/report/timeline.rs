@@ -1,75 +1,65 @@
-//! The replay as a picture: JSON in the Chrome trace format, which Perfetto opens.
+//! The replay as a picture, for viewers of traces: JSON in the Chrome trace format, or Perfetto's own protobuf.
 //!
 //! A process for each rank, a track for each of its lanes, a slice for each node, and an arrow from
 //! each send to its receive. Receives hold no lane, so they get tracks of their own, as many as
-//! overlap. What is drawn is the time from issue to completion; a node's delay lies before that and is
-//! left blank. Events are written as nodes complete, so nothing is kept but the instants of their issue.
-//! Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
+//! overlap. Names that are paths, `step0/mb1/layer2/norm`, nest: slices of a lane that follow one another under one
+//! path stand under a slice of their own. What is drawn is the time from issue to completion; a node's delay lies
+//! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
+//! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
+use super::breakdown::TimeCategory;
 use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
-use super::replay::{algorithm_label, group_label};
+use super::replay::group_label;
 use super::summary::kind_label;
-use super::{CollectiveRecord, Observer};
+use super::{CollectiveRecord, Observer, RunSegment};
 use crate::engine::{CommTiming, CompiledReplay, GroupView};
-use crate::graph::{Lane, NodeKind};
-use crate::ids::NodeIndex;
+use crate::graph::NodeKind;
+use crate::ids::{NodeIndex, Rank};
 use crate::trace::TensorClass;
-use crate::units::{Bytes, Time};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use crate::units::Time;
 use std::io::{self, Write};
 
-/// Tracks of receives are numbered from here, above all lanes.
-const RECEIVE_TRACKS: u32 = 1 << 20;
+mod chrome;
+mod describe;
+mod events;
+mod nesting;
+mod perfetto;
+mod selection;
+mod tracks;
 
-/// A node that holds a track of receives, or nothing.
-type ReceiveTrack = Option<NodeIndex>;
+pub use selection::TimelineSelection;
 
-/// An event of the Chrome trace format.
-#[derive(Debug, Default, Serialize)]
-struct TraceEvent<'e> {
-    ph: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
-    name: &'e str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<u64>,
-    pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    args: Option<EventArgs<'e>>,
+use chrome::ChromeEncoder;
+use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
+use nesting::LaneNesting;
+use perfetto::PerfettoEncoder;
+use tracks::ReceiveTrack;
+
+/// Formats of timelines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimelineFormat {
+    /// JSON in the Chrome trace format.
+    #[default]
+    Chrome,
+    /// Perfetto's protobuf.
+    Perfetto,
 }
 
-/// Facts beside an event.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum EventArgs<'e> {
-    Name {
-        name: &'e str,
-    },
-    Order {
-        sort_index: u32,
-    },
-    Held(Map<String, Value>),
-    Node {
-        node: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        name: Option<&'e str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        group: Option<String>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        algorithm: Option<String>,
-    },
+/// An encoder of one format.
+#[derive(Debug)]
+enum AnyEncoder<W> {
+    Chrome(ChromeEncoder<W>),
+    Perfetto(Box<PerfettoEncoder<W>>),
+}
+
+impl<W: Write> AnyEncoder<W> {
+    fn get(&mut self) -> &mut dyn TimelineEncoder {
+        match self {
+            Self::Chrome(encoder) => encoder,
+            Self::Perfetto(encoder) => &mut **encoder,
+        }
+    }
 }
 
 /// Writes the timeline into `out` while the replay runs.
@@ -81,216 +71,155 @@ pub struct TimelineWriter<'a, W> {
     groups: Vec<(String, GroupView<'a>)>,
     /// The receives that are posted, by instance and track.
     receives: Vec<Vec<ReceiveTrack>>,
+    /// Open paths of names, by instance and lane.
+    nesting: Vec<Vec<LaneNesting>>,
+    /// The last step that each instance has begun, where names say which.
+    steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    out: W,
-    first: bool,
-    /// The first error of `out`; nothing is written after it.
-    failed: Option<io::Error>,
+    /// What each instance held when the drawn time began, until that is drawn.
+    held_before: Vec<Option<EndedInstant>>,
+    selection: TimelineSelection,
+    encoder: AnyEncoder<W>,
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
-    /// Starts a timeline of `prepared`.
-    pub fn new(prepared: &'a CompiledReplay<'a>, out: W) -> Self {
+    /// Starts a timeline of the selected part of `prepared`.
+    pub fn new(
+        prepared: &'a CompiledReplay<'a>,
+        out: W,
+        format: TimelineFormat,
+        selection: TimelineSelection,
+    ) -> Self {
+        let workload = prepared.workload();
         let groups = prepared.groups();
         let groups = groups.map(|group| (group_label(prepared, &group), group));
+        let lanes = workload.instances().iter().map(|instance| {
+            let lanes = workload.graph(instance).lanes().len();
+            vec![LaneNesting::default(); lanes]
+        });
         let mut this = Self {
             groups: groups.collect(),
             started: IssueTimes::new(prepared),
-            receives: vec![Vec::new(); prepared.workload().instances().len()],
+            receives: vec![Vec::new(); workload.instances().len()],
+            nesting: lanes.collect(),
+            steps: vec![None; workload.instances().len()],
             memory: MemoryTracker::new(prepared),
+            held_before: vec![None; workload.instances().len()],
+            selection,
             prepared,
-            out,
-            first: true,
-            failed: None,
+            encoder: match format {
+                TimelineFormat::Chrome => AnyEncoder::Chrome(ChromeEncoder::new(out)),
+                TimelineFormat::Perfetto => {
+                    let title = format!("replay on {}", prepared.machine().name());
+                    AnyEncoder::Perfetto(Box::new(PerfettoEncoder::new(out, &title)))
+                }
+            },
         };
-        this.raw(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
         this.tracks();
         this
     }
 
+    fn encoder(&mut self) -> &mut dyn TimelineEncoder {
+        self.encoder.get()
+    }
+
     /// Ends the timeline and gives back `out`, or the first error it had.
     pub fn finish(mut self) -> io::Result<W> {
-        for (instance, tracks) in std::mem::take(&mut self.receives).iter().enumerate() {
-            for track in 0..tracks.len() as u32 {
-                self.name_track(instance, RECEIVE_TRACKS + track, "receives", 1000);
+        for (instance, mut lanes) in std::mem::take(&mut self.nesting).into_iter().enumerate() {
+            for (lane, nesting) in lanes.iter_mut().enumerate() {
+                let track = self.track(instance, lane as u32);
+                nesting.close(self.encoder(), track, 0);
             }
         }
         for (instance, over) in self.memory.end() {
             self.held(instance, over);
         }
-        self.raw(b"\n]}\n");
-        match self.failed {
-            Some(error) => Err(error),
-            None => Ok(self.out),
+        for instance in 0..self.held_before.len() {
+            self.hold_before(instance);
+        }
+        match self.encoder {
+            AnyEncoder::Chrome(encoder) => encoder.finish(),
+            AnyEncoder::Perfetto(encoder) => encoder.finish(),
         }
     }
 
-    fn raw(&mut self, bytes: &[u8]) {
-        if self.failed.is_none() {
-            self.failed = self.out.write_all(bytes).err();
-        }
+    fn rank(&self, instance: usize) -> u32 {
+        self.prepared.workload().instances()[instance].rank.0
     }
 
-    fn event(&mut self, event: &TraceEvent<'_>) {
-        let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
-        self.first = false;
-        self.raw(separator);
-        let text = serde_json::to_vec(event).expect("its keys are texts");
-        self.raw(&text);
-    }
-
-    /// Names a process, or one of its tracks, and says where it stands among others.
-    fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
-        let names = match tid {
-            None => ["process_name", "process_sort_index"],
-            Some(_) => ["thread_name", "thread_sort_index"],
-        };
-        let args = [
-            EventArgs::Name { name: label },
-            EventArgs::Order { sort_index: order },
-        ];
-        for (name, args) in names.into_iter().zip(args) {
-            self.event(&TraceEvent {
-                ph: "M",
-                name,
-                pid,
-                tid,
-                args: Some(args),
-                ..TraceEvent::default()
-            });
-        }
-    }
-
-    /// Names processes and tracks, in the order in which they should stand.
-    fn tracks(&mut self) {
-        let prepared = self.prepared;
-        let (workload, machine) = (prepared.workload(), prepared.machine());
-        for (i, instance) in workload.instances().iter().enumerate() {
-            let npu = prepared.npu(instance.rank);
-            let class = &machine.classes()[machine.class(npu)].name;
-            let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
-            let rank = instance.rank.0;
-            self.label(rank, None, &name, rank);
-            let graph = workload.graph(instance);
-            for (lane, key) in graph.lanes().iter().enumerate() {
-                let (name, order) = match *key {
-                    Lane::None => continue,
-                    Lane::Host(None) => ("host".to_owned(), 0),
-                    Lane::Host(Some(thread)) => (format!("host thread {thread}"), 0),
-                    Lane::Compute => ("compute".to_owned(), 1),
-                    Lane::Stream(stream) => (format!("stream {stream}"), 2),
-                    Lane::Memory => ("memory".to_owned(), 3),
-                    Lane::Group(slot) => {
-                        let name = &instance.group_names[slot as usize];
-                        let group = name.as_deref().unwrap_or("all ranks");
-                        (format!("collectives of {group}"), 4)
-                    }
-                    Lane::Peer(slot) => {
-                        let peer = instance.peers[slot as usize];
-                        (format!("sends to rank {peer}"), 5)
-                    }
-                };
-                let name = graph.lane_name(*key).map_or(name, str::to_owned);
-                self.name_track(i, lane as u32, &name, order);
-            }
-        }
-    }
-
-    fn name_track(&mut self, instance: usize, track: u32, name: &str, order: u32) {
-        let rank = self.prepared.workload().instances()[instance].rank.0;
-        self.label(rank, Some(track), name, order);
+    fn track(&self, instance: usize, lane: u32) -> TrackId {
+        let rank = self.rank(instance);
+        TrackId { rank, lane }
     }
 
     /// Draws what an instance holds after an instant that is over.
     #[inline(never)]
-    fn held(&mut self, instance: u32, (at, held): EndedInstant) {
-        let rank = self.prepared.workload().instances()[instance as usize]
-            .rank
-            .0;
+    fn held(&mut self, instance: u32, over: EndedInstant) {
+        let (at, selection) = (over.0, &self.selection);
+        if !selection.has(Rank(self.rank(instance as usize))) || at > selection.to {
+            return;
+        }
+        if at < selection.from {
+            self.held_before[instance as usize] = Some(over);
+            return;
+        }
+        self.hold_before(instance as usize);
+        self.draw_held(instance, over);
+    }
+
+    /// Draws what an instance held when the drawn time began.
+    fn hold_before(&mut self, instance: usize) {
+        if let Some((_, held)) = self.held_before[instance].take() {
+            let from = self.selection.from;
+            self.draw_held(instance as u32, (from, held));
+        }
+    }
+
+    fn draw_held(&mut self, instance: u32, (at, held): EndedInstant) {
         let classes = self.memory.classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
-        let held = held.map(|(((_, name), bytes), _)| ((*name).to_owned(), bytes.into()));
-        self.event(&TraceEvent {
-            ph: "C",
-            name: "memory",
-            pid: rank,
-            ts: Some(micros(at.0)),
-            args: Some(EventArgs::Held(held.collect())),
-            ..TraceEvent::default()
-        });
+        let held: Vec<_> = held.map(|(((_, name), bytes), _)| (*name, bytes)).collect();
+        let rank = self.rank(instance as usize);
+        self.encoder().memory(rank, at, &held);
     }
 
-    /// The lowest free track of receives for `node`.
-    fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
-        let tracks = &mut self.receives[instance as usize];
-        match tracks.iter_mut().find(|track| track.is_none()) {
-            Some(free) => *free = Some(node),
-            None => tracks.push(Some(node)),
-        }
-    }
-
-    /// Frees the track of `node` and returns its number.
-    fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
-        let tracks = &mut self.receives[instance as usize];
-        let found = tracks.iter().position(|track| *track == Some(node));
-        let found = found.expect("a receive is issued before it completes");
-        tracks[found] = None;
-        RECEIVE_TRACKS + found as u32
-    }
-
-    /// Returns a node's name, and what is said of it beside.
-    fn describe(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> (String, EventArgs<'a>) {
-        let workload = self.prepared.workload();
-        let of = &workload.instances()[instance as usize];
-        let graph = workload.graph(of);
-        let (id, name, bytes) = (graph.id(node), graph.name(node), graph.bytes(node));
-        let said = |group: Option<String>, algorithm| EventArgs::Node {
-            node: id,
-            name: Some(name),
-            bytes: Some(bytes),
-            group,
-            algorithm,
+    /// Draws a segment of the critical path, whatever its rank.
+    fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
+        let RunSegment { instance, node, .. } = *segment;
+        let rank = self.rank(instance as usize);
+        let kind = self.started.graph(instance).kind(node);
+        let (name, mut facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
+        let name = if TimeCategory::of(kind) == Some(segment.category) {
+            format!("rank {rank}: {name}")
+        } else {
+            format!("rank {rank}: before {name}")
         };
-        let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
+        facts.name = None;
+        let slice = TimelineSlice {
+            name: &name,
+            category: TimeCategory::KEYS[segment.category as usize],
+            start: segment.from,
+            end: segment.to,
+            facts,
+            arrow: None,
+        };
+        self.encoder.get().slice(track, &slice);
+    }
+
+    /// The arrow that begins or ends at a message node, if one is drawn.
+    fn arrow(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
+        // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
+        if self.prepared.comm() == CommTiming::Captured {
+            return None;
+        }
+        let pair = || self.prepared.pair_of(instance, node);
         match kind {
-            NodeKind::Collective => {
-                let (group, view) = &self.groups[self.prepared.group_of(instance, node) as usize];
-                let call = graph.call(node).kind;
-                let buffer = call.buffer(bytes, view.members.len() as u32);
-                let buffer = buffer.unwrap_or(u64::MAX);
-                let algorithm = algorithm_label(self.prepared, call, view, buffer);
-                (
-                    format!("{call} of {}, {group}, {algorithm}", Bytes(bytes)),
-                    said(Some(group.clone()), Some(algorithm)),
-                )
-            }
-            NodeKind::Send => (
-                format!("send {} to rank {}", Bytes(bytes), peer()),
-                said(None, None),
-            ),
-            NodeKind::Receive => (
-                format!("receive {} from rank {}", Bytes(bytes), peer()),
-                said(None, None),
-            ),
-            _ => {
-                let args = EventArgs::Node {
-                    node: id,
-                    name: None,
-                    bytes: None,
-                    group: None,
-                    algorithm: None,
-                };
-                (name.to_owned(), args)
-            }
+            NodeKind::Send => pair().map(ArrowEnd::From),
+            NodeKind::Receive => pair().map(ArrowEnd::To),
+            _ => None,
         }
     }
-}
-
-/// Microseconds to the picosecond, as JSON: the format's unit.
-fn micros(ps: u64) -> f64 {
-    // A double has 53 bits, so instants above two and a half hours lose picoseconds in the picture.
-    ps as f64 / 1e6
 }
 
 impl<W: Write> Observer for TimelineWriter<'_, W> {
@@ -311,54 +240,55 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         if kind == NodeKind::Nothing {
             return;
         }
-        let of = &self.prepared.workload().instances()[instance as usize];
-        let track = match kind {
+        let lane = match kind {
             NodeKind::Receive => self.free_receive_track(instance, node),
-            _ => self.prepared.workload().graph(of).lane(node),
+            _ => self.started.graph(instance).lane(node),
         };
+        let track = self.track(instance as usize, lane);
         let start = self.started.get(instance, node, kind);
-        let rank = of.rank.0;
-        let (name, args) = self.describe(instance, node, kind);
-        self.event(&TraceEvent {
-            ph: "X",
-            name: &name,
-            cat: Some(kind_label(kind)),
-            pid: rank,
-            tid: Some(track),
-            ts: Some(micros(start.0)),
-            dur: Some(micros(now.since(start).0)),
-            args: Some(args),
-            ..TraceEvent::default()
-        });
-        // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
-        if self.prepared.comm() == CommTiming::Captured {
+        if !self.selection.has(Rank(track.rank)) || !self.selection.meets(start, now) {
             return;
         }
-        let phase = match kind {
-            NodeKind::Send => "s",
-            NodeKind::Receive => "f",
-            _ => return,
-        };
-        if let Some(pair) = self.prepared.pair_of(instance, node) {
-            // An arrow leaves the send where it begins and enters the receive a nanosecond before it
-            // ends, because the end itself belongs to the next slice.
-            let at = match kind {
-                NodeKind::Send => start,
-                _ => Time(now.0.saturating_sub(1000)).max(start),
-            };
-            self.event(&TraceEvent {
-                ph: phase,
-                bp: Some("e"),
-                name: "message",
-                cat: Some("message"),
-                id: Some(pair.into()),
-                pid: rank,
-                tid: Some(track),
-                ts: Some(micros(at.0)),
-                ..TraceEvent::default()
-            });
+        self.name_receive_track(instance, track);
+        let arrow = self.arrow(instance, node, kind);
+        let (name, facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
+        let encoder = self.encoder.get();
+        let step = nesting::step_of(self.started.graph(instance).name(node));
+        if step > self.steps[instance as usize] {
+            self.steps[instance as usize] = step;
+            let name = format!("step {}", step.unwrap_or_default());
+            encoder.marker(track.rank, &name, start);
         }
+        let nests = &mut self.nesting[instance as usize];
+        let name = match nests.get_mut(lane as usize) {
+            Some(nesting) if encoder.is_visible(start, now) => {
+                nesting.enter(encoder, track, &name, start, now)
+            }
+            _ => &name,
+        };
+        let slice = TimelineSlice {
+            name,
+            category: kind_label(kind),
+            start,
+            end: now,
+            facts,
+            arrow,
+        };
+        encoder.slice(track, &slice);
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        // Ranks are numbered from 0, so this is none of them.
+        let rank = self.prepared.workload().ranks();
+        let track = TrackId { rank, lane: 0 };
+        self.encoder().rank(rank, "critical path of the replay");
+        self.encoder().track(track, "critical path", 0);
+        for segment in path {
+            if self.selection.meets(segment.from, segment.to) {
+                self.path_segment(track, segment);
+            }
+        }
+    }
 }

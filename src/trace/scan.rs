@@ -6,6 +6,7 @@ use super::op::{GroupName, NodeAttributes, Op};
 use super::roles::{self, GroupRoles};
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
+use super::work_amounts::{self, WorkAmounts};
 use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError};
 use crate::units::Span;
 
@@ -95,6 +96,8 @@ pub struct TraceMetadata {
     pub roles: GroupRoles,
     /// Whether the kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
+    /// Work of the whole job.
+    pub amounts: Option<WorkAmounts>,
 }
 
 /// Attribute of the metadata record that says where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
@@ -140,6 +143,11 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 (attr.name == KERNELS_ON.as_bytes(), attr.as_str())
             {
                 metadata.kernels_on_cpu = text == CPU;
+            } else if let (true, Ok(Some(text))) = (
+                attr.name == work_amounts::ATTRIBUTE.as_bytes(),
+                attr.as_str(),
+            ) {
+                metadata.amounts = WorkAmounts::read(text);
             } else if let (Some((host, number)), Ok(Some(name))) =
                 (lane_of(attr.name), attr.as_str())
             {

@@ -52,7 +52,7 @@ macro_rules! kinds {
 kinds! {
     Error Unreadable "unreadable": "bytes that break the format, or a file that breaks off or cannot be opened",
         "copy or capture the file anew; what stands before the break was checked";
-    Error InvalidNode "senseless-node": "a node whose type and attributes make no sense",
+    Error InvalidNode "invalid-node": "a node whose type and attributes are inconsistent",
         "look at the tool that wrote the trace";
     Error DuplicateId "duplicate-id": "a second node with an id that is taken",
         "ids are unique within one file; the producer is at fault";
@@ -60,17 +60,17 @@ kinds! {
         "the trace is broken; capture or convert it anew";
     Error DanglingData "dangling-data": "a node that waits for the data of a node that does not exist",
         "the trace is incomplete; capture or convert it anew";
-    Error Cycle "cycle": "nodes that wait for one another in a circle",
+    Error Cycle "cycle": "a dependency cycle: nodes that wait for one another",
         "with --deps data control dependencies are left out; a cycle of data dependencies cannot be replayed";
     Error Unreachable "unreachable": "a node that can never start, because of what it waits for",
-        "mend what it is behind, which is listed above";
+        "repair what it depends on, which is listed above";
     Error WrongRank "wrong-rank": "a message whose own end is another rank, or whose two ends are one rank",
         "look whether the files are numbered as the job was";
     Error DeclaredTwice "group-declared-twice": "a group that one trace declares twice, with other ranks",
         "delete one of the metadata nodes, or pass the groups with --groups";
     Error Undeclared "undeclared-group": "a collective of a group that nothing declares",
         "pass the groups with --groups FILE, a JSON object {\"1\": [0, 1, …]}";
-    Error NotMember "outsider": "a rank that is no member of a group it uses",
+    Error NotMember "not-a-member": "a rank that is no member of a group it uses",
         "look whether the files are numbered as the job was, and whether the groups are those of this job";
     Error MemberTwice "member-twice": "a group that names a rank twice",
         "name each rank once";
@@ -95,7 +95,7 @@ kinds! {
         "the two traces are of different jobs or steps, or one was cut";
     Error InSwitch "divergent-memory": "ranks that disagree on what switches gather and reduce",
         "in-switch loads and stores are the same on all ranks, in the order of ids";
-    Error Deadlock "circle": "ranks that wait for one another in a circle",
+    Error Deadlock "deadlock": "a deadlock cycle: ranks that wait for one another",
         "look at the order of sends, receives and collectives in these traces";
     Warning SelfControl "self-control": "a control dependency of a node on itself; replays drop it",
         "nothing, if the node was meant to wait for nothing else";
@@ -103,7 +103,7 @@ kinds! {
         "a control dependency on a node that does not exist; replays drop it",
         "nothing, if the trace was cut from a longer one on purpose";
     Warning ControlCycle "control-cycle":
-        "control dependencies that close a circle; replays drop all control dependencies of the trace",
+        "control dependencies that close a cycle; replays drop all control dependencies of the trace",
         "convert the trace anew, or take --deps data to say that it is meant";
     Warning HostCommunication "host-communication":
         "communication that is marked as host work; replays carry it out as communication",

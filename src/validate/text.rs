@@ -3,6 +3,7 @@
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
 use super::{ReportedTrace, ValidationReport};
+use crate::units::{counted, thousands};
 use std::fmt::{self, Write};
 
 /// Text styles of a report.
@@ -59,10 +60,15 @@ fn write_all(
         let (heading, word) = (style.heading, style.of(kind.severity()));
         writeln!(
             out,
-            "\n{word}{}{word:#} {heading}{kind}{heading:#}: {count} x {}",
+            "\n{word}{}{word:#} {heading}{kind}{heading:#}: {} x {}",
             kind.severity(),
+            thousands(count),
             kind.meaning()
         )?;
+        // Facts need no places and no remedy: JSON has them.
+        if kind.severity() == Severity::Note {
+            continue;
+        }
         let kept = report.findings.of_kind(kind);
         for defect in kept {
             line(out, defect)?;
@@ -70,7 +76,7 @@ fn write_all(
         let more = count - kept.len() as u64;
         // The one defect of that kind names all missing ranks.
         if more > 0 && kind != DefectKind::MissingRank {
-            writeln!(out, "  … {more} more")?;
+            writeln!(out, "  … {} more", thousands(more))?;
         }
         writeln!(out, "  try: {}", kind.hint())?;
     }
@@ -95,17 +101,26 @@ fn ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
         let tally = said(of(source));
         writeln!(
             out,
-            "rank {}: {nodes} nodes, {edges} dependencies, {tally} ({})",
-            source.rank, source.file
+            "rank {}: {}, {}, {tally} ({})",
+            source.rank,
+            counted(nodes, "node"),
+            dependencies(edges),
+            source.file
         )?;
     }
     let edges: u64 = report.sources.iter().map(|s| s.trace.edges()).sum();
     writeln!(
         out,
-        "{} in all: {} nodes, {edges} dependencies",
+        "total: {}, {}, {}",
         counted(report.sources.len() as u64, "trace"),
-        report.nodes()
+        counted(report.nodes(), "node"),
+        dependencies(edges)
     )
+}
+
+fn dependencies(count: u64) -> String {
+    let ending = if count == 1 { "y" } else { "ies" };
+    format!("{} dependenc{ending}", thousands(count))
 }
 
 fn line(out: &mut String, defect: &Defect) -> fmt::Result {
@@ -138,9 +153,4 @@ pub(super) fn said(tally: DefectCounts) -> String {
     } else {
         parts.join(", ")
     }
-}
-
-fn counted(count: u64, word: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {word}{plural}")
 }

@@ -59,7 +59,7 @@ fn a_comparison_holds_the_single_reports() {
     }
     assert_eq!(comparison["inputs"], Value::Array(inputs), "each once");
     for (row, alone) in list(rows).iter().zip(&singles) {
-        assert_eq!(row["against"], MACHINES[0]);
+        assert_eq!(row["baseline"], MACHINES[0]);
         assert_eq!(row["machine"], alone["machine"]["name"]);
         assert_eq!(row["makespan"]["before_ps"], singles[0]["makespan_ps"]);
         assert_eq!(row["makespan"]["after_ps"], alone["makespan_ps"]);
@@ -135,7 +135,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
         let shorter = line.split(' ').next().expect("a number");
         let shorter: f64 = shorter.parse().expect("in ms");
         assert!((shorter - (from - to)).abs() < 0.0021, "{line}");
-        let faster = format!(", {:.2}x as fast", from / to);
+        let faster = format!(", speedup {:.2}x", from / to);
         assert!(line.ends_with(&faster), "{line}");
         let [from, to] = [&reports[0], report].map(|report| span(report, "compute"));
         assert!(text.contains(&format!(": {from} → {to}\n")), "{text}");
@@ -169,10 +169,10 @@ fn a_machine_that_refuses_leaves_the_others() {
         says(&text, "makespan refused refused 19.111 ms") && text.contains("NOT COMPLETED"),
         "{text}"
     );
-    assert!(says(&text, "times as fast - - 1.00x"), "{text}");
+    assert!(says(&text, "speedup - - 1.00x"), "{text}");
 
     let json = parsed(&String::from_utf8(chakram(&args("json")).stdout).expect("it is text"));
-    assert_eq!(json["machines"][0]["failed"]["how"], "refused");
+    assert_eq!(json["machines"][0]["failed"]["status"], "refused");
     assert_eq!(json["machines"][0]["machine"]["name"], "dgx-a100");
     let alone = parsed(&answer(&[
         "replay",
@@ -188,7 +188,7 @@ fn a_machine_that_refuses_leaves_the_others() {
     ]));
     assert_eq!(json["machines"][2]["makespan_ps"], alone["makespan_ps"]);
     assert_eq!(list(&json["comparison"]).len(), 1);
-    assert_eq!(json["comparison"][0]["against"], "gb200-nvl72");
+    assert_eq!(json["comparison"][0]["baseline"], "gb200-nvl72");
 
     let csv = String::from_utf8(chakram(&args("csv")).stdout).expect("it is text");
     let rows: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
@@ -245,14 +245,14 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
         let alone = parsed(&single(machine, &["--format", "json"]));
         assert_eq!(row[..3], [machine, &npus.to_string(), "completed"]);
         assert_eq!(row[column("makespan_ps")], alone["makespan_ps"].to_string());
-        assert_eq!(row[column("against")], MACHINES[0]);
+        assert_eq!(row[column("baseline")], MACHINES[0]);
         for part in ["compute", "communication", "memory", "host", "idle"] {
             let found = row[column(&format!("{part}_ps"))];
             assert_eq!(found, alone["mean_ps"][part].to_string(), "{part}");
         }
         let [first, own] = [&rows[1], row].map(|row| row[column("makespan_ps")]);
         let [first, own] = [first, own].map(|ps| ps.parse::<f64>().expect("a number"));
-        assert_eq!(row[column("speed")], format!("{:.6}", first / own));
+        assert_eq!(row[column("speedup")], format!("{:.6}", first / own));
     }
     let one = single(MACHINES[1], &["--format", "csv", "--table", "compare"]);
     assert_eq!(one.lines().count(), 2, "{one}");
@@ -330,9 +330,9 @@ fn waiting_is_told_apart_from_transfer() {
         "captured 160.000 us (slowest rank 1)",
         "! kernels last equally long on all machines; --compute roofline prices them for each",
         "makespan 120.000 us 120.000 us",
-        "against the capture -25.00 % -25.00 %",
+        "vs. capture -25.00 % -25.00 %",
         "exposed communication 45.000 us 37.5 % 45.000 us 37.5 %",
-        "waiting for a rank 25.000 us 20.8 % 25.000 us 20.8 %",
+        "waiting for ranks 25.000 us 20.8 % 25.000 us 20.8 %",
         "transfer 20.000 us 16.7 % 20.000 us 16.7 %",
         "dgx-a100 → dgx-h100: the same makespan, 120.000 us",
         "nothing moved: every part takes as long",
@@ -344,12 +344,12 @@ fn waiting_is_told_apart_from_transfer() {
     let json = parsed(&answer(&args));
     for side in ["before", "after"] {
         let group = &json["comparison"][1]["communication"][0];
-        assert_eq!(group["what"], "all-reduce, all 2 ranks");
+        assert_eq!(group["name"], "all-reduce, all 2 ranks");
         assert_eq!(group[side]["mean_exposed_waiting_ps"], 25_000_000);
         // Rank 0 may send before rank 1 has arrived, and then ends before it.
         let transfer = whole(&group[side]["transfer_ps"]);
         let exposed = whole(&group[side]["mean_exposed_transferring_ps"]);
         assert!(0 < exposed && exposed <= transfer, "{exposed} {transfer}");
-        assert_eq!(group[side]["hidden_share_of_transfer"], 0.0);
+        assert_eq!(group[side]["overlapped_share_of_transfer"], 0.0);
     }
 }

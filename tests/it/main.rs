@@ -10,6 +10,7 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
@@ -20,11 +21,13 @@
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `operators`: operators over micro-batches, against the list of all
+//! - `page`: the page of a report, against its JSON and in a browser
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `peaks`: number formats that a machine lacks
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
+//! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `reports`: reports read back, against what was printed
 //! - `rooms`: who may import whom, and which package has which door
@@ -33,6 +36,7 @@
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
+//! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
 mod astra_sim;
 #[cfg(unix)]
@@ -44,6 +48,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod critical_path;
 mod custom;
 mod diff;
 mod edit;
@@ -58,10 +63,12 @@ mod inspect;
 mod memory;
 mod networks;
 mod operators;
+mod page;
 mod paper;
 mod peaks;
 mod physics;
 mod prices;
+mod rates;
 mod readers;
 mod reports;
 mod rooms;
@@ -70,3 +77,4 @@ mod timeline;
 mod training;
 mod training_times;
 mod validate;
+mod wrong_inputs;

@@ -24,6 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("bounds", &["units"]),
     ("config", &[]),
+    // Charts, of numbers and texts: what they show is their users' business.
+    ("draw", &[]),
     ("trace", &[]),
     ("files", &["trace"]),
     ("graph", &["trace"]),
@@ -70,6 +72,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "draw",
             "trace",
             "graph",
             "group",
@@ -133,6 +136,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "draw",
     "config",
     "trace",
     "files",
@@ -165,6 +169,7 @@ const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 /// The files whose types are, or are part of, documents.
 const DOCUMENTS: &[&str] = &[
+    "model.rs",
     "units.rs",
     "ids.rs",
     "trace.rs",
@@ -208,6 +213,9 @@ const PROTO: &[&str] = &[
     "trace/salvage.rs",
     "trace/salvage/",
     "trace/text/",
+    // Perfetto's messages, which are no traces that anything here reads.
+    "report/timeline/perfetto.rs",
+    "report/timeline/perfetto/",
 ];
 
 /// Each package with the files that may use it, as beginnings of paths under `src/`, and those whose
@@ -235,7 +243,10 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap", COMMAND_LINE, &[]),
     ("csv", &["score/", "cli/score.rs"], &[]),
     ("clap_complete", COMMAND_LINE, &[]),
-    ("flate2", TRACE, &[]),
+    ("clap_mangen", COMMAND_LINE, &[]),
+    ("comfy_table", &["report/table.rs", "report/table/"], &[]),
+    ("csv", &["report/csv.rs"], &[]),
+    ("flate2", &["trace/", "report/timeline/perfetto.rs"], &[]),
     ("foldhash", INTERN, &[]),
     (
         "glob",
@@ -245,6 +256,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("getrandom", &["cli/anonymise.rs"], &[]),
     ("hashbrown", INTERN, &[]),
     ("imara_diff", &["diff/align.rs"], &[]),
+    ("indicatif", &["cli/progress.rs"], &[]),
     (
         "libc",
         &["graph/huge_pages.rs", "files/", "cli/signals.rs"],
@@ -258,6 +270,17 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("serde", DOCUMENTS, &[]),
     ("serde_saphyr", &["astra_sim/"], &[]),
     ("serde_json", JSON, &["trace/text/"]),
+    (
+        "strsim",
+        &[
+            "config/nearest.rs",
+            "trace/file/discover.rs",
+            "cli/suggest.rs",
+        ],
+        &[],
+    ),
+    ("terminal_size", COMMAND_LINE, &[]),
+    ("textwrap", &["cli/help.rs", "report/text.rs"], &[]),
     ("thiserror", ANYWHERE, &[]),
     (
         "toml",

@@ -1,6 +1,7 @@
 //! The timeline, parsed back: every node is a slice, slices of a track do not overlap, and every
 //! arrow has both ends.
 
+use super::commands::chakram;
 use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::generate::{
     DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
@@ -8,7 +9,7 @@ use chakram::internals::generate::{
 use chakram::internals::graph::{DependencyPolicy, GraphBuilder};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
-use chakram::internals::report::{TimelineWriter, replay};
+use chakram::internals::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay};
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{CollectiveKind, GroupName, Op};
@@ -17,35 +18,70 @@ use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder}
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+mod perfetto;
+
 fn events(pattern: WorkloadPattern) -> Vec<Value> {
     let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
     drawn(&workload, &ReplayOptions::default())
 }
 
-fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
+/// The file in `format`, and the number of nodes of the replay.
+fn written(
+    workload: &Workload,
+    options: &ReplayOptions,
+    format: TimelineFormat,
+    selection: TimelineSelection,
+) -> (Vec<u8>, u64) {
     let machine = Machine::preset("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(workload, &machine, options).unwrap();
-    let timeline = TimelineWriter::new(&prepared, Vec::new());
+    let timeline = TimelineWriter::new(&prepared, Vec::new(), format, selection);
     let (report, timeline) = replay(&prepared, timeline).unwrap();
-    let parsed: Value = serde_json::from_slice(&timeline.finish().unwrap()).unwrap();
+    (timeline.finish().unwrap(), report.outcome.nodes)
+}
+
+fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
+    let all = TimelineSelection::default();
+    let (file, count) = written(workload, options, TimelineFormat::Chrome, all);
+    let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
-    let slices = events.iter().filter(|event| event["ph"] == "X").count();
-    assert_eq!(slices as u64, report.outcome.nodes, "every node is a slice");
+    let ranks = workload.ranks();
+    let nodes = events.iter().filter(|event| node_of(event).is_some());
+    // The critical path has a process of its own behind the ranks.
+    let nodes = nodes.filter(|event| event["pid"].as_u64() < Some(ranks.into()));
+    assert_eq!(nodes.count() as u64, count, "every node is drawn");
     events
 }
 
+/// The node that is drawn: as a slice, or, if it takes no time, as a moment.
+fn node_of(event: &Value) -> Option<u64> {
+    let drawn = event["ph"] == "X" || event["ph"] == "i";
+    drawn.then(|| event["args"]["node"].as_u64()).flatten()
+}
+
+/// What viewers make of slices: Speedscope subtracts the start of the trace and adds in doubles of microseconds;
+/// Perfetto cuts start and duration off to nanoseconds.
 fn check_tracks(events: &[Value]) {
-    let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
-    for event in events.iter().filter(|event| event["ph"] == "X") {
-        let key = (
-            event["pid"].as_u64().unwrap(),
-            event["tid"].as_u64().unwrap(),
-        );
-        let start = event["ts"].as_f64().unwrap();
-        let end = start + event["dur"].as_f64().unwrap();
-        tracks.entry(key).or_default().push((start, end));
+    check_intervals(events, |ts, dur| (ts, ts + dur));
+    let first = events.iter().filter_map(|event| event["ts"].as_f64());
+    let first = first.fold(f64::INFINITY, f64::min);
+    check_intervals(events, |ts, dur| (ts - first, (ts - first) + dur));
+    let ns = |us: f64| (us * 1000.0).trunc();
+    check_intervals(events, |ts, dur| (ns(ts), ns(ts) + ns(dur)));
+}
+
+/// No slice of a track reaches into the next, and paths enclose what stands under them.
+fn check_intervals(events: &[Value], seen: impl Fn(f64, f64) -> (f64, f64)) {
+    let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
+    for event in events {
+        if let "X" | "B" | "E" = event["ph"].as_str().unwrap() {
+            let key = (
+                event["pid"].as_u64().unwrap(),
+                event["tid"].as_u64().unwrap(),
+            );
+            tracks.entry(key).or_default().push(event);
+        }
     }
-    for (track, mut slices) in tracks {
+    for (track, slices) in tracks {
         let named =
             |e: &&Value| e["name"] == "thread_name" && e["pid"] == track.0 && e["tid"] == track.1;
         assert_eq!(
@@ -53,10 +89,20 @@ fn check_tracks(events: &[Value]) {
             1,
             "{track:?} has a name"
         );
-        slices.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        for pair in slices.windows(2) {
-            assert!(pair[0].1 <= pair[1].0 + 1e-6, "{track:?}: {pair:?} overlap");
+        // In the order of the file, which viewers keep among events of one instant.
+        let (mut open, mut now) = (Vec::new(), 0.0);
+        for slice in slices {
+            let ts = slice["ts"].as_f64().unwrap();
+            let (start, end) = seen(ts, slice["dur"].as_f64().unwrap_or(0.0));
+            assert!(now <= start, "{track:?}: {slice} begins before {now}");
+            now = end;
+            match slice["ph"].as_str().unwrap() {
+                "B" => open.push(&slice["name"]),
+                "E" => assert_eq!(open.pop(), Some(&slice["name"]), "{track:?}"),
+                _ => assert!(slice["dur"].as_f64().unwrap() > 0.0, "{track:?}: {slice}"),
+            }
         }
+        assert!(open.is_empty(), "{track:?}: {open:?} has no end");
     }
 }
 
@@ -74,6 +120,61 @@ fn training_is_drawn_with_named_collectives() {
         .filter(|event| event["name"] == wanted)
         .count();
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
+}
+
+/// Kernels of odd picoseconds one behind the other, the middle one of none, under paths of two steps.
+fn odd() -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+    for id in 0..600 {
+        let name = format!("step{}/layer{}/gemm", id / 300, id / 7 % 5);
+        let kernel = NodeView {
+            recorded: Span(if id % 11 == 0 {
+                0
+            } else {
+                1 + id * 997 % 40_009
+            }),
+            ..NodeView::new(
+                id,
+                &name,
+                Op::Compute {
+                    flops: 1000 + id,
+                    bytes: 7,
+                    dtype: None,
+                },
+            )
+        };
+        let before = id.checked_sub(1);
+        graph.node(&kernel, before.as_slice()).unwrap();
+    }
+    let (graph, binding) = graph.finish().unwrap();
+    let graph = builder.graph(graph);
+    builder
+        .rank(Rank(0), graph, binding, Time(123_457))
+        .unwrap();
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+}
+
+#[test]
+fn slices_of_odd_picoseconds_meet_and_nest() {
+    let events = drawn(&odd(), &ReplayOptions::default());
+    check_tracks(&events);
+    let phase = |phase: &str, name: &str| {
+        let of = events
+            .iter()
+            .filter(|e| e["ph"] == phase && e["name"] == name);
+        of.map(|e| e["ts"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    // Two steps, each one slice above all and one moment.
+    assert_eq!(phase("B", "step0").len() + phase("B", "step1").len(), 2);
+    assert_eq!(phase("i", "step 1").len(), 1);
+    assert_eq!(phase("B", "step1"), phase("E", "step0"));
+    let with_flops = events.iter().find(|e| e["args"]["node"] == 8).unwrap();
+    assert_eq!(
+        (&with_flops["args"]["flops"], &with_flops["args"]["bytes"]),
+        (&1008.into(), &7.into())
+    );
+    assert_eq!(with_flops["name"], "gemm");
 }
 
 #[test]
@@ -196,4 +297,68 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
     assert_eq!(slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 0);
+}
+
+#[test]
+fn parts_of_a_replay_are_drawn_by_rank_and_time() {
+    let workload = delayed();
+    let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
+    let us = |us| Time::ZERO + Span::from_us(us);
+    let drawn = |selection| {
+        let (file, _) = written(&workload, &options, TimelineFormat::Chrome, selection);
+        let parsed: Value = serde_json::from_slice(&file).unwrap();
+        parsed["traceEvents"].as_array().unwrap().clone()
+    };
+    let names = |events: &[Value], rank| {
+        let slices = slices(events, rank).into_iter();
+        slices.map(|(name, ..)| name).collect::<Vec<_>>()
+    };
+    let one = drawn(TimelineSelection {
+        ranks: vec![1..=1],
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&one, 0).len(), names(&one, 1).len()), (0, 2));
+    assert!(
+        one.iter().all(|event| event["pid"] != 0),
+        "rank 0 is not even named"
+    );
+    // The receive ends at 37 us, the send at 35; the barrier begins at 37 and 55 and ends at 66.
+    let late = drawn(TimelineSelection {
+        from: us(36),
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&late, 0).len(), names(&late, 1).len()), (1, 2));
+    let early = drawn(TimelineSelection {
+        to: us(36),
+        ..TimelineSelection::default()
+    });
+    assert_eq!((names(&early, 0).len(), names(&early, 1).len()), (1, 1));
+}
+
+#[test]
+fn parts_that_are_none_are_refused() {
+    let replay = ["replay", "traces/data-parallel-8", "--timeline", "x.json"];
+    for (asked, found) in [
+        (
+            ["--timeline-ranks", "8"],
+            "there is no rank 8; the job has ranks 0-7",
+        ),
+        (
+            ["--timeline-ranks", "3-1"],
+            "`3-1` is no rank and no range of ranks",
+        ),
+        (
+            ["--timeline-from=3ms", "--timeline-to=1ms"],
+            "3.000 ms is not before --timeline-to 1.000 ms",
+        ),
+    ] {
+        let output = chakram(&[&replay[..], &asked].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{asked:?}");
+        assert!(error.contains(found), "{error}");
+    }
+    assert!(
+        !std::path::Path::new("x.json").exists(),
+        "nothing is written"
+    );
 }

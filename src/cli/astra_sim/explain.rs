@@ -74,11 +74,16 @@ pub fn run(
     };
     let before = replay::outcome(args, &job)?.makespan;
     let all = QuirkVariation::all();
-    let again = parallel_map(all.len(), None, |index| match all[index] {
-        QuirkVariation::Nothing => ReplayEnding::After(before),
-        QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
-        corrected => ended(makespan(args, corrected.quirks())),
-    });
+    let again = parallel_map(
+        ("replaying", "variants"),
+        all.len(),
+        None,
+        |index| match all[index] {
+            QuirkVariation::Nothing => ReplayEnding::After(before),
+            QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
+            corrected => ended(makespan(args, corrected.quirks())),
+        },
+    );
     let rows = all.into_iter().zip(again);
     let rows: Vec<QuirkRow> = rows
         .map(|(corrected, ended)| QuirkRow { corrected, ended })
@@ -113,7 +118,7 @@ fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str
     let outcome = replay::outcome(args, &job).map_err(|error| {
         let how = match error {
             ReplayError::Refused(_) => "refused",
-            ReplayError::Stuck(_) => "stuck",
+            ReplayError::Stuck(_) => "deadlocked",
             ReplayError::TooLong => "too long",
         };
         (how, error.to_string())

@@ -1,6 +1,7 @@
 //! Output formats: the original's lines, a table, or the report as JSON.
 
 use crate::astra_sim::{AstraInputs, RankWork};
+use crate::report::csv::CsvRows;
 use crate::report::summary::{HashedInput, Provenance};
 use crate::report::{RankBusyTime, Report};
 use crate::units::Span;
@@ -146,7 +147,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
 
 /// Renders a table with a row for each rank; values that were not requested are empty.
 pub fn csv(rows: &[RankStatistics]) -> String {
-    let mut out = HEADER.to_owned();
+    let mut out = CsvRows::new(HEADER.trim_end());
     for row in rows {
         let time = &row.time;
         let spans = [time.host, time.kernels, time.communication, time.memory];
@@ -165,10 +166,9 @@ pub fn csv(rows: &[RankStatistics]) -> String {
         fields.extend(spans.map(|span| ns(span).to_string()));
         fields.extend(uses);
         fields.push(peak.unwrap_or_default());
-        out += &fields.join(",");
-        out.push('\n');
+        out.add(fields);
     }
-    out
+    out.text()
 }
 
 /// Renders the report as JSON, with the original's statistics added.

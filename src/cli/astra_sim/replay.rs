@@ -41,8 +41,8 @@ pub fn run(
         Some(graph) => astra_sim::counts_as(graph, node),
     });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
-    let path = args.timeline.as_deref();
-    let timeline = TimelineFile::start(path, &prepared, to.outputs())?;
+    let path = args.timeline.path();
+    let timeline = TimelineFile::start(&args.timeline, &prepared, to.outputs())?;
     let traces = job.types.is_some();
     let mut transcript = args
         .transcribes()
@@ -75,6 +75,14 @@ pub fn run(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
+        // The original creates the whole path.
+        let parent = folder
+            .and_then(Path::parent)
+            .filter(|p| !p.as_os_str().is_empty());
+        if let Some(parent) = parent {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| TraceError::io(&log, "create", error))?;
+        }
         let mut file = to.outputs().create(&log)?;
         file.write_all(terminal::plain(&lines.logged).as_bytes())?;
         file.commit()?;

@@ -29,42 +29,41 @@ mod summary;
 use plan::{ConvertPlan, ConvertTask, OutputForm};
 use summary::ConvertedTrace;
 
-/// Traces of any form: to .et, or to JSON Lines and back
+/// Convert traces of any format to .et, or to JSON Lines and back
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram convert trace job.0.et -o job.0.jsonl        text, one node a line, nothing lost
+  chakram convert trace job.0.et -o job.0.jsonl        text, one node per line, lossless
   chakram convert trace job.0.jsonl -o job.0.et        and back, byte for byte
   chakram convert trace old/ -o new/job.et             a folder of traces of 2023: new/job.0.et, …
   chakram convert trace pasted.json -o job.0.et        chakra_jsonizer's output, workload_graph, …
   chakram convert trace cut.0.et.gz -o whole.0.et --salvage
   chakram convert trace job.0.et.zst -o - --to jsonl | grep COMM_COLL | head
 
-Forms are told by what files hold: .et of any generation since 0.0.1, JSON Lines, protobuf's JSON (objects
-one after another or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
+Formats are recognised by content: .et of any generation since 0.0.1, JSON Lines, protobuf JSON (objects
+in sequence or in an array), objects with `workload_graph` or `nodes`; each plain, gzip or zstd.")]
 pub struct ConvertTraceArgs {
-    /// Files, folders or prefixes of jobs; - for standard input
+    /// Files, folders or prefixes of jobs; - is standard input
     #[arg(required = true, value_name = "IN")]
     inputs: Vec<PathBuf>,
-    /// Write to this file; of several traces PREFIX.et means PREFIX.0.et, PREFIX.1.et, …; - for
-    /// standard output
+    /// Write to this file; for several traces PREFIX.et means PREFIX.0.et, …; - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// What is written, if the name does not end with .et or .jsonl, .gz or .zst behind it
+    /// Output format, if the name does not end with .et or .jsonl (and .gz or .zst)
     #[arg(long, value_enum, value_name = "FORM")]
     to: Option<OutputFormArg>,
-    /// The generation of binary inputs that do not tell it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
-    #[arg(long, value_name = "VERSION", value_parser = parse_generation)]
+    /// Schema generation of binary inputs that do not say it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
+    #[arg(long, hide_short_help = true, value_name = "VERSION", value_parser = parse_generation)]
     generation: Option<SchemaGeneration>,
     #[command(flatten)]
     verify: VerifyArg,
-    /// Keep what is sound of damaged inputs and say what is lost
+    /// Keep the intact records of damaged inputs, and report what is lost
     #[arg(long)]
     salvage: bool,
-    /// With --salvage, keep dependencies on nodes that are not there
-    #[arg(long, requires = "salvage")]
+    /// With --salvage, keep dependencies on missing nodes
+    #[arg(long, hide_short_help = true, requires = "salvage")]
     keep_dangling: bool,
-    /// How the summary is printed
+    /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
 }

@@ -79,7 +79,7 @@ pub fn run(
     out.write_all(text.as_bytes())?;
     match dry.room.exceeded() {
         Some(text) if run.fit == OnMemoryOverflow::Require => {
-            terminal::say(format_args!("exceeded: {text}"))?;
+            terminal::say(format_args!("error: {text}"))?;
             Ok(ExitCode::from(3))
         }
         _ => Ok(ExitCode::SUCCESS),

@@ -10,124 +10,124 @@ mod asked;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PatternArgs {
-    /// One collective, once or several times
+    /// Collective calls of one kind
     #[command(
         after_help = "Example:\n  chakram generate collective all-gather --size 4MiB --ranks 16 --count 10 --machine dgx-h100x2"
     )]
     Collective {
-        /// Which
+        /// Kind of collective
         #[arg(value_parser = collective_names())]
         kind: CollectiveKind,
-        /// Bytes of a rank: the whole buffer, but the shard for all-gather and gather; none for barrier
+        /// Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
         #[arg(long, default_value = "0 B", value_name = "SIZE")]
         size: Bytes,
-        /// How many ranks
+        /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// Only these ranks, in this order: 0,2,4
+        /// Process group, in this order: 0,2,4; all ranks by default
         #[arg(long, value_name = "RANKS", value_delimiter = ',')]
         group: Option<Vec<u32>>,
-        /// How many times
+        /// Number of calls
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// Each waits for the one before
+        /// Make each call depend on the one before
         #[arg(long)]
         chained: bool,
-        /// The root's rank
+        /// Rank of the root
         #[arg(long, value_name = "RANK")]
         root: Option<u32>,
-        /// Only these dimensions of the machine, innermost 0: 0,2
+        /// Dimensions of the machine, innermost 0: 0,2; all by default
         #[arg(long, value_name = "DIMENSIONS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..32))]
         dimensions: Option<Vec<u32>>,
-        /// Every member computes this long before
+        /// Compute time of every member before the collective
         #[arg(long, default_value = "0", value_name = "TIME")]
         before: Span,
-        /// Rank r computes r times this long before
+        /// Additional compute time of rank r: r times this
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Messages between pairs of ranks
+    /// Point-to-point messages
     #[command(
         after_help = "Example:\n  chakram generate p2p ring --size 64MiB --ranks 16 --count 4 --machine tpu-v4"
     )]
     P2p {
-        /// Who sends to whom
+        /// Traffic pattern
         #[arg(value_enum)]
         traffic: TrafficArg,
-        /// Bytes of a message
+        /// Message size
         #[arg(long, value_name = "SIZE")]
         size: Bytes,
-        /// How many ranks
+        /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// How many rounds
+        /// Number of rounds
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// For stride: rank r sends to r + N
+        /// Distance for stride: rank r sends to r + N
         #[arg(long, default_value_t = 1, value_name = "N")]
         stride: u32,
-        /// For random: draws the permutation
+        /// Seed of the permutation for random
         #[arg(long, default_value_t = 0, value_name = "N")]
         seed: u64,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Kernels that wait for one another and for nothing else
+    /// Chains of dependent kernels
     #[command(
         after_help = "Example:\n  chakram generate chain --ranks 8 --nodes 100000 --chains 4 --machine dgx-a100"
     )]
     Chain {
-        /// How many ranks
+        /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// Kernels of a rank
+        /// Kernels per rank
         #[arg(long, value_name = "N")]
         nodes: u32,
-        /// Independent chains of a rank, each on a lane of its own
+        /// Independent chains per rank, each on its own lane
         #[arg(long, default_value_t = 1, value_name = "N")]
         chains: u32,
         /// Recorded duration of a kernel
         #[arg(long, default_value = "1 us", value_name = "TIME")]
         duration: Span,
-        /// Operations of a kernel, for the roofline
+        /// FLOPs of a kernel, for the roofline
         #[arg(long, default_value_t = 0, value_name = "N")]
         flops: u64,
-        /// Bytes of a kernel, for the roofline
+        /// Memory traffic of a kernel, for the roofline
         #[arg(long, default_value = "0 B", value_name = "SIZE")]
         bytes: Bytes,
-        /// Number format of a kernel, for the roofline
+        /// Data type of a kernel, for the roofline
         #[arg(long, value_parser = dtype_names(), value_name = "FORMAT")]
         dtype: Option<Dtype>,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Loads from memory, and kernels that need them
+    /// Memory loads with dependent kernels
     #[command(after_help = "\
 Examples:
   chakram generate memory --ranks 256 --bytes 1GB --kernel 200us --loads 4 --machine hiermem
   chakram generate memory --ranks 256 --bytes 4MB --in-switch --store --machine hiermem-opt")]
     Memory {
-        /// How many ranks
+        /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
-        /// Bytes of a load or store; with --in-switch, those of one rank, which all share
+        /// Size of a load or store; with --in-switch that of one rank
         #[arg(long, value_name = "SIZE")]
         bytes: Bytes,
-        /// Loads of a rank
+        /// Loads per rank
         #[arg(long, default_value_t = 1, value_name = "N")]
         loads: u32,
-        /// Recorded duration of the kernel behind each load; none by default
+        /// Duration of the kernel after each load; no kernel by default
         #[arg(long, default_value = "0", value_name = "TIME")]
         kernel: Span,
-        /// Store as many bytes after each
+        /// Store as much after each
         #[arg(long)]
         store: bool,
-        /// Loads wait for no kernel or store
+        /// Issue loads ahead, independent of kernels and stores
         #[arg(long)]
         prefetch: bool,
-        /// Switches gather what is loaded and reduce what is stored
+        /// Gather loads and reduce stores in the switches
         #[arg(long, conflicts_with = "local")]
         in_switch: bool,
         /// The NPU's own memory; that beyond it by default
@@ -136,37 +136,37 @@ Examples:
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Training steps of a transformer of which every rank holds a replica
+    /// Data-parallel training steps of a transformer
     #[command(after_help = "\
 Examples:
   chakram generate data-parallel --ranks 64 --machine dgx-h100x8 --compute roofline
   chakram generate data-parallel --ranks 8 --layers 4 --hidden 1024 -o traces/small/job")]
     DataParallel {
-        /// How many ranks
+        /// Number of ranks
         #[arg(long, value_name = "N")]
         ranks: u32,
         /// Layers of the model
         #[arg(long, default_value_t = 32, value_name = "N")]
         layers: u32,
-        /// Numbers per token between layers
+        /// Hidden size
         #[arg(long, default_value_t = 4096, value_name = "N")]
         hidden: u32,
         /// Tokens per rank and step
         #[arg(long, default_value_t = 4096, value_name = "N")]
         tokens: u32,
-        /// Tokens that attend to each other; all of a rank's by default
+        /// Sequence length; all tokens of a rank by default
         #[arg(long, value_name = "N")]
         sequence: Option<u32>,
-        /// Number format of weights and gradients
+        /// Data type of weights and gradients
         #[arg(long, value_parser = dtype_names(), default_value = "bf16", value_name = "FORMAT")]
         dtype: Dtype,
         /// Training steps
         #[arg(long, default_value_t = 1, value_name = "N")]
         steps: u32,
-        /// The recorded durations are those of an NPU that computes this fast …
+        /// Peak FLOP/s of the NPU for which durations are recorded
         #[arg(long, default_value = "312 TFLOP/s", value_name = "RATE")]
         reference_flops: FlopRate,
-        /// … and has memory this fast
+        /// Memory bandwidth of the NPU for which durations are recorded
         #[arg(long, default_value = "2.039 TB/s", value_name = "BANDWIDTH")]
         reference_bandwidth: Bandwidth,
         #[command(flatten)]

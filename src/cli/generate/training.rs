@@ -16,30 +16,22 @@ pub use request::TrainingRequest;
 /// A model, a plan, and what becomes of the traces.
 #[derive(Debug, Args)]
 pub struct TrainingArgs {
-    /// A model by name (see `chakram model list`) or a file, NAME.toml
+    /// Preset (`chakram model list`) or file, NAME.toml; - is standard input
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
-    /// Tokens of a sample, other than the model has
+    /// Sequence length in tokens; the model's own by default
     #[arg(long, visible_alias = "sequence", value_name = "N")]
     tokens: Option<u64>,
-    /// Print what the plan comes to, and carry nothing out: as text, or as JSON with --format json; with --machine
-    /// or --capacity whether it fits, with --machine where groups lie; of the options of replays, --map and --fit count
+    /// Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
     #[arg(long, conflicts_with = "output")]
     pub dry_run: bool,
-    /// Write the traces to PREFIX.0.et, PREFIX.1.et, … and PREFIX.job.json, which names them; into a folder as
-    /// job.0.et, job.1.et, …
-    #[arg(
-        short,
-        long,
-        value_name = "PREFIX",
-        required_unless_present_any = ["machine", "dry_run"]
-    )]
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(short, long, value_name = "PREFIX")]
     pub output: Option<PathBuf>,
-    /// Write every rank as a file of its own; those that do the same are one under several names (hard links)
-    /// otherwise, so that who edits one in place edits all
-    #[arg(long, requires = "output")]
+    /// Write a file per rank instead of hard links for identical ranks
+    #[arg(long, hide_short_help = true, requires = "output")]
     pub no_links: bool,
-    /// Replay the traces on this machine: a preset or a file
+    /// Replay on this machine: preset (`chakram machine list`) or file
     #[arg(short, long, value_name = "MACHINE")]
     pub machine: Option<String>,
     #[command(flatten)]
@@ -59,10 +51,9 @@ impl TrainingArgs {
 
 /// A plan: a file, options, or options in place of what a file says.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "ParallelismPlan")]
 struct PlanArgs {
-    /// Read the plan from this file; options go before what it says
-    #[arg(long, value_name = "FILE.toml")]
+    /// Read the plan from this file; options override it
+    #[arg(long, help_heading = "Parallelism and batch", value_name = "FILE.toml")]
     plan: Option<PathBuf>,
     #[command(flatten)]
     flags: PlanFlags,

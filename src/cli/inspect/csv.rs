@@ -2,55 +2,46 @@
 
 use super::InspectTableArg;
 use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
-use crate::report::csv::quoted;
-use std::fmt::Write as _;
+use crate::report::csv::CsvRows;
+use std::fmt::Display;
 
 /// Columns that every table of sums has.
-const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,least_ps,least_rank,\
-                    most_ps,most_rank";
+const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
+                    max_ps,max_rank";
 
 /// Renders one table of `job`.
 pub fn render(job: &JobInspection, table: InspectTableArg) -> String {
-    let mut out = String::new();
-    write(&mut out, job, table).expect("a string grows as needed");
-    out
-}
-
-fn write(out: &mut String, job: &JobInspection, table: InspectTableArg) -> std::fmt::Result {
     match table {
-        InspectTableArg::Ranks => ranks(out, job),
-        InspectTableArg::Types => sums(out, "type", &job.types, |class| class.to_string()),
-        InspectTableArg::Lanes => sums(out, "lane,name", &job.lanes, |lane| {
+        InspectTableArg::Ranks => ranks(job),
+        InspectTableArg::Types => sums("type", &job.types, |class| [class.to_string()]),
+        InspectTableArg::Lanes => sums("lane,name", &job.lanes, |lane| {
             let name = job.lane_names.get(lane).map_or("", |(name, _)| name);
-            format!("{},{}", quoted(&lane.to_string()), quoted(name))
+            [lane.to_string(), name.to_owned()]
         }),
-        InspectTableArg::Collectives => {
-            sums(out, "group,kind", &job.collectives, |(group, kind)| {
-                format!("{},{kind}", quoted(group))
-            })
-        }
-        InspectTableArg::Messages => messages(out, job),
-        InspectTableArg::Operators => sums(out, "name,type", &job.operators, |(name, class)| {
-            format!("{},{class}", quoted(name))
+        InspectTableArg::Collectives => sums("group,kind", &job.collectives, |(group, kind)| {
+            [group.clone(), kind.to_string()]
+        }),
+        InspectTableArg::Messages => messages(job),
+        InspectTableArg::Operators => sums("name,type", &job.operators, |(name, class)| {
+            [name.clone(), class.to_string()]
         }),
         InspectTableArg::Attributes => {
-            writeln!(out, "name,type,nodes")?;
-            job.attributes.iter().try_for_each(|((name, kind), nodes)| {
-                writeln!(out, "{},{kind},{nodes}", quoted(name))
-            })
+            let mut rows = CsvRows::new("name,type,nodes");
+            for ((name, kind), nodes) in &job.attributes {
+                rows.row(&[name, kind, nodes]);
+            }
+            rows.text()
         }
     }
 }
 
-fn sums<K: Ord>(
-    out: &mut String,
+fn sums<K: Ord, const N: usize>(
     key_names: &str,
     table: &SpreadTable<K>,
-    key: impl Fn(&K) -> String,
-) -> std::fmt::Result {
-    writeln!(out, "{key_names},{SUMS}")?;
+    key: impl Fn(&K) -> [String; N],
+) -> String {
+    let mut rows = CsvRows::new(&format!("{key_names},{SUMS}"));
     for (of, row) in table.rows() {
-        write!(out, "{}", key(of))?;
         let SpreadRow {
             sum,
             ranks,
@@ -58,72 +49,74 @@ fn sums<K: Ord>(
             most,
             ..
         } = row;
-        writeln!(
-            out,
-            ",{ranks},{},{},{},{},{},{},{},{},{},{}",
-            sum.nodes,
-            sum.time.0,
-            sum.wait.0,
-            sum.flops,
-            sum.bytes,
-            sum.untimed,
-            least.0.0,
-            least.1,
-            most.0.0,
-            most.1
-        )?;
+        let key = key(of);
+        let mut cells: Vec<&dyn Display> = key.iter().map(|cell| cell as &dyn Display).collect();
+        let rest: [&dyn Display; 11] = [
+            ranks,
+            &sum.nodes,
+            &sum.time.0,
+            &sum.wait.0,
+            &sum.flops,
+            &sum.bytes,
+            &sum.untimed,
+            &least.0.0,
+            &least.1,
+            &most.0.0,
+            &most.1,
+        ];
+        cells.extend(rest);
+        rows.row(&cells);
     }
-    Ok(())
+    rows.text()
 }
 
-fn ranks(out: &mut String, job: &JobInspection) -> std::fmt::Result {
-    writeln!(
-        out,
+fn ranks(job: &JobInspection) -> String {
+    let mut rows = CsvRows::new(
         "rank,file,file_bytes,contents_bytes,nodes,selected,data_dependencies,control_dependencies,depth,\
-         width,start_ps,end_ps,captured_ps,times,faults"
-    )?;
+         width,start_ps,end_ps,captured_ps,times,faults",
+    );
     for rank in &job.ranks {
         let captured = rank.captured.map(|captured| captured.0.to_string());
-        writeln!(
-            out,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
-            rank.rank,
-            quoted(&rank.path.display().to_string()),
-            rank.file_bytes,
-            rank.contents_bytes,
-            rank.nodes,
-            rank.selected,
-            rank.data,
-            rank.control,
-            rank.depth,
-            rank.width,
-            rank.start.0,
-            rank.end.0,
-            captured.unwrap_or_default(),
-            rank.basis.word(),
-            rank.faults.count()
-        )?;
+        rows.row(&[
+            &rank.rank,
+            &rank.path.display(),
+            &rank.file_bytes,
+            &rank.contents_bytes,
+            &rank.nodes,
+            &rank.selected,
+            &rank.data,
+            &rank.control,
+            &rank.depth,
+            &rank.width,
+            &rank.start.0,
+            &rank.end.0,
+            &captured.unwrap_or_default(),
+            &rank.basis.word(),
+            &rank.faults.count(),
+        ]);
     }
-    Ok(())
+    rows.text()
 }
 
-fn messages(out: &mut String, job: &JobInspection) -> std::fmt::Result {
-    writeln!(
-        out,
+fn messages(job: &JobInspection) -> String {
+    let mut rows = CsvRows::new(
         "from,to,sent,sent_bytes,send_time_ps,send_wait_ps,received,received_bytes,receive_time_ps,\
-         receive_wait_ps"
-    )?;
+         receive_wait_ps",
+    );
     for ((from, to), ends) in &job.messages {
-        write!(out, "{from},{to}")?;
-        for end in [SENT, RECEIVED] {
-            let tally = &ends[end];
-            write!(
-                out,
-                ",{},{},{},{}",
-                tally.nodes, tally.bytes, tally.time.0, tally.wait.0
-            )?;
-        }
-        writeln!(out)?;
+        let (sent, received) = (&ends[SENT], &ends[RECEIVED]);
+        rows.row(&[
+            from,
+            to,
+            &sent.nodes,
+            &sent.bytes,
+            &sent.time.0,
+            &sent.wait.0,
+            &received.nodes,
+            &received.bytes,
+            &received.time.0,
+            &received.wait.0,
+        ]);
     }
-    Ok(())
+    rows.text()
 }

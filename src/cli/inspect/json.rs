@@ -13,7 +13,7 @@ pub fn head(what: &str) -> Map<String, Value> {
     let mut head = Map::new();
     head.insert("schema".to_owned(), SCHEMA.into());
     head.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    head.insert("what".to_owned(), what.into());
+    head.insert("view".to_owned(), what.into());
     head
 }
 
@@ -24,7 +24,7 @@ pub fn summary(job: &JobInspection, options: Vec<(&'static str, Vec<String>)>) -
         .into_iter()
         .map(|(name, values)| (name.to_owned(), values.into()));
     document.insert("filter".to_owned(), Value::Object(filter.collect()));
-    document.insert("one_clock".to_owned(), job.share_start().into());
+    document.insert("shared_clock".to_owned(), job.share_start().into());
     document.insert("ranks".to_owned(), job.ranks.iter().map(rank).collect());
     let unreadable = job.unreadable.iter().map(
         |(rank, path, why)| json!({"rank": rank, "file": path.display().to_string(), "why": why}),
@@ -130,11 +130,11 @@ fn table<K: Ord>(table: &SpreadTable<K>, key: impl Fn(&K) -> Vec<(&'static str, 
             document.extend(sums);
         }
         let time = |(time, rank): &(crate::units::Span, u32)| json!({"ps": time.0, "rank": rank});
-        document.insert("least_time".to_owned(), time(least));
-        document.insert("most_time".to_owned(), time(most));
+        document.insert("min_time".to_owned(), time(least));
+        document.insert("max_time".to_owned(), time(most));
         let nodes = |(nodes, rank): &(u64, u32)| json!({"nodes": nodes, "rank": rank});
-        document.insert("fewest_nodes".to_owned(), nodes(fewest));
-        document.insert("most_nodes".to_owned(), nodes(largest));
+        document.insert("min_nodes".to_owned(), nodes(fewest));
+        document.insert("max_nodes".to_owned(), nodes(largest));
         Value::Object(document)
     });
     rows.collect()

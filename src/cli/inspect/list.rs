@@ -2,9 +2,10 @@
 
 use super::InspectFormatArg;
 use super::json::head;
+use crate::cli::progress::Progress;
 use crate::cli::terminal;
 use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
-use crate::report::csv::quoted;
+use crate::report::csv::CsvRows;
 use crate::trace::file::{RankFile, TraceContents};
 use crate::trace::{TraceError, escape};
 use crate::units::Bytes;
@@ -46,10 +47,15 @@ impl NodeListing {
         self.begin(out)?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
+        let progress = Progress::start("reading", "ranks", files.len() as u64);
         in_order(
             files,
             self.threads,
-            |file| self.rank(file),
+            |file| {
+                let rank = self.rank(file);
+                progress.inc();
+                rank
+            },
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
@@ -124,6 +130,15 @@ impl NodeListing {
             fit: nodes.len() as u64,
             faults: trace.faults.count(),
         };
+        if self.format == InspectFormatArg::Csv {
+            let mut rows = CsvRows::empty();
+            for &node in nodes.iter().take(self.limit) {
+                csv(&mut rows, &trace.row(node));
+                listed.ends.push(rows.bytes());
+            }
+            listed.text = rows.text();
+            return Ok(listed);
+        }
         for &node in nodes.iter().take(self.limit) {
             let row = trace.row(node);
             let written = match self.format {
@@ -132,7 +147,6 @@ impl NodeListing {
                     "{},",
                     terminal::json_escaped(json(&row).to_string())
                 ),
-                InspectFormatArg::Csv => csv(&mut listed.text, &row),
                 _ => text(&mut listed.text, &row),
             };
             written.expect("a string grows as needed");
@@ -163,27 +177,25 @@ pub fn json(row: &NodeRow<'_>) -> Value {
     })
 }
 
-fn csv(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {
+fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
     let known = |value: Option<String>| value.unwrap_or_default();
-    writeln!(
-        out,
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
-        row.rank,
-        row.id,
-        known(row.ran.map(|(start, _)| start.0.to_string())),
-        known(row.ran.map(|(_, end)| end.0.to_string())),
-        row.length.0,
-        row.wait.0,
-        row.delay.0,
-        row.class,
-        quoted(&row.lane.to_string()),
-        quoted(row.name),
-        quoted(row.group.as_deref().unwrap_or_default()),
-        known(row.peer.map(|(peer, _)| peer.to_string())),
-        known(row.peer.map(|(_, tag)| tag.to_string())),
-        row.flops,
-        row.bytes
-    )
+    rows.row(&[
+        &row.rank,
+        &row.id,
+        &known(row.ran.map(|(start, _)| start.0.to_string())),
+        &known(row.ran.map(|(_, end)| end.0.to_string())),
+        &row.length.0,
+        &row.wait.0,
+        &row.delay.0,
+        &row.class,
+        &row.lane,
+        &row.name,
+        &row.group.as_deref().unwrap_or_default(),
+        &known(row.peer.map(|(peer, _)| peer.to_string())),
+        &known(row.peer.map(|(_, tag)| tag.to_string())),
+        &row.flops,
+        &row.bytes,
+    ]);
 }
 
 fn text(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {

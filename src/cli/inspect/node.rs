@@ -4,11 +4,12 @@ use super::json::head;
 use super::labels::basis;
 use super::list;
 use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, clip};
 use crate::trace::escape;
 use crate::units::Span;
 use serde_json::{Value, json};
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 /// Maximum length of a value in text; JSON has all of it.
 const VALUE: usize = 72;
@@ -48,16 +49,16 @@ fn write(
         Some((start, end)) => fact("ran", format!("{start} to {end}"))?,
         None => fact(
             "ran",
-            "never: it is on a cycle of dependencies, or behind one".to_owned(),
+            "never: it is on or behind a dependency cycle".to_owned(),
         )?,
     }
     let wait = match row.wait {
         Span::ZERO => String::new(),
-        wait => format!(", of it {wait} waiting for other ranks"),
+        wait => format!(", including {wait} waiting for other ranks"),
     };
     fact(
         "duration",
-        format!("{}{wait}; delay before {}", row.length, row.delay),
+        format!("{}{wait}; delay before start {}", row.length, row.delay),
     )?;
     let (_, end) = trace.times.extent();
     let times = &trace.times;
@@ -72,20 +73,24 @@ fn write(
         let value = clip(value, VALUE);
         writeln!(out, "  {:<20} {kind:<9} {value}", clip(name, 30))?;
     }
-    side(out, "WAITS FOR", &near.before, style)?;
+    side(out, "DEPENDENCIES", &near.before, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;
     }
-    side(out, "IS WAITED FOR BY", &near.after, style)
+    side(out, "DEPENDENTS", &near.after, style)
 }
 
 fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle) -> Result {
-    let h = style.heading;
-    writeln!(
-        out,
-        "\n{h}{title:<18}{:>9} {:>13}{:>13}{:>13}  {:<14} name{h:#}",
-        "id", "start", "end", "duration", "type"
-    )?;
+    let table = TextTable::new([
+        left(title, 18),
+        right("id", 9),
+        right("start", 14),
+        right("end", 13),
+        right("duration", 13),
+        left("type", 14).after(2),
+        left("name", 0).after(1),
+    ]);
+    table.heading(out, style)?;
     if near.nodes.is_empty() {
         writeln!(out, "  nothing")?;
     }
@@ -97,17 +102,16 @@ fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle)
             (n, _) => format!("{n} away"),
         };
         let time = |at: Option<crate::units::Time>| at.map_or("-".to_owned(), |at| at.to_string());
-        writeln!(
-            out,
-            "  {far:<16}{:>9} {:>13}{:>13}{:>13}  {:<14} {}{}",
-            row.id,
-            time(row.ran.map(|(start, _)| start)),
-            time(row.ran.map(|(_, end)| end)),
-            row.length,
-            row.class.to_string(),
-            escape(row.name),
-            list::with(row)
-        )?;
+        let cells: [&dyn Display; 7] = [
+            &far,
+            &row.id,
+            &time(row.ran.map(|(start, _)| start)),
+            &time(row.ran.map(|(_, end)| end)),
+            &row.length,
+            &row.class,
+            &format_args!("{}{}", escape(row.name), list::with(row)),
+        ];
+        table.row(out, &cells)?;
     }
     if near.more {
         writeln!(out, "  … more: --limit {}", near.nodes.len() * 10)?;
@@ -138,12 +142,15 @@ pub fn json(trace: &InspectedTrace<'_>, near: &NodeNeighbourhood<'_>) -> Value {
     let mut document = head("node");
     document.insert("times".to_owned(), trace.times.basis.word().into());
     document.insert("node".to_owned(), own);
-    document.insert("waits_for".to_owned(), side(&near.before));
-    document.insert("waits_for_nowhere".to_owned(), near.nowhere.clone().into());
-    document.insert("waited_for_by".to_owned(), side(&near.after));
+    document.insert("dependencies".to_owned(), side(&near.before));
+    document.insert(
+        "dangling_dependencies".to_owned(),
+        near.nowhere.clone().into(),
+    );
+    document.insert("dependents".to_owned(), side(&near.after));
     let edges = near.edges.iter();
     let edges =
         edges.map(|(from, to, control)| json!({"from": from, "to": to, "control_only": control}));
-    document.insert("dependencies".to_owned(), edges.collect());
+    document.insert("edges".to_owned(), edges.collect());
     document.into()
 }

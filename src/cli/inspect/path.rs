@@ -5,7 +5,7 @@ use super::labels::{basis, ranges, some};
 use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
-use crate::report::csv::quoted;
+use crate::report::csv::CsvRows;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
@@ -91,13 +91,13 @@ impl PathReport<'_> {
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
-                "{} on a cycle of dependencies, or behind one, left out",
+                "{} on or behind a dependency cycle, left out",
                 some(stuck, "node")
             );
             paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
         if !one_clock(self.tracks) {
-            let text = "the times of ranks do not count from one start, as far as the files say: one path for each rank";
+            let text = "the ranks share no clock, as far as the files say: one path for each rank";
             paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
         let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();
@@ -126,7 +126,7 @@ impl PathReport<'_> {
     /// Renders JSON.
     pub fn json(&self, paths: &[TrackPath<'_>]) -> Value {
         let mut document = head("critical_path");
-        document.insert("one_clock".to_owned(), one_clock(self.tracks).into());
+        document.insert("shared_clock".to_owned(), one_clock(self.tracks).into());
         let paths = paths.iter().map(|path| path.json(self.list));
         document.insert("paths".to_owned(), paths.collect());
         document.into()
@@ -134,7 +134,7 @@ impl PathReport<'_> {
 
     /// Renders every part of every path as a CSV row.
     pub fn csv(&self, paths: &[TrackPath<'_>]) -> String {
-        let mut out = String::from("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name\n");
+        let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
         for (i, path) in paths.iter().enumerate() {
             for piece in path
                 .path
@@ -143,22 +143,20 @@ impl PathReport<'_> {
                 .take(self.list.unwrap_or(usize::MAX))
             {
                 let track = path.track(piece);
-                writeln!(
-                    out,
-                    "{i},{},{},{},{},{},{},{},{}",
-                    track.rank,
-                    piece.id(path.tracks),
-                    piece.from.0,
-                    piece.delay.0,
-                    piece.wait.0,
-                    piece.work.0,
-                    piece.class(path.tracks),
-                    quoted(track.name(piece.node))
-                )
-                .expect("a string grows as needed");
+                rows.row(&[
+                    &i,
+                    &track.rank,
+                    &piece.id(path.tracks),
+                    &piece.from.0,
+                    &piece.delay.0,
+                    &piece.wait.0,
+                    &piece.work.0,
+                    &piece.class(path.tracks),
+                    &track.name(piece.node),
+                ]);
             }
         }
-        out
+        rows.text()
     }
 }
 
@@ -200,14 +198,14 @@ impl TrackPath<'_> {
         };
         let changes = match (self.tracks.len(), path.changes) {
             (1, _) => String::new(),
-            (_, 0) => ", all on one rank".to_owned(),
+            (_, 0) => ", on one rank".to_owned(),
             (_, 1) => ", changes rank once".to_owned(),
             (_, n) => format!(", changes rank {} times", thousands(n.into())),
         };
         let changes = if others.is_empty() {
             changes
         } else {
-            format!("{changes}; the same on ranks {}", ranges(others))
+            format!("{changes}; identical on ranks {}", ranges(others))
         };
         let pieces = some(path.pieces.len() as u64, "node");
         writeln!(
@@ -222,7 +220,7 @@ impl TrackPath<'_> {
         let sum = |of: fn(&PathSegment) -> Span| path.pieces.iter().map(of).sum::<Span>();
         for (name, time) in [
             ("work and transfers", sum(|piece| piece.work)),
-            ("before they started", sum(|piece| piece.delay)),
+            ("delay before start", sum(|piece| piece.delay)),
             ("waiting for ranks", sum(|piece| piece.wait)),
         ] {
             writeln!(out, "  {name:<20}{time:>14}{:>9}", share(time, whole))?;
@@ -264,7 +262,7 @@ impl TrackPath<'_> {
             right("time", 13),
             right("share", 8),
             right("work", 11),
-            right("before", 11),
+            right("delay", 11),
             right("wait", 11),
         ]);
         table.heading(out, style)?;
@@ -299,7 +297,7 @@ impl TrackPath<'_> {
             right("rank", 5),
             right("id", 8),
             right("from", 12),
-            right("before", 11),
+            right("delay", 11),
             right("wait", 11),
             right("work", 11),
             left("name", 0).after(2),
@@ -362,9 +360,9 @@ impl TrackPath<'_> {
             row
         });
         let mut document = json!({
-            "ranks_on_it": self.tracks.iter().map(|track| track.rank).collect::<Vec<_>>(),
+            "ranks_on_path": self.tracks.iter().map(|track| track.rank).collect::<Vec<_>>(),
             "length_ps": self.path.length().0,
-            "changes_of_rank": self.path.changes,
+            "rank_changes": self.path.changes,
             "times": self.tracks.iter().map(|track| track.basis.word()).collect::<Vec<_>>(),
             "types": types.collect::<Vec<_>>(),
             "ranks": ranks.collect::<Vec<_>>(),

@@ -3,10 +3,11 @@
 use super::labels::{basis, complaints, ranges, some};
 use crate::inspect::{JobInspection, RankOverview};
 use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, clip, paragraph};
 use crate::units::{Bytes, Span, Time};
 use std::collections::BTreeMap;
-use std::fmt::{Result, Write as _};
+use std::fmt::{Display, Result, Write as _};
 
 mod tables;
 
@@ -77,7 +78,7 @@ impl SummaryWriter<'_> {
                 clip(filter, 60),
                 some(sum(|r| r.nodes), "node")
             );
-            self.fact("only", &text)?;
+            self.fact("filter", &text)?;
         }
         let (file, contents) = (sum(|rank| rank.file_bytes), sum(|rank| rank.contents_bytes));
         let packed = if file == contents {
@@ -87,7 +88,7 @@ impl SummaryWriter<'_> {
         };
         let (depth, width) = (self.range(|rank| rank.depth), self.range(|rank| rank.width));
         let text = format!(
-            "{}{packed}; longest chain {depth}, most nodes side by side {width}",
+            "{}{packed}; longest dependency chain {depth}, maximum width {width}",
             Bytes(file)
         );
         self.fact("size", &text)?;
@@ -210,7 +211,7 @@ impl SummaryWriter<'_> {
                 1 => "1 FAULT".to_owned(),
                 n => format!("{} FAULTS", thousands(n)),
             };
-            let text = format!("{count}: what follows is what could be read");
+            let text = format!("{count}: only what could be read is shown");
             self.heading(&text)?;
             self.told(&faults)?;
         }
@@ -240,10 +241,17 @@ impl SummaryWriter<'_> {
         if self.ranks < 2 {
             return Ok(());
         }
-        self.heading(&format!(
-            "{:<16}{:>12}{:>12}{:>12}{:>9}{:>9}{:>15}{:>15}",
-            "RANKS", "nodes", "data deps", "control", "depth", "width", "start", "end"
-        ))?;
+        let table = TextTable::new([
+            left("RANKS", 16),
+            right("nodes", 12),
+            right("data deps", 12),
+            right("control", 12),
+            right("depth", 9),
+            right("width", 9),
+            right("start", 15),
+            right("end", 15),
+        ]);
+        table.heading(&mut self.out, self.style)?;
         // Neighbours with equal rows share a line.
         let facts =
             |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
@@ -255,18 +263,17 @@ impl SummaryWriter<'_> {
         for run in runs.iter().take(ROWS) {
             let ranks: Vec<u32> = run.iter().map(|rank| rank.rank).collect();
             let first = &run[0];
-            writeln!(
-                self.out,
-                "  {:<14}{:>12}{:>12}{:>12}{:>9}{:>9}{:>15}{:>15}",
-                ranges(&ranks),
-                thousands(first.nodes),
-                thousands(first.data),
-                thousands(first.control),
-                thousands(first.depth.into()),
-                thousands(first.width.into()),
-                first.start,
-                first.end
-            )?;
+            let cells: [&dyn Display; 8] = [
+                &ranges(&ranks),
+                &thousands(first.nodes),
+                &thousands(first.data),
+                &thousands(first.control),
+                &thousands(first.depth.into()),
+                &thousands(first.width.into()),
+                &first.start,
+                &first.end,
+            ];
+            table.row(&mut self.out, &cells)?;
         }
         self.more(runs.len(), ROWS, "--format csv --table ranks")
     }

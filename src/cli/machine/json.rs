@@ -1,155 +1,279 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
-use crate::cli::terminal;
 use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
-use crate::ids::Npu;
 use crate::machine::{Machine, NpuClass};
-use crate::memory::MemoryAttachment;
+use crate::memory::{MemoryAttachment, RemoteMemory};
 use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
 use crate::units::Bandwidth;
-use serde_json::{Map, Value, json};
-use std::io::{self, Write};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-/// Prints one JSON document under its schema's name and version.
-pub(super) fn print(out: &mut dyn Write, schema: &str, key: &str, value: Value) -> io::Result<()> {
-    let mut document = Map::new();
-    document.insert("schema".to_owned(), schema.into());
-    document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    document.insert(key.to_owned(), value);
-    out.write_all(terminal::json(&document).as_bytes())
+/// A list of machines.
+#[derive(Serialize)]
+pub(super) struct MachineList<'a> {
+    /// The machines.
+    pub machines: Vec<MachineSummary<'a>>,
 }
 
-/// Renders a machine as the list has it.
-pub(super) fn summary(machine: &Machine) -> Value {
-    let dimensions: Vec<_> = machine
-        .topology()
-        .dimensions()
-        .iter()
-        .zip(machine.algorithms())
-        .map(|(dimension, algorithm)| {
-            json!({
-                "name": dimension.name,
-                "shape": dimension.shape.to_string(),
-                "size": dimension.size,
-                "bandwidth_bytes_per_s": dimension.bandwidth.bytes_per_second(),
-                "latency_ps": dimension.latency.0,
-                "algorithm": name_of(&AlgorithmChoice::ALL, algorithm),
-            })
-        })
-        .collect();
-    json!({
-        "name": machine.name(),
-        "description": machine.description(),
-        "npus": machine.topology().npus(),
-        "scalable": machine.scalable(),
-        "network": network(machine),
-        "dimensions": dimensions,
-    })
+/// One machine.
+#[derive(Serialize)]
+pub(super) struct OneMachine<'a> {
+    /// The machine.
+    pub machine: MachineDetails<'a>,
 }
 
-/// Renders the network model, and its switching; `segment_bytes` is the part of a message that has to have arrived
-/// before it is passed on, null for all.
-fn network(machine: &Machine) -> Value {
-    json!({
-        "model": machine.network().to_string(),
-        "segment_bytes": match machine.topology().switching() {
-            SwitchingMode::CutThrough { segment } => Some(segment.0),
-            SwitchingMode::StoreAndForward => None,
-        },
-    })
+/// A machine as the list has it.
+#[derive(Serialize)]
+pub(super) struct MachineSummary<'a> {
+    name: &'a str,
+    description: &'a str,
+    npus: u32,
+    scalable: bool,
+    network: NetworkDocument,
+    dimensions: Vec<DimensionDocument<'a>>,
 }
 
-/// Renders all of a machine.
-pub(super) fn details(machine: &Machine) -> Value {
-    let mut all = summary(machine);
-    all["classes"] = machine.classes().iter().map(class).collect();
-    let runs = machine.class_runs();
-    all["class_runs"] = runs
-        .map(|(Npu(first), Npu(last), class)| json!({"first": first, "last": last, "class": class}))
-        .collect();
-    let pipeline = machine.pipeline();
-    all["collectives"] = json!({
-        "chunks": pipeline.chunks,
-        "active": pipeline.active,
-        "schedule": name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
-        "order": name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
-    });
-    all["remote_memory"] = machine.remote().map_or(Value::Null, |remote| {
-        let mut value = json!({
-            "attachment": remote.attachment.name(),
-            "bandwidth_bytes_per_s": remote.bandwidth.bytes_per_second(),
-            "latency_ps": remote.latency.0,
-            "capacity_bytes": remote.capacity.0,
+/// The network model, and the bytes of a message that have to have arrived before it is passed on, null for all.
+#[derive(Serialize)]
+struct NetworkDocument {
+    model: String,
+    segment_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct DimensionDocument<'a> {
+    name: &'a str,
+    shape: String,
+    size: u32,
+    bandwidth_bytes_per_s: f64,
+    latency_ps: u64,
+    algorithm: &'static str,
+}
+
+/// All of a machine.
+#[derive(Serialize)]
+pub(super) struct MachineDetails<'a> {
+    #[serde(flatten)]
+    summary: MachineSummary<'a>,
+    classes: Vec<ClassDocument<'a>>,
+    class_runs: Vec<ClassRunDocument>,
+    collectives: CollectivesDocument,
+    remote_memory: Option<RemoteDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct ClassDocument<'a> {
+    name: &'a str,
+    peak_flop_per_s: Map<String, Value>,
+    memory_bandwidth_bytes_per_s: f64,
+    memory_latency_ps: u64,
+    memory_capacity_bytes: u64,
+    lanes: u32,
+    host_lanes: u32,
+}
+
+#[derive(Serialize)]
+struct ClassRunDocument {
+    first: u32,
+    last: u32,
+    class: usize,
+}
+
+#[derive(Serialize)]
+struct CollectivesDocument {
+    chunks: u32,
+    active: u32,
+    schedule: &'static str,
+    order: &'static str,
+}
+
+#[derive(Serialize)]
+struct RemoteDocument<'a> {
+    attachment: &'static str,
+    bandwidth_bytes_per_s: f64,
+    latency_ps: u64,
+    capacity_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    design: Option<PoolDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunk_bytes: Option<u64>,
+}
+
+/// The design of a memory pool that is a network.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum PoolDocument {
+    Hierarchical {
+        groups: u32,
+        out_switches: u32,
+        npus_per_node: u32,
+        node_bandwidth_bytes_per_s: f64,
+        in_node_bandwidth_bytes_per_s: f64,
+        chunk_bytes: u64,
+    },
+    Switch {
+        groups: u32,
+        npu_bandwidth_bytes_per_s: f64,
+        levels: Vec<LevelDocument>,
+        chunk_bytes: u64,
+    },
+    Ring {
+        groups: u32,
+        link_bandwidth_bytes_per_s: f64,
+        npu_bandwidth_bytes_per_s: f64,
+        chunk_bytes: u64,
+    },
+    Mesh {
+        columns: u32,
+        rows: u32,
+        link_bandwidth_bytes_per_s: f64,
+        npu_bandwidth_bytes_per_s: f64,
+        chunk_bytes: u64,
+    },
+}
+
+#[derive(Serialize)]
+struct LevelDocument {
+    fan_in: u32,
+    bandwidth_bytes_per_s: f64,
+}
+
+impl<'a> MachineSummary<'a> {
+    /// Summarises `machine`.
+    pub(super) fn of(machine: &'a Machine) -> Self {
+        let topology = machine.topology();
+        let dimensions = topology.dimensions().iter().zip(machine.algorithms());
+        let dimensions = dimensions.map(|(dimension, algorithm)| DimensionDocument {
+            name: &dimension.name,
+            shape: dimension.shape.to_string(),
+            size: dimension.size,
+            bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
+            latency_ps: dimension.latency.0,
+            algorithm: name_of(&AlgorithmChoice::ALL, algorithm),
         });
-        if let Some(own) = design(&remote.attachment) {
-            value["design"] = own;
+        Self {
+            name: machine.name(),
+            description: machine.description(),
+            npus: topology.npus(),
+            scalable: machine.scalable(),
+            network: NetworkDocument {
+                model: machine.network().to_string(),
+                segment_bytes: match topology.switching() {
+                    SwitchingMode::CutThrough { segment } => Some(segment.0),
+                    SwitchingMode::StoreAndForward => None,
+                },
+            },
+            dimensions: dimensions.collect(),
         }
-        if let Some(through) = &remote.through {
-            value["through"] = through.name().into();
-            if remote.attachment.is_channel() {
-                value["chunk_bytes"] = through.chunk().0.into();
+    }
+}
+
+impl<'a> MachineDetails<'a> {
+    /// Describes `machine`.
+    pub(super) fn of(machine: &'a Machine) -> Self {
+        let runs = machine.class_runs();
+        let pipeline = machine.pipeline();
+        Self {
+            summary: MachineSummary::of(machine),
+            classes: machine.classes().iter().map(ClassDocument::of).collect(),
+            class_runs: runs
+                .map(|(first, last, class)| ClassRunDocument {
+                    first: first.0,
+                    last: last.0,
+                    class,
+                })
+                .collect(),
+            collectives: CollectivesDocument {
+                chunks: pipeline.chunks.get(),
+                active: pipeline.active.get(),
+                schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
+                order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
+            },
+            remote_memory: machine.remote().map(RemoteDocument::of),
+        }
+    }
+}
+
+impl<'a> ClassDocument<'a> {
+    fn of(class: &'a NpuClass) -> Self {
+        let rates = Dtype::ALL.iter().filter_map(|(dtype, name)| {
+            let rate = class.peaks.get(*dtype)?;
+            Some(((*name).to_owned(), rate.per_second().into()))
+        });
+        Self {
+            name: &class.name,
+            peak_flop_per_s: rates.collect(),
+            memory_bandwidth_bytes_per_s: class.memory.bandwidth.bytes_per_second(),
+            memory_latency_ps: class.memory.latency.0,
+            memory_capacity_bytes: class.memory.capacity.0,
+            lanes: class.lanes,
+            host_lanes: class.host_lanes,
+        }
+    }
+}
+
+impl<'a> RemoteDocument<'a> {
+    fn of(remote: &'a RemoteMemory) -> Self {
+        let through = remote.through.as_ref();
+        let chunk = through.filter(|_| remote.attachment.is_channel());
+        Self {
+            attachment: remote.attachment.name(),
+            bandwidth_bytes_per_s: remote.bandwidth.bytes_per_second(),
+            latency_ps: remote.latency.0,
+            capacity_bytes: remote.capacity.0,
+            design: PoolDocument::of(&remote.attachment),
+            through: through.map(|through| through.name()),
+            chunk_bytes: chunk.map(|through| through.chunk().0),
+        }
+    }
+}
+
+impl PoolDocument {
+    fn of(attachment: &MemoryAttachment) -> Option<Self> {
+        let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
+        Some(match attachment {
+            MemoryAttachment::PerNpu | MemoryAttachment::Pool | MemoryAttachment::PerNode(_) => {
+                return None;
             }
-        }
-        value
-    });
-    all
-}
-
-/// Renders the design of a memory pool that is a network.
-fn design(attachment: &MemoryAttachment) -> Option<Value> {
-    let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
-    Some(match attachment {
-        MemoryAttachment::PerNpu | MemoryAttachment::Pool | MemoryAttachment::PerNode(_) => {
-            return None;
-        }
-        MemoryAttachment::Hierarchical(design) => json!({
-            "groups": design.groups,
-            "out_switches": design.out_switches,
-            "npus_per_node": design.npus_per_node,
-            "node_bandwidth_bytes_per_s": rate(design.node_bandwidth),
-            "in_node_bandwidth_bytes_per_s": rate(design.in_node_bandwidth),
-            "chunk_bytes": design.chunk.0,
-        }),
-        MemoryAttachment::Switch(design) => json!({
-            "groups": design.groups,
-            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
-            "levels": design.levels.iter().map(|level| json!({
-                "fan_in": level.fan_in,
-                "bandwidth_bytes_per_s": rate(level.bandwidth),
-            })).collect::<Vec<_>>(),
-            "chunk_bytes": design.chunk.0,
-        }),
-        MemoryAttachment::Ring(design) => json!({
-            "groups": design.groups,
-            "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),
-            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
-            "chunk_bytes": design.chunk.0,
-        }),
-        MemoryAttachment::Mesh(design) => json!({
-            "columns": design.columns,
-            "rows": design.rows,
-            "link_bandwidth_bytes_per_s": rate(design.link_bandwidth),
-            "npu_bandwidth_bytes_per_s": rate(design.npu_bandwidth),
-            "chunk_bytes": design.chunk.0,
-        }),
-    })
-}
-
-fn class(class: &NpuClass) -> Value {
-    let rates = Dtype::ALL.iter().filter_map(|(dtype, name)| {
-        let rate = class.peaks.get(*dtype)?;
-        Some(((*name).to_owned(), rate.per_second().into()))
-    });
-    json!({
-        "name": class.name,
-        "peak_flop_per_s": rates.collect::<Map<_, _>>(),
-        "memory_bandwidth_bytes_per_s": class.memory.bandwidth.bytes_per_second(),
-        "memory_latency_ps": class.memory.latency.0,
-        "memory_capacity_bytes": class.memory.capacity.0,
-        "lanes": class.lanes,
-        "host_lanes": class.host_lanes,
-    })
+            MemoryAttachment::Hierarchical(design) => Self::Hierarchical {
+                groups: design.groups,
+                out_switches: design.out_switches,
+                npus_per_node: design.npus_per_node,
+                node_bandwidth_bytes_per_s: rate(design.node_bandwidth),
+                in_node_bandwidth_bytes_per_s: rate(design.in_node_bandwidth),
+                chunk_bytes: design.chunk.0,
+            },
+            MemoryAttachment::Switch(design) => Self::Switch {
+                groups: design.groups,
+                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
+                levels: design
+                    .levels
+                    .iter()
+                    .map(|level| LevelDocument {
+                        fan_in: level.fan_in,
+                        bandwidth_bytes_per_s: rate(level.bandwidth),
+                    })
+                    .collect(),
+                chunk_bytes: design.chunk.0,
+            },
+            MemoryAttachment::Ring(design) => Self::Ring {
+                groups: design.groups,
+                link_bandwidth_bytes_per_s: rate(design.link_bandwidth),
+                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
+                chunk_bytes: design.chunk.0,
+            },
+            MemoryAttachment::Mesh(design) => Self::Mesh {
+                columns: design.columns,
+                rows: design.rows,
+                link_bandwidth_bytes_per_s: rate(design.link_bandwidth),
+                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
+                chunk_bytes: design.chunk.0,
+            },
+        })
+    }
 }
 
 /// Returns the name that machine files give `value`.
@@ -165,6 +289,7 @@ mod tests {
     #[test]
     fn remote_memory_says_through_which_dimension_it_is_reached() {
         let machine = Machine::load("traces/prefetch-4/machine.toml").unwrap();
+        let details = |machine| serde_json::to_value(MachineDetails::of(machine)).unwrap();
         let remote = &details(&machine)["remote_memory"];
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];

@@ -3,155 +3,150 @@
 use super::text::{LayerRun, groups};
 use super::{blocks, labels};
 use crate::model::{LayerOperator, LayerRole, ModelDefinition, OperatorKind};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
-/// One document under its schema's name and version.
-pub(super) fn document(schema: &str, key: &str, value: Value) -> String {
-    let mut document = Map::new();
-    document.insert("schema".to_owned(), schema.into());
-    document.insert("tool_version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    document.insert(key.to_owned(), value);
-    crate::cli::terminal::json(&Value::from(document))
+/// A list of models.
+#[derive(Serialize)]
+pub(super) struct ModelList<'a> {
+    /// The models.
+    pub models: Vec<ModelSummary<'a>>,
+}
+
+/// One model.
+#[derive(Serialize)]
+pub(super) struct OneModel<'a> {
+    /// The model.
+    pub model: ModelDetails<'a>,
 }
 
 /// A model as the list has it.
-pub(super) fn summary(found: &ModelDefinition) -> Value {
-    let model = &found.model;
-    json!({
-        "name": model.name,
-        "kind": found.kind.name(),
-        "source": model.source,
-        "parameters": model.parameters(),
-        "multiplications": model.multiplications(),
-        "blocks": blocks(found),
-        "hidden": found.hidden,
-        "tokens": model.sequence,
-    })
+#[derive(Serialize)]
+pub(super) struct ModelSummary<'a> {
+    name: &'a str,
+    kind: &'a str,
+    source: &'a str,
+    parameters: u64,
+    macs: u64,
+    blocks: usize,
+    hidden: Option<u64>,
+    tokens: u64,
 }
 
-/// All of a model, with `element` bytes an element of what is kept.
-pub(super) fn details(found: &ModelDefinition, element: u64) -> Value {
-    let model = &found.model;
-    let mut all = summary(found);
-    all["skippable_multiplications"] = model.skippable_multiplications().into();
-    all["table_weights"] = model.table_weights().into();
-    all["element_bytes"] = element.into();
-    all["kept_bytes"] = model.saved_bytes(element, false).into();
-    all["kept_bytes_fused"] = model.saved_bytes(element, true).into();
-    let groups = groups(&model.layers);
-    all["layers"] = groups.iter().map(|group| layers(group, element)).collect();
-    all
+/// All of a model.
+#[derive(Serialize)]
+pub(super) struct ModelDetails<'a> {
+    #[serde(flatten)]
+    summary: ModelSummary<'a>,
+    skippable_macs: u64,
+    table_weights: u64,
+    element_bytes: u64,
+    saved_activation_bytes: u64,
+    saved_activation_bytes_fused: u64,
+    layers: Vec<LayersDocument<'a>>,
 }
 
 /// Layers that are alike; counts are those of one.
-fn layers(group: &LayerRun<'_>, element: u64) -> Value {
-    let layer = group.first;
-    let operators = layer.operators.iter();
-    json!({
-        "first": layer.name,
-        "last": group.last.name,
-        "count": group.count,
-        "role": match layer.role {
-            LayerRole::Input => "input",
-            LayerRole::Block => "block",
-            LayerRole::Output => "output",
-        },
-        "parameters": layer.parameters(),
-        "multiplications": layer.multiplications(),
-        "kept_bytes": layer.saved_bytes(element, false),
-        "kept_bytes_fused": layer.saved_bytes(element, true),
-        "operators": operators.map(|o| operator(o, element)).collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+struct LayersDocument<'a> {
+    first: &'a str,
+    last: &'a str,
+    count: u64,
+    role: &'static str,
+    parameters: u64,
+    macs: u64,
+    saved_activation_bytes: u64,
+    saved_activation_bytes_fused: u64,
+    operators: Vec<OperatorDocument<'a>>,
 }
 
-fn operator(operator: &LayerOperator, element: u64) -> Value {
-    let work = &operator.work;
-    json!({
-        "name": operator.name,
-        "op": labels::op(work),
-        "cut": labels::cut(operator.cut),
-        "sizes": sizes(work),
-        "parameters": work.parameters(),
-        "multiplications": work.multiplications(),
-        "input_elements": work.input_elements(),
-        "output_elements": work.output_elements(),
-        "kept_bytes": work.saved_bytes(element, false),
-        "kept_bytes_fused": work.saved_bytes(element, true),
-    })
+#[derive(Serialize)]
+struct OperatorDocument<'a> {
+    name: &'a str,
+    op: &'static str,
+    cut: &'static str,
+    sizes: &'a OperatorKind,
+    parameters: u64,
+    macs: u64,
+    input_elements: u64,
+    output_elements: u64,
+    saved_activation_bytes: u64,
+    saved_activation_bytes_fused: u64,
 }
 
-/// Every number of an operator, under its name in the library.
-fn sizes(work: &OperatorKind) -> Value {
-    match *work {
-        OperatorKind::Linear {
-            rows,
-            inputs,
-            outputs,
-            bias,
-            tied,
-        } => {
-            json!({"rows": rows, "inputs": inputs, "outputs": outputs, "bias": bias, "tied": tied})
+impl<'a> ModelSummary<'a> {
+    /// Summarises `found`.
+    pub(super) fn of(found: &'a ModelDefinition) -> Self {
+        let model = &found.model;
+        Self {
+            name: &model.name,
+            kind: found.kind.name(),
+            source: &model.source,
+            parameters: model.parameters(),
+            macs: model.multiplications(),
+            blocks: blocks(found),
+            hidden: found.hidden,
+            tokens: model.sequence,
         }
-        OperatorKind::Attention {
-            tokens,
-            heads,
-            kv_heads,
-            width,
-            causal,
-            dropout,
-        } => json!({
-            "tokens": tokens, "heads": heads, "kv_heads": kv_heads, "width": width,
-            "causal": causal, "dropout": dropout,
-        }),
-        OperatorKind::Norm { rows, width, bias } => {
-            json!({"rows": rows, "width": width, "bias": bias})
+    }
+}
+
+impl<'a> ModelDetails<'a> {
+    /// Describes `found`, with `element` bytes per element of saved activations.
+    pub(super) fn of(found: &'a ModelDefinition, element: u64) -> Self {
+        let model = &found.model;
+        let layers = groups(&model.layers).into_iter();
+        Self {
+            summary: ModelSummary::of(found),
+            skippable_macs: model.skippable_multiplications(),
+            table_weights: model.table_weights(),
+            element_bytes: element,
+            saved_activation_bytes: model.saved_bytes(element, false),
+            saved_activation_bytes_fused: model.saved_bytes(element, true),
+            layers: layers
+                .map(|run| LayersDocument::of(&run, element))
+                .collect(),
         }
-        OperatorKind::Activation {
-            function,
-            rows,
-            width,
-            gated,
-        } => json!({
-            "function": labels::function(function), "rows": rows, "width": width, "gated": gated,
-        }),
-        OperatorKind::Residual {
-            rows,
-            width,
-            dropout,
-        } => json!({"rows": rows, "width": width, "dropout": dropout}),
-        OperatorKind::Embedding {
-            vocabulary,
-            width,
-            tokens,
-        } => json!({"vocabulary": vocabulary, "width": width, "tokens": tokens}),
-        OperatorKind::Loss { rows, classes } => json!({"rows": rows, "classes": classes}),
-        OperatorKind::Convolution {
-            inputs,
-            outputs,
-            size,
-            kernel,
-            stride,
-            padding,
-            groups,
-            bias,
-        } => json!({
-            "inputs": inputs, "outputs": outputs, "size": size, "kernel": kernel, "stride": stride,
-            "padding": padding, "groups": groups, "bias": bias,
-        }),
-        OperatorKind::Pool {
-            channels,
-            size,
-            kernel,
-            stride,
-            padding,
-        } => json!({
-            "channels": channels, "size": size, "kernel": kernel, "stride": stride, "padding": padding,
-        }),
-        OperatorKind::EmbeddingBag {
-            rows,
-            width,
-            lookups,
-        } => json!({"rows": rows, "width": width, "lookups": lookups}),
-        OperatorKind::Interaction { vectors, width } => json!({"vectors": vectors, "width": width}),
+    }
+}
+
+impl<'a> LayersDocument<'a> {
+    fn of(run: &LayerRun<'a>, element: u64) -> Self {
+        let layer = run.first;
+        let operators = layer.operators.iter();
+        Self {
+            first: &layer.name,
+            last: &run.last.name,
+            count: run.count,
+            role: match layer.role {
+                LayerRole::Input => "input",
+                LayerRole::Block => "block",
+                LayerRole::Output => "output",
+            },
+            parameters: layer.parameters(),
+            macs: layer.multiplications(),
+            saved_activation_bytes: layer.saved_bytes(element, false),
+            saved_activation_bytes_fused: layer.saved_bytes(element, true),
+            operators: operators
+                .map(|one| OperatorDocument::of(one, element))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> OperatorDocument<'a> {
+    fn of(operator: &'a LayerOperator, element: u64) -> Self {
+        let work = &operator.work;
+        Self {
+            name: &operator.name,
+            op: labels::op(work),
+            cut: labels::cut(operator.cut),
+            sizes: work,
+            parameters: work.parameters(),
+            macs: work.multiplications(),
+            input_elements: work.input_elements(),
+            output_elements: work.output_elements(),
+            saved_activation_bytes: work.saved_bytes(element, false),
+            saved_activation_bytes_fused: work.saved_bytes(element, true),
+        }
     }
 }

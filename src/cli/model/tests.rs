@@ -57,19 +57,22 @@ fn the_list_names_every_preset_with_its_parameters() {
 fn a_model_is_shown_with_layers_that_are_alike_together() {
     let text = output(&["show", "gpt2-xl"]).unwrap();
     assert!(
-        text.starts_with("gpt2-xl: transformer, 48 blocks, hidden 1600, 1024 tokens a sample\n"),
+        text.starts_with("gpt2-xl: transformer, 48 blocks, hidden 1600, 1024 tokens per sample\n"),
         "{text}"
     );
     assert!(
-        text.contains("1,557,611,200") && text.contains("1,753,351,782,400 a sample"),
+        text.contains("1,557,611,200") && text.contains("1,753,351,782,400 per sample"),
         "{text}"
     );
     // Two FLOPs each, and three times as many with a backward pass.
     assert!(
-        text.contains("3.5067e12 a sample, forward; 1.0520e13 with backward"),
+        text.contains("3.5067e12 per sample, forward; 1.0520e13 with backward"),
         "{text}"
     );
-    assert!(text.contains("layer0 … layer47  48 alike, each"), "{text}");
+    assert!(
+        text.contains("layer0 … layer47  48 identical, each"),
+        "{text}"
+    );
     assert!(
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
@@ -96,14 +99,14 @@ fn json_has_every_number() {
     assert_eq!(core["name"], "attention.core");
     assert_eq!(core["sizes"]["kv_heads"], 8);
     // 2 x 32 heads x 16 x 16 tokens x 128.
-    assert_eq!(core["multiplications"], 2_097_152);
+    assert_eq!(core["macs"], 2_097_152);
     // The parts add up to the whole.
     let layers = model["layers"].as_array().unwrap();
     for key in [
         "parameters",
-        "multiplications",
-        "kept_bytes",
-        "kept_bytes_fused",
+        "macs",
+        "saved_activation_bytes",
+        "saved_activation_bytes_fused",
     ] {
         let of = |layer: &Value| {
             let operators = layer["operators"].as_array().unwrap();

@@ -1,9 +1,9 @@
 //! A model for people: one line for each operator of each kind of layer.
 
-use super::table::{self, ColumnAlignment};
 use super::{blocks, labels};
 use crate::model::{ModelDefinition, ModelLayer};
 use crate::report::summary::thousands;
+use crate::report::table::{FittedTable, left, right};
 use crate::units::Bytes;
 
 /// Layers that follow one another and are alike.
@@ -37,7 +37,7 @@ pub(super) fn groups(layers: &[ModelLayer]) -> Vec<LayerRun<'_>> {
     groups
 }
 
-/// `found` in text, with `element` bytes an element of what is kept.
+/// `found` in text, with `element` bytes per element of saved activations.
 pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.name());
@@ -46,7 +46,7 @@ pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
         text += &format!(", hidden {hidden}");
     }
     if model.sequence != 1 {
-        text += &format!(", {} tokens a sample", model.sequence);
+        text += &format!(", {} tokens per sample", model.sequence);
     }
     text += &format!("\n{}\n\n", model.source);
     text += &totals(found, element);
@@ -64,13 +64,13 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
     let mut rows = vec![
         ("parameters", thousands(model.parameters())),
         (
-            "multiplications",
-            format!("{} a sample, forward", thousands(multiplications)),
+            "MACs",
+            format!("{} per sample, forward", thousands(multiplications)),
         ),
         (
             "FLOPs",
             format!(
-                "{} a sample, forward; {} with backward",
+                "{} per sample, forward; {} with backward",
                 flops(2.0),
                 flops(6.0)
             ),
@@ -78,37 +78,36 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
     ];
     let skipped = model.skippable_multiplications();
     if skipped > 0 {
-        let text = "of the multiplications pair a token with a later one; causal kernels skip them";
+        let text = "of the MACs are above the causal mask; causal kernels skip them";
         rows.push(("", format!("{} {text}", thousands(skipped))));
     }
     let same = kept(true) == kept(false);
     let kept_text = if same {
         format!(
-            "{} a sample for the backward pass, {element} bytes an element",
+            "{} per sample for the backward pass, {element} bytes per element",
             kept(false)
         )
     } else {
         format!(
-            "{} a sample for the backward pass, {element} bytes an element; {} with fused attention",
+            "{} per sample, {element} bytes per element; {} with fused attention",
             kept(false),
             kept(true)
         )
     };
-    rows.push(("kept", kept_text));
+    rows.push(("activations", kept_text));
     let line = |(word, rest): (&str, String)| format!("  {word:16}{rest}\n");
     rows.into_iter().map(line).collect()
 }
 
 fn operators(layers: &[ModelLayer], element: u64) -> String {
-    let head = [
-        "LAYER",
-        "OPERATOR",
-        "WORK",
-        "PARAMETERS",
-        "MULTIPLICATIONS",
-        "KEPT",
-    ];
-    let mut rows = vec![head.map(str::to_owned)];
+    let mut table = FittedTable::new(&[
+        left("LAYER", 0),
+        left("OPERATOR", 0),
+        left("WORK", 0),
+        right("PARAMETERS", 0),
+        right("MACS", 0),
+        right("ACTIVATIONS", 0),
+    ]);
     for group in groups(layers) {
         let name = match group.count {
             1 => group.first.name.clone(),
@@ -116,32 +115,32 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
         };
         let each = match group.count {
             1 => String::new(),
-            count => format!("{count} alike, each"),
+            count => format!("{count} identical, each"),
         };
-        rows.push([
-            name,
-            each,
-            String::new(),
-            thousands(group.first.parameters()),
-            thousands(group.first.multiplications()),
-            Bytes(group.first.saved_bytes(element, false)).to_string(),
+        table.row(&[
+            &name,
+            &each,
+            &"",
+            &thousands(group.first.parameters()),
+            &thousands(group.first.multiplications()),
+            &Bytes(group.first.saved_bytes(element, false)),
         ]);
         for operator in &group.first.operators {
-            rows.push([
-                String::new(),
-                operator.name.clone(),
-                labels::sizes(&operator.work),
-                count(operator.parameters()),
-                count(operator.multiplications()),
-                match operator.saved_bytes(element, false) {
-                    0 => "-".to_owned(),
-                    bytes => Bytes(bytes).to_string(),
-                },
+            let saved = match operator.saved_bytes(element, false) {
+                0 => "-".to_owned(),
+                bytes => Bytes(bytes).to_string(),
+            };
+            table.row(&[
+                &"",
+                &operator.name,
+                &labels::sizes(&operator.work),
+                &count(operator.parameters()),
+                &count(operator.multiplications()),
+                &saved,
             ]);
         }
     }
-    let [left, right] = [ColumnAlignment::Left, ColumnAlignment::Right];
-    table::render(&rows, [left, left, left, right, right, right])
+    table.text()
 }
 
 /// A number, or a dash for none.

@@ -8,22 +8,22 @@ use clap::ValueEnum;
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormatArg {
-    /// For people
+    /// Text for reading
     Text,
-    /// For programs; times in picoseconds
+    /// JSON, times in picoseconds
     Json,
-    /// One table, for spreadsheets
+    /// One table as comma-separated values
     Csv,
 }
 
 /// Source of durations of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CommArg {
-    /// As the machine's network has it
+    /// Simulated on the machine's network
     Model,
-    /// As captured, waiting included, each rank by itself: what a conversion kept
+    /// As captured, waiting included: each rank by itself
     Captured,
-    /// Transfers as recorded; who waits for whom comes out of the replay
+    /// Transfers as recorded; waiting is simulated
     Recorded,
 }
 
@@ -40,11 +40,11 @@ impl CommArg {
 /// Models of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NetworkArg {
-    /// Operations do not slow one another
+    /// No contention between operations
     ContentionFree,
-    /// All operations share each NPU's port into a dimension
+    /// Operations share each NPU's port into a dimension
     Ports,
-    /// All operations share every link of every route
+    /// Operations share every link of their routes
     Links,
 }
 
@@ -61,25 +61,25 @@ impl NetworkArg {
 /// Policy for a replay that does not fit into the memory of the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnMemoryOverflow {
-    /// The report says so
+    /// Warn in the report
     Report,
-    /// The report says so, and the exit code is 3
+    /// Warn, and exit with code 3
     Require,
 }
 
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportTableArg {
-    /// Where the time of each NPU goes, and when its rank finished
+    /// Time breakdown and finish of each NPU
     #[value(alias = "ranks")]
     Npus,
     /// Collectives by group and kind
     Collectives,
     /// Operators by name
     Operators,
-    /// The peak memory of each NPU, by class, when and where
+    /// Peak memory of each NPU by tensor class
     Memory,
-    /// A row per machine; what several machines print if nothing else is asked for
+    /// A row per machine; the default of several machines
     Compare,
 }
 impl ReportTableArg {

@@ -40,11 +40,7 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let mut basis = self.basis_text(&report.kernels);
-                if let Some(model) = report.shared_network() {
-                    basis += &format!(", network model {model}");
-                }
-                report::text::render(report, name, &basis, style)
+                report::text::render(report, name, &self.whole_basis(report), style)
             }
             ReportFormatArg::Json => {
                 report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
@@ -53,6 +49,31 @@ impl RunArgs {
             ReportFormatArg::Csv => report::csv::render(report, self.table().unwrap_or_default()),
         };
         out.write_all(text.as_bytes())
+    }
+
+    /// Returns what the report rests on, for people.
+    fn whole_basis(&self, report: &Report) -> String {
+        let mut basis = self.basis_text(&report.kernels);
+        if let Some(model) = report.shared_network() {
+            basis += &format!(", network model {model}");
+        }
+        basis
+    }
+
+    /// Renders the page of a report, which shows what the JSON says.
+    pub(super) fn page(
+        &self,
+        report: &Report,
+        name: &str,
+        absent: MissingRankPolicy,
+        inputs: &[HashedInput],
+    ) -> String {
+        let mut shown = report.clone();
+        if !self.all_operators {
+            shown.sum_micro_batches();
+        }
+        shown.provenance = Some(Provenance::new(self.options_json(absent), inputs));
+        report::html::render(&shown, name, &self.whole_basis(report))
     }
 
     /// Whether a row of operators that are written stands for all micro-batches.

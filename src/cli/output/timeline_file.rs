@@ -1,27 +1,113 @@
-//! The file that a replay is drawn into.
+//! The file that a replay is drawn into, and the part of the replay that is drawn.
 
 use crate::engine::CompiledReplay;
 use crate::files::{OutputFile, OutputSet};
 use crate::report::TimelineWriter;
+use crate::report::timeline::{TimelineFormat, TimelineSelection};
 use crate::trace::TraceError;
 use crate::trace::file::GzipWriter;
+use crate::units::{Span, Time};
+use clap::Args;
+use std::error::Error;
 use std::io::{self, Write};
-use std::path::Path;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// Arguments of a timeline.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TimelineArgs {
+    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in .gz
+    #[arg(long, help_heading = super::REPORT, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Ranks in the timeline, for example 0-3,8
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "RANKS", requires = "timeline", value_parser = parse_ranks)]
+    timeline_ranks: Option<RankRanges>,
+    /// Start of the timeline, for example 1.5ms
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
+    timeline_from: Option<Span>,
+    /// End of the timeline
+    #[arg(long, help_heading = super::REPORT, hide_short_help = true, value_name = "TIME", requires = "timeline")]
+    timeline_to: Option<Span>,
+}
+
+/// A parsed `--timeline-ranks`, one value to the parser of arguments.
+#[derive(Clone, Debug)]
+struct RankRanges(Vec<RangeInclusive<u32>>);
+
+/// Parses ranks and ranges of ranks, `0-3,8`.
+fn parse_ranks(text: &str) -> Result<RankRanges, String> {
+    let range = |part: &str| {
+        let wrong =
+            || format!("`{part}` is no rank and no range of ranks; write for example 0-3,8");
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let range = number(first)?..=number(last)?;
+        if range.is_empty() {
+            Err(wrong())
+        } else {
+            Ok(range)
+        }
+    };
+    text.split(',')
+        .map(range)
+        .collect::<Result<_, _>>()
+        .map(RankRanges)
+}
+
+impl TimelineArgs {
+    /// The file, if a timeline is wanted.
+    pub fn path(&self) -> Option<&Path> {
+        self.timeline.as_deref()
+    }
+
+    /// The part of `prepared` that is to be drawn.
+    fn selection(&self, prepared: &CompiledReplay<'_>) -> Result<TimelineSelection, String> {
+        let ranks = self
+            .timeline_ranks
+            .clone()
+            .map_or(Vec::new(), |ranks| ranks.0);
+        let all = prepared.workload().ranks();
+        if let Some(beyond) = ranks.iter().find(|range| *range.end() >= all) {
+            return Err(format!(
+                "--timeline-ranks: there is no rank {}; the job has ranks 0-{}",
+                beyond.end(),
+                all.saturating_sub(1)
+            ));
+        }
+        let at = |span: Span| Time::ZERO + span;
+        let selection = TimelineSelection {
+            ranks,
+            from: self.timeline_from.map_or(Time::ZERO, at),
+            to: self.timeline_to.map_or(Time::END, at),
+        };
+        if let (Some(from), Some(to)) = (self.timeline_from, self.timeline_to)
+            && from >= to
+        {
+            return Err(format!(
+                "--timeline-from {from} is not before --timeline-to {to}\n  try: leave one of the two out"
+            ));
+        }
+        Ok(selection)
+    }
+}
 
 /// Timelines that go into files.
 pub struct TimelineFile;
 
 impl TimelineFile {
-    /// Starts the timeline of `prepared` that will be the file `path` of `outputs`, if one is wanted.
+    /// Starts the timeline of `prepared` that will be a file of `outputs`, if one is wanted.
     pub fn start<'a>(
-        path: Option<&Path>,
+        args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
         outputs: &mut OutputSet,
-    ) -> Result<Option<TimelineWriter<'a, TimelineSink>>, TraceError> {
-        let picture = path
-            .map(|path| TimelineSink::create(path, outputs))
-            .transpose()?;
-        Ok(picture.map(|picture| TimelineWriter::new(prepared, picture)))
+    ) -> Result<Option<TimelineWriter<'a, TimelineSink>>, Box<dyn Error>> {
+        let Some(path) = args.path() else {
+            return Ok(None);
+        };
+        let selection = args.selection(prepared)?;
+        let sink = TimelineSink::create(path, outputs)?;
+        let format = format_of(path);
+        Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
     /// Ends a timeline; the file appears.
@@ -35,6 +121,17 @@ impl TimelineFile {
         let written = timeline.finish().and_then(TimelineSink::finish);
         let file = written.map_err(|source| TraceError::io(path.to_owned(), "write", source))?;
         file.commit()
+    }
+}
+
+/// The format that the name of a file asks for: Perfetto's for `.pftrace` and `.perfetto-trace`, Chrome's for others.
+fn format_of(path: &Path) -> TimelineFormat {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    if name.ends_with(".pftrace") || name.ends_with(".perfetto-trace") {
+        TimelineFormat::Perfetto
+    } else {
+        TimelineFormat::Chrome
     }
 }
 

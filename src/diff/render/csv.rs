@@ -5,23 +5,16 @@ use super::words::ranges;
 use super::{DiffRenderOptions, words};
 use crate::diff::tally::{ChangeKind, DiffTally};
 use crate::diff::value::FieldValue;
-use crate::report::csv::quoted;
-use std::fmt::Write as _;
+use crate::report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
 /// Renders `tally`; times are in whole picoseconds.
 pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
-    let mut out = String::new();
-    write(&mut out, tally, titles).expect("a string grows as needed");
-    out
-}
-
-fn write(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> std::fmt::Result {
-    writeln!(out, "{HEADER}")?;
+    let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {
         FieldValue::Absent => String::new(),
-        FieldValue::Text(text) => quoted(text),
+        FieldValue::Text(text) => text.to_string(),
         other => other.amount().unwrap_or(0).to_string(),
     };
     let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
@@ -34,36 +27,34 @@ fn write(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) ->
             ChangeKind::Field(field) => (words::aspect(field.aspect()), field.to_string()),
             _ => ("structure", String::new()),
         };
-        writeln!(
-            out,
-            "{aspect},{},{},{},{},{},{},{},{},{},{}",
-            change(&what.change),
-            quoted(&field),
-            quoted(&what.name),
-            what.kind,
-            said(&what.before),
-            said(&what.after),
-            seen.count,
-            id(seen.ids[0]),
-            id(seen.ids[1]),
-            quoted(&ranges(&seen.ranks))
-        )?;
+        rows.row(&[
+            &aspect,
+            &change(&what.change),
+            &field,
+            &what.name,
+            &what.kind,
+            &said(&what.before),
+            &said(&what.after),
+            &seen.count,
+            &id(seen.ids[0]),
+            &id(seen.ids[1]),
+            &ranges(&seen.ranks),
+        ]);
     }
     for single in &tally.largest {
-        writeln!(
-            out,
-            "{},field changed,{},{},{},{},{},{},{},{},{}",
-            words::aspect(single.field.aspect()),
-            single.field,
-            quoted(&single.name),
-            single.kind,
-            single.before,
-            single.after,
-            single.ranks.len(),
-            single.ids[0],
-            single.ids[1],
-            quoted(&ranges(&single.ranks))
-        )?;
+        rows.row(&[
+            &words::aspect(single.field.aspect()),
+            &"field changed",
+            &single.field,
+            &single.name,
+            &single.kind,
+            &single.before,
+            &single.after,
+            &single.ranks.len(),
+            &single.ids[0],
+            &single.ids[1],
+            &ranges(&single.ranks),
+        ]);
     }
-    Ok(())
+    rows.text()
 }

@@ -1,7 +1,7 @@
 //! Differences of traces as text, for people: at most 100 columns.
 
+use super::DiffRenderOptions;
 use super::words::{self, from_to, plural, ranks};
-use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
@@ -13,28 +13,19 @@ use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
 /// Renders `tally`.
-pub fn render(
-    tally: &DiffTally,
-    titles: &DiffRenderOptions<'_>,
-    verdict: &ThresholdVerdict,
-) -> String {
+pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
-    write_all(&mut out, tally, titles, verdict).expect("a string grows as needed");
+    write_all(&mut out, tally, titles).expect("a string grows as needed");
     out
 }
 
-fn write_all(
-    out: &mut String,
-    tally: &DiffTally,
-    titles: &DiffRenderOptions<'_>,
-    verdict: &ThresholdVerdict,
-) -> Result {
+fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
     line(out, 0, &format!("{first} → {second}"))?;
     let compared = tally.compared.len() + tally.identical.len();
     let same = match tally.identical.len() {
         0 => String::new(),
-        _ => format!(", {} of them the same byte for byte", tally.identical.len()),
+        _ => format!(", {} of them identical", tally.identical.len()),
     };
     line(
         out,
@@ -64,21 +55,6 @@ fn write_all(
         structure(out, tally, titles)?;
         for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
             amounts(out, tally, titles, aspect)?;
-        }
-    }
-    self::verdict(out, titles, verdict)
-}
-
-/// Writes the violated thresholds.
-pub(in crate::diff) fn verdict(
-    out: &mut String,
-    titles: &DiffRenderOptions<'_>,
-    verdict: &ThresholdVerdict,
-) -> Result {
-    if !verdict.exceeded.is_empty() {
-        heading(out, titles, "EXCEEDED", "")?;
-        for text in &verdict.exceeded {
-            warning(out, titles, text)?;
         }
     }
     Ok(())

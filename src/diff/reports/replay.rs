@@ -231,14 +231,14 @@ mod tests {
         let exposed = times[0][1] + times[1][1];
         format!(
             r#"{{"schema": "chakram.report.1", "machine": {{"name": "m", "npus": 2}}, "ranks": 2, "absent_ranks": [],
-            "makespan_ps": {makespan}, "nodes": 4, "messages": 0, "collectives_by_closed_form": 1,
-            "collectives_unfolded": 0, "collectives_in_messages": 0, "collectives_as_recorded": 0, "kernels":
-            {{"priced": 2, "kept_recorded": 0, "unknown": 0}}, "communication": {{"as_recorded": 0, "unknown": 0}},
+            "makespan_ps": {makespan}, "nodes": 4, "messages": 0, "collectives_analytical": 1,
+            "collectives_materialized": 0, "collectives_simulated": 0, "collectives_recorded": 0, "kernels":
+            {{"priced": 2, "kept_recorded": 0, "unknown": 0}}, "communication": {{"recorded": 0, "unknown": 0}},
             "mean_ps": {{"compute": 0, "communication": 0, "memory": 0, "host": 0, "idle": 0}},
             "mean_communicating_ps": 0, "warnings": [], "npus": [{}, {}], "collectives": [{{"group": "all 2 ranks",
             "group_index": 0, "members": 2, "present": 2, "kind": "all-reduce", "algorithm": "ring 2", "calls": 1,
-            "calls_in_messages": 0, "buffer_bytes": {{"sum": 64, "smallest": 64, "largest": 64}}, "transfer_ps": 30,
-            "waited_ps_sum_over_members": 0}}], "exposed": [{{"what": "all 2 ranks", "sum_over_npus_ps":
+            "calls_simulated": 0, "buffer_bytes": {{"sum": 64, "smallest": 64, "largest": 64}}, "transfer_ps": 30,
+            "waited_ps_sum_over_members": 0}}], "exposed": [{{"name": "all 2 ranks", "sum_over_npus_ps":
             {exposed}}}], "operators": [{{"name": "mm", "kind": "compute", "calls": 2, "total_ps": {mm}}}]}}"#,
             npu(0),
             npu(1)

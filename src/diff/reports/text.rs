@@ -2,29 +2,20 @@
 
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;
-use crate::diff::render::text::{heading, line, verdict, warning};
+use crate::diff::render::DiffRenderOptions;
+use crate::diff::render::text::{heading, line, warning};
 use crate::diff::render::words::{bytes, count, from_to, signed, span};
-use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use crate::report::text::clip;
 use std::fmt::Result;
 
 /// Renders `reports`.
-pub fn render(
-    reports: &ReportDiff,
-    titles: &DiffRenderOptions<'_>,
-    exceeded: &ThresholdVerdict,
-) -> String {
+pub fn render(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
-    write_all(&mut out, reports, titles, exceeded).expect("a string grows as needed");
+    write_all(&mut out, reports, titles).expect("a string grows as needed");
     out
 }
 
-fn write_all(
-    out: &mut String,
-    reports: &ReportDiff,
-    titles: &DiffRenderOptions<'_>,
-    exceeded: &ThresholdVerdict,
-) -> Result {
+fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
     line(out, 0, &format!("{first} → {second}"))?;
     for note in &reports.notes {
@@ -38,7 +29,7 @@ fn write_all(
     for replay in &reports.replays {
         of_replay(out, replay, titles)?;
     }
-    verdict(out, titles, exceeded)
+    Ok(())
 }
 
 /// Width of labels in a row.
@@ -68,12 +59,12 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
     }
     let moved = |part: &&TimePartChange| part.sum.more() != 0 || part.mean.more() != 0;
     if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
-        return line(out, 2, "nothing moved: every part takes as long");
+        return line(out, 2, "no difference in any part");
     }
     heading(
         out,
         titles,
-        "BY WHAT",
+        "BREAKDOWN",
         "means of NPUs: the changes of the parts sum to that of the makespan",
     )?;
     for part in replay.parts.iter().filter(moved) {
@@ -104,7 +95,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             out,
             titles,
             "COLLECTIVES",
-            "transfers of all calls, hidden or exposed",
+            "transfer time of all calls, overlapped or exposed",
         )?;
         for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
             row(out, 2, &collective.what, &collective.transfer)?;
@@ -124,7 +115,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             out,
             titles,
             "RANKS",
-            "when each finished; what moved most is first",
+            "finish time of each; the largest change first",
         )?;
         for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
             row(out, 2, &format!("rank {rank}"), finish)?;

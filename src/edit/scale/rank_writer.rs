@@ -10,6 +10,7 @@ use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::roles;
 use crate::trace::scan::{self, NodeView};
 use crate::trace::wire::{RawRecord, WireCursor, WireValue};
+use crate::trace::work_amounts;
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
 
 /// Writer of the trace of one new rank.
@@ -35,6 +36,8 @@ impl ScaleWriter<'_> {
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
+            // More ranks may do other work.
+            (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {

@@ -73,7 +73,7 @@ impl CommunicationMatches {
                     ),
                 };
                 found.first.push(format!(
-                    "{what} is kept on rank {} (node {}) and cut on rank {} (node {})",
+                    "{what} is kept on rank {} (node {}) and removed on rank {} (node {})",
                     one.0, one.2.0, cut.0, cut.2.0
                 ));
             }

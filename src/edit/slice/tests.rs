@@ -245,7 +245,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert_eq!(unmatched.count, 1);
     let text = unmatched.to_string();
     let expected =
-        "collective 0 of all ranks is kept on rank 1 (node 2) and cut on rank 0 (node 1)";
+        "collective 0 of all ranks is kept on rank 1 (node 2) and removed on rank 0 (node 1)";
     assert!(text.contains(expected), "{text}");
     let mut left = Vec::new();
     for (rank, mut part) in parts.into_iter().enumerate() {

@@ -15,6 +15,12 @@ pub use value::ValueSyntax;
 
 mod value;
 
+/// Headings of help.
+const PARALLELISM: &str = "Parallelism and batch";
+const MEMORY: &str = "Memory and optimizer";
+const OVERLAP: &str = "Overlap and gradient buckets";
+const NUMERICS: &str = "Numerics and steps";
+
 /// An option of a plan: a key of its files, and a flag of the same name.
 #[derive(Debug)]
 pub struct PlanOption {
@@ -26,6 +32,12 @@ pub struct PlanOption {
     pub value: &'static str,
     /// Meaning, for help.
     pub help: &'static str,
+    /// Heading of its group in help.
+    pub heading: &'static str,
+    /// Value that it has by default, as its flag takes it; empty where another default or none is.
+    pub default: &'static str,
+    /// Whether short help leaves it out.
+    pub is_rare: bool,
     /// Words that the flag takes.
     pub syntax: ValueSyntax,
     /// Whether the flag takes several words, with commas.
@@ -59,6 +71,9 @@ impl PlanOption {
         alias: None,
         value: "",
         help: "",
+        heading: PARALLELISM,
+        default: "",
+        is_rare: false,
         syntax: ValueSyntax::Number,
         is_list: false,
         is_switch: false,
@@ -188,126 +203,168 @@ macro_rules! plan_options {
 }
 
 plan_options! {
-    data: u32 = 1, "Replicas, each with samples of its own" { value: "N", alias: Some("dp") };
-    tensor: u32 = 1, "Members that share every matrix" { value: "N", alias: Some("tp") };
-    pipeline: u32 = 1, "Stages that share the layers" { value: "N", alias: Some("pp") };
-    sequence_parallel: bool = false, "Members of a tensor group also share tokens" {
-        value: "BOOL", alias: Some("sp"), is_switch: true, refusals: &[
+    data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
+    tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
+    pipeline: u32 = 1, "Pipeline-parallel degree, the number of stages" { value: "N", alias: Some("pp"), default: "1" };
+    sequence_parallel: bool = false, "Sequence parallelism: shard tokens over the tensor group" {
+        value: "BOOL", alias: Some("sp"), default: "false", is_switch: true, refusals: &[
             (|p| p.sequence_parallel && p.tensor == 1, |_| "true".to_owned(),
-                "false with tensor = 1: it shares tokens among a tensor group"),
+                "false with tensor = 1: it shards tokens over a tensor group"),
         ]
     };
     zero: ZeroStage = ZeroStage::None,
-    "What replicas share: 1 the optimizer's state, 2 and gradients, 3 and parameters, as FSDP does" {
-        value: "LEVEL", refusals: &[
+    "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
+        value: "STAGE", default: "0", refusals: &[
             (|p| p.zero != ZeroStage::None && p.data == 1, |p| p.zero.to_string(),
-                "0 with data = 1: there are no replicas to share with"),
+                "0 with data = 1: there are no replicas to shard over"),
             (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
             (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
                 "0, 2 or 3 with optimizer = none"),
         ]
     };
-    prefetch: u32 = 1, "With --zero 3, layers whose parameters are gathered ahead" { value: "LAYERS", least: 0 };
-    /// Otherwise they stay for the step.
-    reshard: bool = true, "With --zero 3, whether parameters go after each pass" { value: "BOOL" };
-    accumulate: bool = false, "With --zero 2 or 3, reduce gradients once a step instead of after each micro-batch" {
-        value: "BOOL", is_switch: true
-    };
+    batch: u64 = 1, "Global batch size, in samples per step" { value: "N", default: "1" };
+    micro_batch: u64 = 1, "Micro-batch size, in samples" { value: "N", default: "1" };
+    schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "Pipeline schedule" {
+        value: "NAME", default: "1f1b"
+    } as ScheduleName => |draft, name| draft.schedule = Some(name),
+        and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
+        as u32 => |draft, chunks| draft.chunks = Some(chunks);
     order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
-    "What neighbouring ranks share, innermost first: tp,dp,pp" { value: "AXES" }
+    "Rank order: axes of neighbouring ranks, innermost first" { value: "AXES", default: "tp,dp,pp", is_rare: true }
         as [ParallelAxis; 3] => |draft, order| {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
     /// Every rank is at its own where this is empty.
-    ranks: Vec<u32> = Vec::new(), "The rank at each position of that order: 0,2,1,3" { value: "RANKS", least: 0 }
-        as Vec<u32> => |draft, ranks| {
+    ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
+        value: "RANKS", least: 0, is_rare: true
+    } as Vec<u32> => |draft, ranks| {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
     // Each of these numbers ranks, so what is set later goes before what was said of the others.
     place: Vec<AxisMapping> = Vec::new(),
-    "Which dimensions of the machine axes lie along, by number or name, in place of an order: tp@nvlink,dp:2@1,pp@1 \
-     is tp members along nvlink, and along dimension 1 two of dp and then all of pp" {
-        value: "AXIS[:N]@DIMENSION", excludes: &["order", "ranks"]
+    "Map axes to dimensions of the machine, by number or name: tp@nvlink,dp:2@1,pp@1" {
+        value: "AXIS[:N]@DIM", excludes: &["order", "ranks"], is_rare: true
     } as Vec<AxisMapping> => |draft, place| {
         draft.plan.place = place;
         draft.plan.ranks.clear();
     };
-    batch: u64 = 1, "Samples of a step" { value: "N" };
-    micro_batch: u64 = 1, "Samples of a micro-batch" { value: "N" };
-    schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "The order of passes" { value: "NAME" }
-        as ScheduleName => |draft, name| draft.schedule = Some(name),
-        and chunks, "With --schedule interleaved, chunks of layers on a stage" { value: "N" }
-        as u32 => |draft, chunks| draft.chunks = Some(chunks);
-    recompute: RecomputePolicy = RecomputePolicy::None, "What is computed again for the backward pass" {
-        value: "WHAT", refusals: &[
+    recompute: RecomputePolicy = RecomputePolicy::None, "Activation recomputation (checkpointing)" {
+        value: "POLICY", heading: MEMORY, default: "none", refusals: &[
             (|p| p.recompute == RecomputePolicy::Selective && p.attention == AttentionKernel::Flash, |p| p.recompute.to_string(),
-                "none, full or as-needed with attention = flash, which finds its scores again by itself; or \
+                "none, full or as-needed with attention = flash, which recomputes its scores by itself; or \
                  attention = unfused"),
             (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
                 "beside a capacity, or a machine that has one"),
             (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
-                "none with schedule = inference, which keeps nothing"),
+                "none with schedule = inference, which saves no activations"),
         ]
     };
-    capacity: Option<u64> = None, "Memory of an NPU, for --recompute as-needed; the machine's by default" {
-        value: "SIZE", example: "80 GB"
+    capacity: Option<u64> = None, "Memory capacity of an NPU; the machine's by default" {
+        value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
-    optimizer: Optimizer = Optimizer::Adam, "Who makes steps of gradients" { value: "NAME" };
+    prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with --zero 3" {
+        value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
+    };
+    /// Otherwise they stay for the step.
+    reshard: bool = true, "Free gathered parameters after each pass, with --zero 3" {
+        value: "BOOL", heading: MEMORY, default: "true", is_rare: true
+    };
+    accumulate: bool = false, "Reduce gradients once per step, not per micro-batch, with --zero 2 or 3" {
+        value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
+    };
+    optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
     /// It is beside weights of 16 bits.
-    mixed: bool = true, "Whether Adam keeps a master copy in single precision" { value: "BOOL" };
-    clip: bool = false, "Find the norm of all gradients before the step" { value: "BOOL", is_switch: true };
-    buckets: BucketPolicy = BucketPolicy::Layers, "Put gradients into buckets by layers, or by parameters as PyTorch does" {
-        value: "WHAT"
+    mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
+        value: "BOOL", heading: MEMORY, default: "true", is_rare: true
+    };
+    clip: bool = false, "Clip gradients by their global norm" {
+        value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
+    };
+    overlap: bool = true, "Overlap gradient reduction with the backward pass" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    tensor_overlap: bool = true, "Overlap tensor-parallel all-reduces with weight gradients" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    scatter_gather: bool = false,
+    "Scatter activations between stages over the tensor group, and gather them there" {
+        value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.scatter_gather && (p.tensor == 1 || p.sequence_parallel), |_| "true".to_owned(),
+                "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
+        ]
+    };
+    buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
+        value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
     /// The gradient that fills a bucket up to these bytes is its last.
-    bucket: u64 = 40_000_000, "Gradients that are reduced together" {
-        value: "SIZE", example: "40 MB", refusals: &[
+    bucket: u64 = 40_000_000, "Gradient bucket size" {
+        value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.bucket = bytes.0;
-    first_bucket: Option<u64> = None, "The same for the first ones found, if it is another size" {
-        value: "SIZE", example: "1 MiB", refusals: &[
+    first_bucket: Option<u64> = None, "Size of the first gradient buckets; --bucket by default" {
+        value: "SIZE", heading: OVERLAP, is_rare: true, example: "1 MiB", refusals: &[
             (|p| p.first_bucket == Some(0), |_| "0 B".to_owned(), "bytes, for example 1 MiB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.first_bucket = Some(bytes.0);
-    overlap: bool = true, "Whether gradients are reduced beside the backward pass" { value: "BOOL" };
-    tensor_overlap: bool = true, "Whether sums over a tensor group are formed beside products" { value: "BOOL" };
-    scatter_gather: bool = false,
-    "Members of a tensor group each send a part to the next stage, which gathers them" {
-        value: "BOOL", is_switch: true, refusals: &[
-            (|p| p.scatter_gather && (p.tensor == 1 || p.sequence_parallel), |_| "true".to_owned(),
-                "false with tensor = 1, and with sequence_parallel, which sends parts anyway"),
-        ]
-    };
-    dtype: Dtype = Dtype::Bf16, "Number format of weights and activations" {
-        value: "FORMAT", refusals: &[
+    dtype: Dtype = Dtype::Bf16, "Data type of weights and activations" {
+        value: "DTYPE", heading: NUMERICS, default: "bf16", refusals: &[
             (|p| p.dtype == Dtype::Fp4, |p| p.dtype.to_string(),
                 "a format of whole bytes; four bits come with scales that no model states"),
         ]
     };
-    gradients: Option<Dtype> = None, "Number format of weights' gradients; that of weights by default" {
-        value: "FORMAT", refusals: &[
+    gradients: Option<Dtype> = None, "Data type of gradients; that of weights by default" {
+        value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
             (|p| p.gradients == Some(Dtype::Fp4), |_| "fp4".to_owned(), "a format of whole bytes"),
         ]
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
-    attention: AttentionKernel = AttentionKernel::Flash, "How attention is carried out" { value: "HOW" };
-    softmax: SoftmaxKernel = SoftmaxKernel::Fused,
-    "With --attention unfused, whether softmax is one kernel with scale and mask; megatron: where Megatron-LM's is" {
-        value: "HOW"
+    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
+        value: "KERNEL", heading: NUMERICS, default: "flash"
     };
-    dropout: bool = true, "Whether dropout is carried out where the model has it" { value: "BOOL" };
-    steps: u32 = 1, "Steps" { value: "N" };
+    softmax: SoftmaxKernel = SoftmaxKernel::Fused,
+    "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where Megatron-LM's is)" {
+        value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
+    };
+    dropout: bool = true, "Apply dropout where the model has it" {
+        value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
+    };
+    steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
     /// They are dealt out evenly where this is empty. With several chunks on a stage, all first chunks come before all
     /// second ones.
-    stages: Vec<[u32; 2]> = Vec::new(), "First and last of the layers of each stage" { key: "stage" }
+    stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
     /// Of several that speak of one, the last counts.
-    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups cut by degrees of their own" { key: "operator" }
+    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),
-    "Leave out an effect, to see what it matters; several times or with commas" { value: "EFFECTS" }
+    "Ablation: leave out effects; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
         as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_that_help_names_are_those_of_a_new_plan() {
+        let named = OPTIONS.iter().filter(|option| !option.default.is_empty());
+        assert!(named.clone().count() > 20);
+        for option in named {
+            let mut draft = PlanDraft::new(ParallelismPlan::new());
+            let words: Vec<_> = match option.is_list {
+                true => option.default.split(',').map(str::to_owned).collect(),
+                false => vec![option.default.to_owned()],
+            };
+            (option.set)(&mut draft, &words).unwrap();
+            assert_eq!(
+                draft.finish().unwrap(),
+                ParallelismPlan::new(),
+                "{}",
+                option.key
+            );
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::graph::SlotBinding;
 use crate::trace::groups::DeclaredGroups;
 use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
+use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, TraceError};
 
@@ -71,6 +72,10 @@ impl TraceGenerator for TrainingGenerator {
 
     fn roles(&self) -> GroupRoles {
         self.families_by_number()
+    }
+
+    fn amounts(&self) -> Option<WorkAmounts> {
+        Some(self.work_amounts())
     }
 
     fn class_of(&self, rank: u32) -> u32 {

@@ -4,6 +4,7 @@ use super::{TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use crate::trace::scan::NodeView;
+use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, Op, TensorClass, TraceError, TrainingPhase};
 use std::collections::BTreeMap;
@@ -191,18 +192,30 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
+    /// Samples, tokens and FLOPs of all steps, as the model counts them.
+    pub(super) fn work_amounts(&self) -> WorkAmounts {
+        let plan = &self.plan;
+        // A backward pass has twice the FLOPs of the forward one.
+        let ways = if plan.trains() { 3 } else { 1 };
+        let samples = plan.batch.saturating_mul(plan.steps.into());
+        let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
+        WorkAmounts {
+            steps: plan.steps.into(),
+            samples,
+            tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
+            model_flops: 2 * ways * u128::from(samples) * u128::from(self.model.multiplications()),
+        }
+    }
+
     pub(super) fn summary(&self) -> PlanSummary {
         let plan = &self.plan;
         let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
-        // A backward pass has twice the FLOPs of the forward one.
-        let ways = if plan.trains() { 3 } else { 1 };
-        let samples = u128::from(plan.batch) * u128::from(plan.steps);
         let shared = u128::from(plan.tensor) * u128::from(plan.data);
         PlanSummary {
             ranks: self.ranks(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameters(),
-            model_flops: 2 * ways * samples * u128::from(self.model.multiplications()),
+            model_flops: self.work_amounts().model_flops,
             flops: stages.iter().map(|stage| stage.flops * shared).sum(),
             recompute: plan.recompute,
             bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),

@@ -3,26 +3,25 @@
 use super::{MachineColumn, MachineComparison};
 use crate::engine::ReplayError;
 use crate::report::Report;
-use crate::report::csv::{self, CsvCell, CsvColumn, CsvTable, decimal};
+use crate::report::csv::{CsvCell, CsvColumn, CsvRows, CsvTable, decimal, of_reports};
 use crate::report::memory::fullest;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
-    let mut out = String::new();
-    let written = match table {
+    match table {
         None => {
             let columns = columns(comparison.remembers());
-            csv::header(&mut out, "", &columns)
-                .and_then(|()| csv::rows(&mut out, "", &columns, comparison, &comparison.columns))
+            let mut rows = CsvRows::empty();
+            rows.header(None, &columns);
+            rows.columns(None, &columns, comparison, &comparison.columns);
+            rows.text()
         }
         Some(table) => {
             let reports = comparison.reports();
             let reports = reports.map(|(column, report)| (Some(&*column.name), report));
-            csv::write(&mut out, &reports.collect::<Vec<_>>(), table)
+            of_reports(&reports.collect::<Vec<_>>(), table)
         }
-    };
-    written.expect("a string grows as needed");
-    out
+    }
 }
 
 /// Returns the status of a replay, for programs.
@@ -30,7 +29,7 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
         Err(ReplayError::Refused(_)) => "refused",
-        Err(ReplayError::Stuck(_)) => "stuck",
+        Err(ReplayError::Stuck(_)) => "deadlocked",
         Err(ReplayError::TooLong) => "too long",
     }
 }
@@ -46,12 +45,12 @@ fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
         ("makespan_ps", |_, column| {
             of(column, |report| report.outcome.makespan.into())
         }),
-        ("against", |comparison, column| {
+        ("baseline", |comparison, column| {
             let against = comparison.reference();
             let name = against.map(|(first, _)| first.name.as_str());
             of(column, |_| name.into())
         }),
-        ("speed", |comparison, column| {
+        ("speedup", |comparison, column| {
             of(column, |report| {
                 decimal(comparison.against(report).speed(), 6)
             })

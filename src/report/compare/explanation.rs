@@ -73,7 +73,7 @@ pub(super) fn percent(change: &SpanChange) -> Option<String> {
 }
 
 fn times(speed: f64) -> String {
-    format!("{speed:.2}x as fast")
+    format!("speedup {speed:.2}x")
 }
 
 fn size(change: &SpanChange) -> Span {
@@ -166,7 +166,7 @@ pub(super) fn of_group(moved: &CommChange) -> String {
     } else {
         let [under_way, instead_of] = [after, before].map(|side| side.mean.transferring);
         let times = instead(&under_way.to_string(), &instead_of.to_string(), "");
-        texts.push(format!("under way for {times}"));
+        texts.push(format!("active for {times}"));
     }
     if let Some(text) = hides(before, after) {
         texts.push(text);
@@ -354,12 +354,12 @@ mod tests {
         let text = |(indent, text): &IndentedLine| (*indent, text.clone());
         let found: Vec<_> = lines.iter().map(text).collect();
         let expected = [
-            (0, "a → b: 1.279 ms shorter (-6.39 %), 1.07x as fast"),
+            (0, "a → b: 1.279 ms shorter (-6.39 %), speedup 1.07x"),
             (1, "compute -5.000 ms: 9.000 ms → 4.000 ms"),
             (
                 2,
-                "kernels of a rank, all together: mm 8.000 ms → 2.000 ms (4.00x as fast); add 400.000 us → \
-                 1.200 ms (0.33x as fast); mul 300.000 us → 500.000 us (0.60x as fast); 2 others 300.000 \
+                "kernels of a rank, all together: mm 8.000 ms → 2.000 ms (speedup 4.00x); add 400.000 us → \
+                 1.200 ms (speedup 0.33x); mul 300.000 us → 500.000 us (speedup 0.60x); 2 others 300.000 \
                  us → 300.000 us",
             ),
             (1, "exposed communication +3.721 ms: 340.000 us → 4.061 ms"),

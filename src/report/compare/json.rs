@@ -83,8 +83,8 @@ impl MachineResult<'_> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MachineFailure {
-    /// `refused`, `stuck` or `too long`.
-    pub how: String,
+    /// `refused`, `deadlocked` or `too long`.
+    pub status: String,
     /// The error.
     pub message: String,
 }
@@ -94,9 +94,9 @@ pub struct MachineFailure {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AgainstRow {
     machine: String,
-    against: String,
+    baseline: String,
     makespan: ChangeRow,
-    speed: Option<f64>,
+    speedup: Option<f64>,
     change_percent: Option<f64>,
     difference_from_capture_percent: Option<f64>,
     #[serde(with = "by_part")]
@@ -104,7 +104,7 @@ pub struct AgainstRow {
     mean: [ChangeRow; 5],
     after_last_node: ChangeRow,
     communication: Vec<CommunicationRow>,
-    words: Vec<String>,
+    explanation: Vec<String>,
 }
 
 /// A duration on both machines.
@@ -120,7 +120,7 @@ struct ChangeRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct CommunicationRow {
-    what: String,
+    name: String,
     kind: Option<CollectiveKind>,
     groups: u32,
     exposed: ChangeRow,
@@ -136,7 +136,7 @@ struct SideRow {
     mean_exposed_waiting_ps: Span,
     mean_transferring_ps: Span,
     mean_exposed_transferring_ps: Span,
-    hidden_share_of_transfer: Option<f64>,
+    overlapped_share_of_transfer: Option<f64>,
     transfer_ps: Span,
     waited_ps_mean_of_members: Span,
     bus_bytes_per_s: Option<f64>,
@@ -168,7 +168,7 @@ fn machine<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
             schema: ReportSchema::default(),
             machine: MachineName::of(column.machine),
             failed: MachineFailure {
-                how: status(column).to_owned(),
+                status: status(column).to_owned(),
                 message: error.to_string(),
             },
         },
@@ -191,15 +191,15 @@ fn row(
     let words = words.map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)));
     AgainstRow {
         machine: other.name.clone(),
-        against: column.name.clone(),
+        baseline: column.name.clone(),
         makespan: change(why.makespan),
-        speed: why.makespan.speed(),
+        speedup: why.makespan.speed(),
         change_percent: why.makespan.percent(),
         difference_from_capture_percent: report.difference(),
         mean: TimeCategory::ALL.map(|(part, _)| change(why.part(part))),
         after_last_node: change(why.after_last),
         communication: why.communication.iter().map(moved).collect(),
-        words: words.collect(),
+        explanation: words.collect(),
     }
 }
 
@@ -213,7 +213,7 @@ fn change(change: SpanChange) -> ChangeRow {
 
 fn moved(moved: &CommChange) -> CommunicationRow {
     CommunicationRow {
-        what: moved.what.clone(),
+        name: moved.what.clone(),
         kind: moved.kind,
         groups: moved.groups,
         exposed: change(moved.exposed()),
@@ -234,7 +234,7 @@ fn side(side: &CommOnMachine) -> SideRow {
         mean_exposed_waiting_ps: exposed_waiting,
         mean_transferring_ps: transferring,
         mean_exposed_transferring_ps: exposed_transferring,
-        hidden_share_of_transfer: side.hidden(),
+        overlapped_share_of_transfer: side.hidden(),
         transfer_ps: side.transfer,
         waited_ps_mean_of_members: side.waited,
         bus_bytes_per_s: side.bus,

@@ -134,9 +134,9 @@ fn table(
     columns: &[MachineColumn<'_>],
     style: TextStyle,
 ) -> Result {
-    let Some((first, _)) = comparison.reference() else {
+    if comparison.reference().is_none() {
         return Ok(());
-    };
+    }
     let names = columns.iter().map(|column| clip(&column.name, CELL - 1));
     let names: Vec<String> = names.collect();
     let mut headings = vec![left("MEAN OF NPUs", NAMES)];
@@ -163,15 +163,14 @@ fn table(
         reports.any(|(_, r)| report(r) > Span::ZERO)
     };
     let change = |report: &Report| comparison.against(report);
-    row("  times as fast", &|report| {
+    row("  speedup", &|report| {
         let speed = change(report).speed()?;
         Some(format!("{speed:.2}x"))
     })?;
-    row(&format!("  against {}", first.name), &|report| {
-        percent(&change(report))
-    })?;
+    // The baseline is the first column, whose whole name stands above; it may be too long for a row.
+    row("  vs. first machine", &|report| percent(&change(report)))?;
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
-        row("  against the capture", &|report| {
+        row("  vs. capture", &|report| {
             Some(format!("{:+.2} %", report.difference()?))
         })?;
     }
@@ -186,7 +185,7 @@ fn table(
         }
         row(name, &|report| with_share(report, time(report)))?;
         if *part == TimeCategory::Communication && some(&Report::exposed_waiting) {
-            row("  waiting for a rank", &|report| {
+            row("  waiting for ranks", &|report| {
                 with_share(report, report.exposed_waiting())
             })?;
             let messages = some(&|report| report.messages_charged.exposed());
@@ -201,7 +200,7 @@ fn table(
         }
     }
     if comparison.remembers() {
-        row("fullest memory", &|report| {
+        row("peak memory", &|report| {
             let row = fullest(&report.memory)?;
             let share = format!("{:.1} %", row.percent());
             Some(format!("{} {share:>7}", row.peak))
@@ -212,7 +211,7 @@ fn table(
         row("communication", &|report| {
             Some(under_way(report).to_string())
         })?;
-        row("  hidden by compute", &|report| {
+        row("  overlapped", &|report| {
             let exposed = report.mean_parts[TimeCategory::Communication as usize];
             let under_way = under_way(report);
             Some(share(under_way - exposed, under_way))

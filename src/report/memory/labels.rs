@@ -44,11 +44,11 @@ impl Report {
         let row = fullest(&self.memory).filter(|row| !row.fits)?;
         let others = match self.too_large() as u64 - 1 {
             0 => String::new(),
-            1 => "; nor does that of 1 rank more".to_owned(),
-            n => format!("; nor does that of {} ranks more", thousands(n)),
+            1 => "; so does 1 more rank".to_owned(),
+            n => format!("; so do {} more ranks", thousands(n)),
         };
         Some(format!(
-            "does not fit: what rank {} allocates, {} of {} that its NPU has, {}: {}{others}",
+            "out of memory: rank {} allocates {} of its NPU's {}, {}: {}{others}",
             row.rank,
             row.peak,
             row.capacity,

@@ -31,8 +31,8 @@ pub(in crate::report) const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("name", |_, row| {
         row.node.as_ref().map(|node| node.name.as_str()).into()
     }),
-    ("left_bytes", |_, row| sum(&row.left).into()),
-    ("missing_bytes", |_, row| {
+    ("unfreed_bytes", |_, row| sum(&row.left).into()),
+    ("overfreed_bytes", |_, row| {
         let missing = row.missing.as_ref();
         missing.map_or(0, |missing| sum(&missing.classes)).into()
     }),
@@ -50,7 +50,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         return Ok(());
     }
     let mut columns = vec![
-        left("MEMORY", 14),
+        left("PEAK MEMORY", 14),
         right("peak", 10),
         right("capacity", 10),
         right("share", 9),
@@ -89,7 +89,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     more(out, runs.len(), ROWS, "memory")?;
     writeln!(
         out,
-        "  peak: the most that nodes had allocated and not freed; the classes are those of that moment"
+        "  peak: maximum of what nodes have allocated and not freed; tensor classes at that moment"
     )
 }
 

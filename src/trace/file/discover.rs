@@ -89,6 +89,13 @@ impl TraceFinder {
     ///
     /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
+        if path == Path::new("-") {
+            return Err(TraceError::refused_at(
+                TraceLocation::default(),
+                "- is standard input, which has one trace, and a job has several files",
+                "chakram convert trace - -o job.0.et, and then job",
+            ));
+        }
         let name = path.file_name().and_then(|name| name.to_str());
         if path.is_file() {
             return match name.and_then(|name| name.strip_suffix(job::ENDING)) {
@@ -110,6 +117,9 @@ impl TraceFinder {
             return self.take(&job_path(folder, prefix), &job);
         }
         let listing = FolderListing::read(folder, Some(prefix))?;
+        if !listing.has_traces() {
+            return Err(missing(path, folder, prefix));
+        }
         let files = listing.job(path, folder)?;
         self.found.files.extend(files);
         Ok(())
@@ -228,6 +238,44 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
         ),
         "the prefix of the job for its ranks alone, or --no-verify to read the file all the same",
     )
+}
+
+/// Builds the error about a path that is neither a folder nor a file nor the prefix of any, with the name that was
+/// meant where one is near.
+fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let found = entry.file_name().into_string().ok()?;
+        Some(match split_name(&found) {
+            // A prefix is meant where no rank is given.
+            Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
+            Some(_) => found,
+            None if is_folder => found,
+            None => found.strip_suffix(job::ENDING)?.to_owned(),
+        })
+    });
+    let distance = |found: &String| match found.strip_prefix(name) {
+        // `job.0.et` beside `job.0.et.zst`.
+        Some(ending) if ending.starts_with('.') => 0,
+        _ => strsim::damerau_levenshtein(name, found),
+    };
+    let near = names.map(|found| (distance(&found), found)).min();
+    let most = 3.min(name.chars().count() / 2);
+    match near.filter(|(edits, _)| *edits <= most) {
+        Some((_, near)) => {
+            let place = TraceLocation {
+                file: Some(path.to_owned()),
+                ..TraceLocation::default()
+            };
+            let found = match folder {
+                here if here == Path::new(".") => near,
+                _ => folder.join(near).display().to_string(),
+            };
+            TraceError::refused_at(place, "no such file, folder or prefix of a job", found)
+        }
+        None => not_found(path, "no file is named `PREFIX.RANK.et`"),
+    }
 }
 
 pub(super) fn not_found(path: &Path, why: &str) -> TraceError {

@@ -58,6 +58,11 @@ impl FolderListing {
         Ok(this)
     }
 
+    /// Returns whether a trace was found.
+    pub fn has_traces(&self) -> bool {
+        !self.traces.is_empty()
+    }
+
     pub fn prefixes(&self) -> BTreeSet<&str> {
         let traces = self.traces.iter().map(|(prefix, _)| prefix.as_str());
         traces.chain(self.jobs.iter().map(String::as_str)).collect()

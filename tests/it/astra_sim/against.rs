@@ -137,15 +137,12 @@ fn what_starts_together_is_answered_in_closed_form() {
     // Four chunks of 2 · 7 messages from each of eight NPUs.
     for (more, closed, messages) in [(&[][..], 1, 0), (&["--stepwise"], 0, 4 * 14 * 8)] {
         let said = ask(more);
-        assert_eq!(said["collectives_by_closed_form"], closed, "{more:?}");
+        assert_eq!(said["collectives_analytical"], closed, "{more:?}");
         assert_eq!(said["messages"], messages, "{more:?}");
         assert_eq!(said["makespan_ps"], 117_780_000, "{more:?}");
     }
     // No closed form is known of links that are busy.
-    assert_eq!(
-        ask(&["--network-model=aware"])["collectives_by_closed_form"],
-        0
-    );
+    assert_eq!(ask(&["--network-model=aware"])["collectives_analytical"], 0);
 }
 
 fn number(name: &str, default: u64) -> u64 {

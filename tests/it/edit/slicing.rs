@@ -162,7 +162,7 @@ fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
     );
     assert!(!Path::new(&format!("{prefix}.0.et")).exists());
     let said = ok(&[&cut[..], &["--unmatched", "cut"]].concat());
-    assert!(said.contains("were cut on all ranks"), "{said}");
+    assert!(said.contains("were removed on all ranks"), "{said}");
     replay(prefix, "dgx-h100", &[]);
 }
 

@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
             style: TextStyle::default(),
         };
         let verdict = DiffThresholds::default().check(&tally);
-        let text = text::render(&tally, &titles, &verdict);
+        let text = text::render(&tally, &titles);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
             "{text}"

@@ -4,9 +4,7 @@
 use super::oracle;
 use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::decompressed;
-use chakram::internals::trace::proto::Node;
 use chakram::internals::trace::wire::FrameCursor;
-use prost::Message;
 
 /// What is done with `data`.
 pub fn run(data: &[u8]) {

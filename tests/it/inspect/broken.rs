@@ -57,7 +57,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
             .unwrap_or_else(|| panic!("{what:?} in\n{text}"))
     };
     let order = [
-        "8 FAULTS: what follows is what could be read",
+        "8 FAULTS: only what could be read is shown",
         "rank 2: ",
         "without `comm_dst`",
         "record 8",
@@ -91,7 +91,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let (code, text, _) = answer(&[path, "--critical-path", "--rank", "0-1"]);
     assert_eq!(code, 0);
     assert!(
-        text.contains("3 nodes on a cycle of dependencies, or behind one, left out"),
+        text.contains("3 nodes on or behind a dependency cycle, left out"),
         "{text}"
     );
     assert!(text.contains("one path for each rank"), "{text}");

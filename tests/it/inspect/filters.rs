@@ -184,7 +184,7 @@ fn a_filter_is_said_and_kept() {
     );
     let text = said(&args);
     assert!(
-        text.contains("  only          type all-reduce, from 1.000 us: 6 of 5,316 nodes\n"),
+        text.contains("  filter        type all-reduce, from 1.000 us: 6 of 5,316 nodes\n"),
         "{text}"
     );
 }

@@ -128,11 +128,11 @@ fn every_table_is_the_sum_by_hand() {
     assert_eq!(types("load"), [2, 0, 0, 0, 16, 2]);
     let compute = row(&document, "types", "type", "compute");
     assert_eq!(
-        compute["least_time"],
+        compute["min_time"],
         serde_json::json!({"ps": 20 * US, "rank": 0})
     );
     assert_eq!(
-        compute["most_time"],
+        compute["max_time"],
         serde_json::json!({"ps": 40 * US, "rank": 1})
     );
 
@@ -234,9 +234,9 @@ fn the_text_says_the_same() {
         "1 8 5 1 5 3 0 52.000 us",
         // Means of two ranks; all of them is 10 + 60 + 14 + 6 + 6 = 96, of which 60 is 62.5 %.
         "compute 4 - 30.000 us 62.5 % 20.000 us (rank 0) 40.000 us (rank 1)",
-        "load 2 2 0 0.0 % all alike",
+        "load 2 2 0 0.0 % equal on all",
         "all 16 2 48.000 us",
-        "of it 3.000 us waiting for other ranks",
+        "including 3.000 us waiting for other ranks",
         "stream 7: the GPU 4 30.000 us 62.5 % 40.000 us (rank 1)",
         "sends to rank 1 1 1.500 us 3.1 % 3.000 us (rank 0)",
         "all-reduce, tp 2 64 B 4.000 us 3.000 us 10.000 us (rank 0)",
@@ -320,10 +320,10 @@ fn a_node_is_shown_with_what_is_near_it() {
             .collect()
     };
     assert_eq!(
-        (ids("waits_for"), ids("waited_for_by")),
+        (ids("dependencies"), ids("dependents")),
         (vec![2, 3], vec![5])
     );
-    let edges = &document["dependencies"];
+    let edges = &document["edges"];
     assert_eq!(
         edges.as_array().map(Vec::len),
         Some(4),

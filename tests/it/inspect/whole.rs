@@ -155,9 +155,9 @@ fn a_generated_job_is_counted_right() {
     let text = said(&["traces/data-parallel-8"]);
     for line in [
         // Collectives have no duration there, and nodes no delay.
-        "all-reduce 192 192 0 0.0 % all alike",
-        "stream 1 192 0 0.0 % all alike",
-        "all-reduce, all ranks 192 100.7 MB 0 0 all alike",
+        "all-reduce 192 192 0 0.0 % equal on all",
+        "stream 1 192 0 0.0 % equal on all",
+        "all-reduce, all ranks 192 100.7 MB 0 0 equal on all",
         "times an estimate: the file has durations and no delays, so gaps are missing and starts",
     ] {
         assert!(says(&text, line), "{line:?} in\n{text}");
@@ -169,7 +169,7 @@ fn a_converted_job_is_counted_right() {
     let files: Vec<String> = (0..2).map(|rank| format!("job.{rank}.et.zst")).collect();
     check("ddp-resnet18", &files);
     let document = json(&["traces/ddp-resnet18"]);
-    assert_eq!(document["one_clock"], true);
+    assert_eq!(document["shared_clock"], true);
     for (rank, file) in files.iter().enumerate() {
         let (metadata, nodes) = parsed(&format!("ddp-resnet18/{file}"));
         let captured = metadata
@@ -205,7 +205,7 @@ fn a_converted_job_is_counted_right() {
 #[test]
 fn the_critical_path_is_as_long_as_the_job() {
     let document = json(&["traces/ddp-resnet18", "--critical-path", "--list"]);
-    assert_eq!(document["one_clock"], true);
+    assert_eq!(document["shared_clock"], true);
     let [path] = &rows(&document, "paths")[..] else {
         panic!("{document:#}");
     };
@@ -264,7 +264,7 @@ fn the_critical_path_is_as_long_as_the_job() {
     let document = json(&["traces/data-parallel-8", "--critical-path"]);
     assert_eq!(
         (
-            document["one_clock"].as_bool(),
+            document["shared_clock"].as_bool(),
             rows(&document, "paths").len()
         ),
         (Some(false), 8)

@@ -15,7 +15,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
     let required = chakram(&["replay", CASE, "--fit", "require"]);
     assert_eq!(required.status.code(), Some(3));
     let error = String::from_utf8(required.stderr).unwrap();
-    let wanted = "exceeded: on tight-2: does not fit: what rank 0 allocates, 17.0 GB of 16.0 GB";
+    let wanted = "error: on tight-2: out of memory: rank 0 allocates 17.0 GB of its NPU's 16.0 GB";
     assert!(
         error.starts_with(wanted) && error.lines().count() == 1,
         "{error}"
@@ -24,7 +24,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
     // The report is the same in both.
     assert_eq!(text, answer(&["replay", CASE]));
     for line in [
-        "DOES NOT FIT  1 of 2 ranks need more memory than their NPUs have",
+        "OUT OF MEMORY  1 of 2 ranks need more than the NPU's capacity",
         "0  17.0 GB  16.0 GB  106.2 %  4.0 GB  4.0 GB  2.0 GB  6.0 GB  1.0 GB",
         "at 60.000 us, when `backward of micro-batch 0` was issued (node 7)",
         "1  14.0 GB  16.0 GB  87.5 %  4.0 GB  4.0 GB  2.0 GB  3.0 GB  1.0 GB",
@@ -33,7 +33,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
         assert!(says(&text, line), "{line:?} in\n{text}");
     }
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let warning = "! does not fit: what rank 0 allocates, 17.0 GB of 16.0 GB that its NPU has, at 60.000 us, \
+    let warning = "! out of memory: rank 0 allocates 17.0 GB of its NPU's 16.0 GB, at 60.000 us, \
                    when `backward of micro-batch 0` was issued (node 7): activations 6.0 GB, weights 4.0 GB, \
                    gradients 4.0 GB, optimizer 2.0 GB, temporary 1.0 GB";
     assert!(joined.contains(warning), "{text}");
@@ -60,9 +60,9 @@ fn programs_are_told_every_number() {
     assert_eq!(row["peak_ps"], 60_000_000);
     assert_eq!(row["peak_node"]["id"], 7);
     // Weights and what the optimizer keeps.
-    assert_eq!(row["left_bytes_by_class"]["weights"], 4_000_000_000_u64);
-    assert_eq!(row["left_bytes_by_class"]["activations"], 0);
-    assert_eq!(row["missing"], Value::Null);
+    assert_eq!(row["unfreed_bytes_by_class"]["weights"], 4_000_000_000_u64);
+    assert_eq!(row["unfreed_bytes_by_class"]["activations"], 0);
+    assert_eq!(row["overfreed"], Value::Null);
     let table = answer(&["replay", CASE, "--format", "csv", "--table", "memory"]);
     let second = table.lines().nth(2).unwrap();
     assert_eq!(
@@ -80,10 +80,10 @@ fn several_machines_are_compared_by_their_fullest_memory() {
     let machine = format!("{CASE}/machine.toml");
     let args = ["replay", CASE, "-m", &machine, "-m", "dgx-h100"];
     let text = answer(&args);
-    let row = "fullest memory  17.0 GB 106.2 %  17.0 GB 21.2 %";
+    let row = "peak memory  17.0 GB 106.2 %  17.0 GB 21.2 %";
     assert!(says(&text, row), "{text}");
     assert!(
-        text.contains("tight-2: does not fit: what rank 0 allocates"),
+        text.contains("tight-2: out of memory: rank 0 allocates"),
         "{text}"
     );
     let required = [&args[..], &["--fit", "require"]].concat();

@@ -108,7 +108,7 @@ fn peaks(traces: &str) -> Vec<(u64, u64)> {
     let rows = report["memory"]["npus"].as_array().unwrap().iter();
     let count = |value: &Value| value.as_u64().unwrap();
     rows.map(|row| {
-        let missing = row["missing"]["bytes_by_class"]["activations"].as_u64();
+        let missing = row["overfreed"]["bytes_by_class"]["activations"].as_u64();
         (count(&row["peak_bytes"]), missing.unwrap_or(0))
     })
     .collect()

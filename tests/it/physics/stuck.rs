@@ -44,10 +44,10 @@ fn two_ranks_that_receive_before_they_send() {
     }
     let text = stuck.to_string();
     assert!(
-        text.starts_with("the replay is stuck: 2 of 6 nodes completed\n"),
+        text.starts_with("the replay deadlocked: 2 of 6 nodes completed\n"),
         "{text}"
     );
-    let circle = "in a circle: rank 0 node 2 `n2` → rank 1 node 3 `n3` → rank 1 node 2 `n2` → \
+    let circle = "deadlock cycle: rank 0 node 2 `n2` → rank 1 node 3 `n3` → rank 1 node 2 `n2` → \
                   rank 0 node 3 `n3` → rank 0 node 2 `n2`";
     assert!(text.contains(circle), "{text}");
 }

@@ -252,14 +252,14 @@ fn a_gpt_is_conserved_under_every_plan() {
 const DONE: usize = 333;
 const REFUSED: &str = "
 45 x `pipeline` is 2; expected 1 with schedule = layer-wise, which has every layer on all ranks
-18 x `recompute` is full; expected none with schedule = inference, which keeps nothing
-18 x `recompute` is selective; expected none with schedule = inference, which keeps nothing
-240 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+18 x `recompute` is full; expected none with schedule = inference, which saves no activations
+18 x `recompute` is selective; expected none with schedule = inference, which saves no activations
+240 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 18 x `zero` is 1; expected 0 or 3 with schedule = inference, which has neither gradients nor optimizer
-90 x `zero` is 1; expected 0 with data = 1: there are no replicas to share with
+90 x `zero` is 1; expected 0 with data = 1: there are no replicas to shard over
 18 x `zero` is 2; expected 0 or 3 with schedule = inference, which has neither gradients nor optimizer
-90 x `zero` is 2; expected 0 with data = 1: there are no replicas to share with
-90 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+90 x `zero` is 2; expected 0 with data = 1: there are no replicas to shard over
+90 x `zero` is 3; expected 0 with data = 1: there are no replicas to shard over
 ";
 
 #[test]
@@ -293,31 +293,31 @@ fn other_models_are_conserved_too() {
 
 const OTHERS: &str = "
 llama: 96 done
-48 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+48 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 12 x `tensor` is 4; expected a divisor of the 2 heads of keys and values of attention.core
-36 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+36 x `zero` is 3; expected 0 with data = 1: there are no replicas to shard over
 bert: 108 done
-48 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
-36 x `zero` is 3; expected 0 with data = 1: there are no replicas to share with
+48 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
+36 x `zero` is 3; expected 0 with data = 1: there are no replicas to shard over
 vgg-11: 16 done
-16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 12 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 4 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 4
 12 x `tensor` is 2; expected 1: no operator of vgg-11 can be cut
 4 x `tensor` is 4; expected 1: no operator of vgg-11 can be cut
 resnet-18: 16 done
-16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 12 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 4 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 4
 12 x `tensor` is 2; expected 1: no operator of resnet-18 can be cut
 4 x `tensor` is 4; expected 1: no operator of resnet-18 can be cut
 dlrm: 8 done
 24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or stages that say which layers each has, which are 5, of which 0 is in front of and 4 is behind the 3 blocks
-16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 8 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 8 x `tensor` is 2; expected 1: no operator of dlrm can be cut
 vit-b-16: 32 done
-16 x `sequence_parallel` is true; expected false with tensor = 1: it shares tokens among a tensor group
+16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 12 x `sequence_parallel` is true; expected false: the 197 tokens of a sample are no multiple of tensor = 2
 4 x `sequence_parallel` is true; expected false: the 197 tokens of a sample are no multiple of tensor = 4
 ";

@@ -112,7 +112,7 @@ fn a_dry_run_says_where_groups_lie() {
         .map(|family| {
             let along = &family["along"][0];
             let name = along["name"].as_str().unwrap();
-            let numbers = ["members", "size", "apart"].map(|key| along[key].as_u64().unwrap());
+            let numbers = ["members", "size", "stride"].map(|key| along[key].as_u64().unwrap());
             assert_eq!(family["along"].as_array().unwrap().len(), 1);
             (
                 family["family"].as_str().unwrap(),
@@ -138,7 +138,7 @@ fn a_dry_run_says_where_groups_lie() {
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
     let text = run(JOB, &crossed).1;
     assert!(
-        text.contains("  tensor             2   2 of 2 fast x 2 of 2 slow; no grid"),
+        text.contains("  tensor             2   2 of 2 fast x 2 of 2 slow; irregular"),
         "{text}"
     );
 }
@@ -212,16 +212,16 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     let (code, out, error) = run(JOB, &[&dry[..], &require].concat());
     assert_eq!(code, 3);
     assert!(
-        out.contains("DOES NOT FIT  1 of 1 stage needs more memory"),
+        out.contains("OUT OF MEMORY  1 of 1 stage needs more than"),
         "{out}"
     );
-    assert!(out.contains("  ! DOES NOT FIT: stage 0 needs 1.0"), "{out}");
+    assert!(out.contains("  ! stage 0 needs 1.0"), "{out}");
     assert!(
         out.contains("try: --recompute full, --zero 1, --sequence-parallel, more"),
         "{out}"
     );
     assert!(
-        error.starts_with("exceeded: does not fit: stage 0 needs 1.0"),
+        error.starts_with("error: out of memory: stage 0 needs 1.0"),
         "{error}"
     );
     // A capacity of the plan goes before the machine's.

@@ -118,7 +118,7 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
         });
         let findings = check(&files.collect::<Vec<_>>(), &options);
         let expected = match path.ends_with("deadlock-2") {
-            true => "circle",
+            true => "deadlock",
             false => "",
         };
         println!("{}: {}", path.display(), super::told(&findings));

@@ -90,9 +90,9 @@ fn the_first_divergence_is_told_from_both_sides() {
     };
     let expected = format!(
         "\
-rank 0: 2 nodes, 1 dependencies, no defects ({})
-rank 1: 2 nodes, 1 dependencies, 1 error ({})
-2 traces in all: 4 nodes, 2 dependencies
+rank 0: 2 nodes, 1 dependency, no defects ({})
+rank 1: 2 nodes, 1 dependency, 1 error ({})
+total: 2 traces, 4 nodes, 2 dependencies
 
 error divergent-collectives: 1 x ranks that disagree on the collectives of a group they share
   rank 1, node 1 `gather` (record 1): collective 0 (counted from 0) of the group of ranks 0-1: \
@@ -160,7 +160,7 @@ fn a_file_under_several_names_is_read_once_and_counts_for_each() {
     }
     let path = folder.path().to_str().expect("it is text");
     let text = text(&["validate", path]);
-    assert!(text.starts_with("20 traces in all"), "{text}");
+    assert!(text.starts_with("total: 20 traces"), "{text}");
     assert!(text.ends_with("verdict: sound, no defects\n"), "{text}");
 }
 

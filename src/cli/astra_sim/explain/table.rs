@@ -1,10 +1,11 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
+use crate::report::csv::CsvRows;
 use crate::report::summary::HashedInput;
+use crate::report::table::{FittedTable, left, right};
 use crate::units::Span;
 use serde_json::{Map, Value, json};
-use std::fmt::Write as _;
 
 impl QuirkRow {
     fn name(&self) -> &'static str {
@@ -56,16 +57,15 @@ fn ns(ps: i128) -> String {
 
 /// Renders text; a cycle is a ns.
 pub fn text(rows: &[QuirkRow], before: Span) -> String {
-    let header = [
-        "corrected",
-        "cycles (ns)",
-        "change (ns)",
-        "change (%)",
-        "what is done instead",
-    ];
-    let mut cells = vec![header.map(str::to_owned)];
+    let mut table = FittedTable::new(&[
+        left("corrected", 0),
+        right("cycles (ns)", 0),
+        right("change (ns)", 0),
+        right("change (%)", 0),
+        left("what is done instead", 0),
+    ]);
     for row in rows {
-        let numbers = match row.makespan() {
+        let [cycles, by, percent] = match row.makespan() {
             None => [row.status().to_owned(), String::new(), String::new()],
             Some(after) => {
                 let (by, percent) = change(before, after);
@@ -77,43 +77,28 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
                 [ns(after.0.into()), by, percent]
             }
         };
-        let [cycles, by, percent] = numbers;
-        cells.push([
-            row.name().to_owned(),
-            cycles,
-            by,
-            percent,
-            row.says().to_owned(),
-        ]);
+        table.row(&[&row.name(), &cycles, &by, &percent, &row.says()]);
     }
-    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths = [0, 1, 2, 3].map(width);
-    let mut out = String::new();
-    for [name, cycles, by, percent, says] in &cells {
-        let [a, b, c, d] = widths;
-        writeln!(
-            out,
-            "{name:a$}  {cycles:>b$}  {by:>c$}  {percent:>d$}  {says}"
-        )
-        .expect("a string grows as needed");
-    }
-    out
+    table.text()
 }
 
 /// Renders CSV, a row for each replay; absent values are empty.
 pub fn csv(rows: &[QuirkRow], before: Span) -> String {
-    let mut out = "corrected,status,makespan_ps,change_ps,change_percent\n".to_owned();
+    let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
         let numbers = row.makespan().map(|after| {
             let (by, percent) = change(before, after);
             let percent = percent.map(|percent| format!("{percent:.6}"));
-            format!("{},{by},{}", after.0, percent.unwrap_or_default())
+            [
+                after.0.to_string(),
+                by.to_string(),
+                percent.unwrap_or_default(),
+            ]
         });
-        let numbers = numbers.unwrap_or_else(|| ",,".to_owned());
-        writeln!(out, "{},{},{numbers}", row.name(), row.status())
-            .expect("a string grows as needed");
+        let [after, by, percent] = numbers.unwrap_or_default();
+        out.row(&[&row.name(), &row.status(), &after, &by, &percent]);
     }
-    out
+    out.text()
 }
 
 /// Renders JSON, with the options and the hashes of the inputs.
@@ -177,7 +162,7 @@ mod tests {
     fn what_fails_or_does_not_apply_is_said() {
         let row = |corrected, ended| QuirkRow { corrected, ended };
         let how = ReplayEnding::Failed {
-            how: "stuck",
+            how: "deadlocked",
             why: "a, b".to_owned(),
         };
         let rows = [
@@ -193,7 +178,7 @@ mod tests {
             "corrected,status,makespan_ps,change_ps,change_percent\n\
              (nothing),completed,2000,0,0.000000\n\
              store-and-forward,does not apply,,,\n\
-             (everything),stuck,,,\n"
+             (everything),deadlocked,,,\n"
         );
         let json = json(&rows, Span(2000), Map::new(), &[]);
         assert_eq!(json["replays"][2]["why"], "a, b");

@@ -2,87 +2,162 @@
 
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
-use crate::generate::training::StageSummary;
+use crate::cli::document::VersionedDocument;
+use crate::generate::training::{PlanSummary, StageSummary};
 use crate::trace::TensorClass;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// The plan for programs.
 pub fn render(dry: &DryRunReport<'_>) -> String {
-    let DryRunReport { summary, room, .. } = dry;
-    let groups = summary.groups.iter().map(|groups| {
-        json!({
-            "family": groups.family,
-            "count": groups.all.len(),
-            "members_of_first": groups.all[0],
-        })
-    });
-    let stages = summary.stages.iter().zip(&room.capacities);
-    let placement = dry.on.as_ref().map(|(machine, all)| {
-        let families = all.iter().map(lies).collect::<Vec<_>>();
-        json!({"machine": machine, "families": families})
-    });
-    let value = json!({
-        "schema": "chakram.plan.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "name": dry.name,
-        "ranks": summary.ranks,
-        "parameters": summary.parameters,
-        "micro_batches": summary.micro_batches,
-        "flops": summary.flops as f64,
-        "model_flops": summary.model_flops as f64,
-        "recompute": summary.recompute.to_string(),
-        "bubble": summary.bubble,
-        "fits": room.is_known().then_some(room.too_large.is_empty()),
-        "groups": groups.collect::<Vec<_>>(),
-        "placement": placement,
-        "stages": stages.map(|(one, capacity)| stage(one, *capacity)).collect::<Vec<_>>(),
-    });
-    format!("{value:#}\n")
+    VersionedDocument::new("chakram.plan.1", PlanDocument::of(dry)).text()
 }
 
-fn lies(lies: &GroupLocation) -> Value {
-    let along = lies.extent.along.iter().map(|along| {
-        json!({
-            "dimension": along.dimension,
-            "name": along.name,
-            "size": along.size,
-            "members": along.members,
-            "apart": along.apart,
-        })
-    });
-    json!({
-        "family": lies.family,
-        "count": lies.groups,
-        "regular": lies.extent.regular,
-        "along": along.collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+struct PlanDocument<'a> {
+    name: &'a str,
+    ranks: u32,
+    parameters: u64,
+    micro_batches: u32,
+    flops: f64,
+    model_flops: f64,
+    recompute: String,
+    bubble: f64,
+    fits: Option<bool>,
+    groups: Vec<GroupsDocument<'a>>,
+    placement: Option<PlacementDocument<'a>>,
+    stages: Vec<StageDocument<'a>>,
 }
 
-fn stage(stage: &StageSummary, capacity: Option<u64>) -> Value {
-    let memory = TensorClass::ALL.iter().zip(stage.memory);
-    let memory: Map<_, _> = memory
-        .map(|((_, class), bytes)| ((*class).to_owned(), bytes.into()))
-        .collect();
-    let communication = stage.communication.iter().map(|sum| {
-        json!({
-            "kind": sum.kind,
-            "among": sum.family,
-            "phase": sum.phase.map(|_| phase(sum.phase)),
-            "calls": sum.calls,
-            "bytes": sum.bytes as f64,
-        })
-    });
-    json!({
-        "layers": stage.layers,
-        "parameters": stage.parameters,
-        "nodes": stage.nodes,
-        "flops": stage.flops as f64,
-        "peak_bytes": stage.peak,
-        "capacity_bytes": capacity,
-        "fits": capacity.map(|capacity| stage.peak <= capacity),
-        "bytes_at_peak": memory,
-        "stored_passes": stage.stored.0,
-        "bytes_of_a_pass": stage.stored.1,
-        "communication": communication.collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+struct GroupsDocument<'a> {
+    family: &'static str,
+    count: usize,
+    members_of_first: &'a [u32],
+}
+
+#[derive(Serialize)]
+struct PlacementDocument<'a> {
+    machine: &'a str,
+    families: Vec<FamilyDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct FamilyDocument<'a> {
+    family: &'static str,
+    count: u32,
+    regular: bool,
+    along: Vec<AlongDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct AlongDocument<'a> {
+    dimension: usize,
+    name: &'a str,
+    size: u32,
+    members: u32,
+    stride: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct StageDocument<'a> {
+    layers: &'a [[String; 2]],
+    parameters: u64,
+    nodes: u64,
+    flops: f64,
+    peak_bytes: u64,
+    capacity_bytes: Option<u64>,
+    fits: Option<bool>,
+    bytes_at_peak: Map<String, Value>,
+    saved_passes: u64,
+    bytes_per_pass: u64,
+    communication: Vec<CommunicationDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct CommunicationDocument<'a> {
+    kind: &'a str,
+    group: &'a str,
+    phase: Option<&'static str>,
+    calls: u64,
+    bytes: f64,
+}
+
+impl<'a> PlanDocument<'a> {
+    fn of(dry: &'a DryRunReport<'_>) -> Self {
+        let DryRunReport { summary, room, .. } = dry;
+        let PlanSummary { groups, stages, .. } = summary;
+        let placement = dry.on.as_ref().map(|(machine, all)| PlacementDocument {
+            machine,
+            families: all.iter().map(FamilyDocument::of).collect(),
+        });
+        let groups = groups.iter().map(|groups| GroupsDocument {
+            family: groups.family,
+            count: groups.all.len(),
+            members_of_first: &groups.all[0],
+        });
+        let stages = stages.iter().zip(&room.capacities);
+        Self {
+            name: dry.name,
+            ranks: summary.ranks,
+            parameters: summary.parameters,
+            micro_batches: summary.micro_batches,
+            flops: summary.flops as f64,
+            model_flops: summary.model_flops as f64,
+            recompute: summary.recompute.to_string(),
+            bubble: summary.bubble,
+            fits: room.is_known().then_some(room.too_large.is_empty()),
+            groups: groups.collect(),
+            placement,
+            stages: stages
+                .map(|(one, capacity)| StageDocument::of(one, *capacity))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> FamilyDocument<'a> {
+    fn of(lies: &'a GroupLocation) -> Self {
+        let along = lies.extent.along.iter().map(|along| AlongDocument {
+            dimension: along.dimension,
+            name: &along.name,
+            size: along.size,
+            members: along.members,
+            stride: along.apart,
+        });
+        Self {
+            family: lies.family,
+            count: lies.groups,
+            regular: lies.extent.regular,
+            along: along.collect(),
+        }
+    }
+}
+
+impl<'a> StageDocument<'a> {
+    fn of(stage: &'a StageSummary, capacity: Option<u64>) -> Self {
+        let memory = TensorClass::ALL.iter().zip(stage.memory);
+        let communication = stage.communication.iter().map(|sum| CommunicationDocument {
+            kind: &sum.kind,
+            group: sum.family,
+            phase: sum.phase.map(|_| phase(sum.phase)),
+            calls: sum.calls,
+            bytes: sum.bytes as f64,
+        });
+        Self {
+            layers: &stage.layers,
+            parameters: stage.parameters,
+            nodes: stage.nodes,
+            flops: stage.flops as f64,
+            peak_bytes: stage.peak,
+            capacity_bytes: capacity,
+            fits: capacity.map(|capacity| stage.peak <= capacity),
+            bytes_at_peak: memory
+                .map(|((_, class), bytes)| ((*class).to_owned(), bytes.into()))
+                .collect(),
+            saved_passes: stage.stored.0,
+            bytes_per_pass: stage.stored.1,
+            communication: communication.collect(),
+        }
+    }
 }

@@ -72,10 +72,10 @@ impl StageMemory {
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
         let others = match self.too_large.len() - 1 {
             0 => String::new(),
-            1 => "; nor does 1 stage more".to_owned(),
-            n => format!("; nor do {n} stages more"),
+            1 => "; 1 more stage needs too much".to_owned(),
+            n => format!("; {n} more stages need too much"),
         };
-        Some(format!("does not fit: {text}{others}"))
+        Some(format!("out of memory: {text}{others}"))
     }
 }
 

@@ -4,14 +4,17 @@ use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase};
 use crate::generate::training::{PlanSummary, StageSummary};
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
+use crate::report::text::{TextStyle, clip, paragraph};
 use crate::units::Bytes;
 use std::fmt::{Display, Result, Write};
 
 /// Lines on what does not fit; JSON has all.
 const STAGES: usize = 8;
+
+/// Width of the list of layers of a stage.
+const LAYERS: usize = 46;
 
 /// The plan for people.
 pub fn render(dry: &DryRunReport<'_>) -> String {
@@ -47,14 +50,14 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "FLOPS     {:.4e} of a job, {:.4} x the model's {:.4e}",
+        "FLOPS     {:.4e} per step, {:.4} x the model FLOPs of {:.4e}",
         summary.flops as f64,
         summary.flops as f64 / summary.model_flops.max(1) as f64,
         summary.model_flops as f64
     )?;
     writeln!(
         out,
-        "BUBBLE    {:.1} % of a stage's work, {} on {}",
+        "BUBBLE    {:.1} % of the work of a stage, {} on {}",
         100.0 * summary.bubble,
         counted(summary.micro_batches.into(), "micro-batch"),
         counted(stages.len() as u64, "stage")
@@ -66,7 +69,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     if !room.too_large.is_empty() {
         return writeln!(
             out,
-            "DOES NOT FIT  {} of {} more memory than an NPU has",
+            "OUT OF MEMORY  {} of {} more than the NPU's capacity",
             room.too_large.len(),
             match stages.len() {
                 1 => "1 stage needs".to_owned(),
@@ -78,7 +81,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     let peak = Bytes(stages[fullest].peak);
     writeln!(
         out,
-        "FITS      {peak} of {capacity} on stage {fullest}, the fullest"
+        "MEMORY    fits: {peak} of {capacity} on stage {fullest}, the fullest"
     )
 }
 
@@ -90,7 +93,7 @@ fn groups(out: &mut String, summary: &PlanSummary) -> Result {
         left("GROUPS", 14),
         right("COUNT", 8),
         right("MEMBERS", 9),
-        left("MEMBERS OF THE FIRST", 0).after(3),
+        left("FIRST GROUP", 0).after(3),
     ]);
     table.heading(out, TextStyle::default())?;
     for groups in &summary.groups {
@@ -108,7 +111,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
     if lies.is_empty() {
         return Ok(());
     }
-    let members = format!("MEMBERS ALONG DIMENSIONS OF {machine}, INNERMOST FIRST");
+    let members = format!("MEMBERS BY DIMENSION OF {machine}, INNERMOST FIRST");
     let table = TextTable::new([
         left("PLACEMENT", 14),
         right("COUNT", 8),
@@ -120,7 +123,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
         let uneven = if lies.extent.regular {
             ""
         } else {
-            "; no grid: one line over all members"
+            "; irregular: one ring over all members"
         };
         let count = thousands(lies.groups.into());
         let along = along.join(" x ") + uneven;
@@ -128,7 +131,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
     }
     writeln!(
         out,
-        "  of all NPUs along a dimension; apart: how far neighbours are, where it is not 1"
+        "  members of the NPUs in a dimension; stride: distance of neighbouring members, where it is not 1"
     )
 }
 
@@ -136,24 +139,18 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
 fn along(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
-        Some(apart) => format!(", {apart} apart"),
-        None => ", unevenly apart".to_owned(),
+        Some(apart) => format!(", stride {apart}"),
+        None => ", irregular stride".to_owned(),
     };
     format!("{} of {} {}{apart}", along.members, along.size, along.name)
 }
 
 fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
     let table = TextTable::new([
-        left("STAGES", 7),
-        right("PARAMETERS", 16),
+        left("STAGES", 9),
+        right("PARAMETERS", 17),
         right("FLOPS", 12),
-        right("NODES", 10),
-        right("PEAK", 11),
-        right("WEIGHTS", 11),
-        right("GRADIENTS", 11),
-        right("OPTIMIZER", 11),
-        right("ACTIVATED", 11),
-        right("TEMPORARY", 11),
+        right("NODES", 12),
         left("LAYERS", 0).after(3),
     ]);
     table.heading(out, TextStyle::default())?;
@@ -165,34 +162,52 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
                 format!("{first}…{last}")
             }
         });
-        let memory = stage.memory.map(Bytes);
         let (parameters, nodes) = (thousands(stage.parameters), thousands(stage.nodes));
-        let (flops, peak) = (format!("{:.3e}", stage.flops as f64), Bytes(stage.peak));
-        let layers = layers.collect::<Vec<_>>().join(", ");
-        let mut cells: Vec<&dyn Display> = vec![&i, &parameters, &flops, &nodes, &peak];
+        let flops = format!("{:.3e}", stage.flops as f64);
+        let layers = clip(&layers.collect::<Vec<_>>().join(", "), LAYERS);
+        table.row(out, &[&i, &parameters, &flops, &nodes, &layers])?;
+    }
+    writeln!(out, "  per rank")?;
+    let table = TextTable::new([
+        left("PEAK MEMORY", 13),
+        right("PEAK", 12),
+        right("WEIGHTS", 12),
+        right("GRADIENTS", 12),
+        right("OPTIMIZER", 12),
+        right("ACTIVATIONS", 13),
+        right("TEMPORARY", 12),
+    ]);
+    table.heading(out, TextStyle::default())?;
+    for (i, stage) in stages.iter().enumerate() {
+        let (stage_name, peak) = (format!("stage {i}"), Bytes(stage.peak));
+        let memory = stage.memory.map(Bytes);
+        let mut cells: Vec<&dyn Display> = vec![&stage_name, &peak];
         cells.extend(memory.iter().map(|bytes| bytes as &dyn Display));
-        cells.push(&layers);
         table.row(out, &cells)?;
     }
     writeln!(
         out,
-        "  of one rank; memory when most of it is used if nodes run in the order of their ids: a replay's peak \
-         can differ"
+        "  per rank, at the peak if nodes run in the order of their ids: a replay's peak can differ"
     )
 }
 
 fn too_large(out: &mut String, room: &StageMemory) -> Result {
+    if room.too_large.is_empty() {
+        return Ok(());
+    }
     for (_, text) in room.too_large.iter().take(STAGES) {
-        writeln!(out, "  ! DOES NOT FIT: {text}")?;
+        paragraph(out, text, "  ! ", 4, TextStyle::default().warning)?;
     }
     if room.too_large.len() > STAGES {
         writeln!(out, "  ! … {} more", room.too_large.len() - STAGES)?;
     }
-    if room.too_large.is_empty() {
-        Ok(())
-    } else {
-        writeln!(out, "    try: {}", room.hint)
-    }
+    paragraph(
+        out,
+        &format!("try: {}", room.hint),
+        "    ",
+        6,
+        TextStyle::default().warning,
+    )
 }
 
 fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
@@ -203,7 +218,7 @@ fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
         left("COMMUNICATION", 14),
         left("", 15),
         left("PHASE", 14),
-        right("AMONG", 12),
+        right("GROUP", 12),
         right("CALLS", 10),
         right("BYTES", 12),
         right("MEAN", 12),
@@ -232,19 +247,9 @@ fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
             table.row(out, &cells)?;
         }
     }
-    writeln!(out, "  of one rank; bytes of whole buffers")
+    writeln!(out, "  per rank; bytes of whole buffers")
 }
 
 fn size(bytes: u128) -> Bytes {
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
-}
-
-/// `1 stage`, `2 stages`.
-fn counted(count: u64, one: &str) -> String {
-    let ending = match (count, one.ends_with("ch")) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{} {one}{ending}", thousands(count))
 }

@@ -40,7 +40,12 @@ fn arg(option: &'static PlanOption) -> Arg {
         .long(flag)
         .visible_aliases(option.alias)
         .value_name(option.value)
-        .help(option.help)
+        .help(match option.default {
+            "" => option.help.to_owned(),
+            default => format!("{} [default: {default}]", option.help),
+        })
+        .help_heading(option.heading)
+        .hide_short_help(option.is_rare)
         .value_parser(parser)
         .conflicts_with_all(option.excludes);
     if option.is_list {

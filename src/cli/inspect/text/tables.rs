@@ -23,7 +23,7 @@ impl SummaryWriter<'_> {
         if self.ranks < 2 {
             String::new()
         } else if row.least.0 == row.most.0 && u64::from(row.ranks) == self.ranks {
-            "all alike".to_owned()
+            "equal on all".to_owned()
         } else if row.most.0 == Span::ZERO {
             String::new()
         } else {
@@ -53,7 +53,7 @@ impl SummaryWriter<'_> {
         let (least, most) = if self.ranks < 2 {
             ("", "")
         } else {
-            ("least", "most")
+            ("min", "max")
         };
         let table = TextTable::new([
             left("TYPES", 16),
@@ -83,14 +83,14 @@ impl SummaryWriter<'_> {
         table.row(&mut self.out, &[&"all", &nodes, &untimed, &time])?;
         if total.wait > Span::ZERO {
             let wait = self.mean(total.wait);
-            let text = format!("  of it {wait} waiting for other ranks");
+            let text = format!("  including {wait} waiting for other ranks");
             writeln!(self.out, "{text}")?;
         }
         Ok(())
     }
 
     pub(super) fn lanes(&mut self) -> Result {
-        let most = if self.ranks < 2 { "" } else { "most" };
+        let most = if self.ranks < 2 { "" } else { "max" };
         let table = TextTable::new([
             left("LANES", 41),
             right("nodes", 11),
@@ -124,7 +124,7 @@ impl SummaryWriter<'_> {
         if self.job.collectives.is_empty() {
             return Ok(());
         }
-        let most = if self.ranks < 2 { "" } else { "most" };
+        let most = if self.ranks < 2 { "" } else { "max" };
         let table = TextTable::new([
             left("COLLECTIVES", 29),
             right("calls", 9),
@@ -151,10 +151,9 @@ impl SummaryWriter<'_> {
         let of = if self.ranks < 2 {
             ""
         } else {
-            "; times: mean of ranks, most with wait"
+            "; times: mean of ranks, max including wait"
         };
-        let text =
-            format!("calls: nodes of all ranks; bytes: mean of a call, as the file says{of}");
+        let text = format!("calls: nodes of all ranks; bytes: mean per call, as recorded{of}");
         paragraph(&mut self.out, &text, "  ", 2, anstyle::Style::new())
     }
 
@@ -170,7 +169,7 @@ impl SummaryWriter<'_> {
             right("time", 14),
             right("received", 11),
             right("time", 14),
-            right("of it wait", 14),
+            right("waiting", 14),
         ]);
         table.heading(&mut self.out, self.style)?;
         let mut rows: Vec<_> = messages.iter().collect();
@@ -227,7 +226,7 @@ impl SummaryWriter<'_> {
         if self.job.attributes.is_empty() {
             return Ok(());
         }
-        self.heading("ATTRIBUTES AND FIELDS, with the nodes that have them")?;
+        self.heading("ATTRIBUTES AND FIELDS (number of nodes that have them)")?;
         let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for ((name, kind), nodes) in &self.job.attributes {
             let text = format!("{kind} {}", thousands(*nodes));

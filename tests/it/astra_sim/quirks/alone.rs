@@ -151,7 +151,7 @@ fn closed_forms_hold_whatever_is_corrected() {
                 let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
                 (output.status.code(), report, error)
             });
-            let known = a.1["collectives_by_closed_form"].as_u64().unwrap_or(0);
+            let known = a.1["collectives_analytical"].as_u64().unwrap_or(0);
             if quirks == "none" {
                 assert_eq!(known, 0, "{seed}");
             } else {

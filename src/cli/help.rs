@@ -1,0 +1,277 @@
+//! Help of all commands: options in groups, in two columns, within the terminal's width and 100 columns.
+//!
+//! `-h` leaves out rare options, those with `hide_short_help`; `--help` has all, and the meanings of their values.
+
+use super::output;
+use clap::builder::{PossibleValue, StyledStr};
+use clap::{Arg, Command};
+use std::ffi::OsString;
+use std::fmt::Write;
+use textwrap::Options;
+
+/// Widest line.
+const WIDTH: usize = 100;
+/// Column at which the texts of options begin, and that of the texts of commands and values.
+const TEXT: usize = 30;
+
+/// How much of the options help shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HelpLength {
+    /// The common ones.
+    Short,
+    /// All.
+    Long,
+}
+
+/// Returns `command` with the help that `arguments` ask for, or as it is where they ask for none.
+pub fn prepared(command: Command, arguments: &[OsString]) -> Command {
+    let words = arguments.iter().skip(1).take_while(|word| *word != "--");
+    let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
+    if asked(&["-h"]) {
+        rendered(command, HelpLength::Short, width())
+    } else if asked(&["--help", "help"]) || arguments.len() < 2 {
+        rendered(command, HelpLength::Long, width())
+    } else {
+        command
+    }
+}
+
+/// Returns the width of lines: that of the terminal, or `COLUMNS`, and at most [`WIDTH`].
+fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let columns = columns.or_else(|| {
+        let size = terminal_size::terminal_size();
+        size.map(|(width, _)| width.0.into())
+    });
+    columns.unwrap_or(WIDTH).clamp(60, WIDTH)
+}
+
+fn rendered(mut command: Command, length: HelpLength, width: usize) -> Command {
+    command.build();
+    with_help(command, length, width)
+}
+
+fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command {
+    let names: Vec<_> = command
+        .get_subcommands()
+        .map(|c| c.get_name().to_owned())
+        .collect();
+    for name in names {
+        command = command.mut_subcommand(name, |sub| with_help(sub, length, width));
+    }
+    let mut page = HelpPage {
+        text: String::new(),
+        width,
+        length,
+    };
+    page.render(&mut command).expect("a string grows as needed");
+    command.override_help(StyledStr::from(page.text))
+}
+
+/// Help of a command while it is written.
+struct HelpPage {
+    text: String,
+    width: usize,
+    length: HelpLength,
+}
+
+impl HelpPage {
+    fn render(&mut self, command: &mut Command) -> std::fmt::Result {
+        if let Some(about) = command.get_about() {
+            let about = about.to_string();
+            self.paragraph(&about, "", "");
+        }
+        let usage = command.render_usage();
+        let plain = usage.to_string();
+        if plain.lines().all(|line| line.chars().count() <= self.width) {
+            writeln!(self.text, "\n{}", usage.ansi())?;
+        } else {
+            self.text.push('\n');
+            let lines = plain.lines().map(str::trim_end);
+            lines.for_each(|line| self.paragraph(line, "", "           "));
+        }
+        let commands: Vec<_> = command
+            .get_subcommands()
+            .filter(|c| !c.is_hide_set())
+            .collect();
+        if !commands.is_empty() {
+            self.heading("Commands");
+            for sub in commands {
+                let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+                self.row(2, sub.get_name(), &about, 17);
+            }
+        }
+        let short = self.length == HelpLength::Short;
+        let shown = |arg: &&Arg| !arg.is_hide_set() && !(short && arg.is_hide_short_help_set());
+        let positional: Vec<_> = command.get_positionals().filter(shown).collect();
+        if !positional.is_empty() {
+            self.heading("Arguments");
+            positional.into_iter().for_each(|arg| self.arg(arg));
+        }
+        let options = command.get_arguments().filter(shown);
+        let mut ordered: Vec<&Arg> = options.filter(|arg| !arg.is_positional()).collect();
+        // Help and version end the general options.
+        ordered.sort_by_key(|arg| matches!(arg.get_id().as_str(), "help" | "version"));
+        let mut headings: Vec<Option<&str>> = vec![None];
+        for arg in &ordered {
+            let heading = arg.get_help_heading();
+            if !headings.contains(&heading) {
+                headings.push(heading);
+            }
+        }
+        // Those of several commands come after those of one.
+        let shared = [output::MODEL, output::REPORT, super::GENERAL];
+        headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
+        for heading in headings {
+            let of = ordered
+                .iter()
+                .filter(|arg| arg.get_help_heading() == heading);
+            let of: Vec<_> = of.collect();
+            if of.is_empty() {
+                continue;
+            }
+            self.heading(heading.unwrap_or("Options"));
+            of.into_iter().for_each(|arg| self.arg(arg));
+        }
+        let hidden = command
+            .get_arguments()
+            .filter(|arg| arg.is_hide_short_help_set())
+            .count();
+        if short && hidden > 0 {
+            self.paragraph(&format!("{hidden} more options: --help"), "\n", "");
+        }
+        if let Some(after) = command.get_after_help() {
+            let after = after.to_string();
+            self.text.push('\n');
+            for line in after.lines() {
+                let text = line.trim_start();
+                let indent = " ".repeat(line.len() - text.len());
+                if text.starts_with("chakram ") {
+                    self.example(text, &indent);
+                } else {
+                    self.paragraph(text, &indent, &format!("{indent}    "));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a command, over several lines as a shell takes them where one is too short. What it is for stands behind
+    /// it or, as a comment, above it.
+    fn example(&mut self, text: &str, indent: &str) {
+        if indent.len() + text.chars().count() <= self.width {
+            self.text += &format!("{indent}{text}\n");
+            return;
+        }
+        let (command, purpose) = text.split_once("   ").unwrap_or((text, ""));
+        if !purpose.is_empty() {
+            let comment = format!("{indent}# ");
+            self.paragraph(purpose.trim_start(), &comment, &comment);
+        }
+        let from = self.text.len();
+        let width = self.width;
+        self.width -= 2;
+        self.paragraph(command, indent, &format!("{indent}    "));
+        self.width = width;
+        let lines = self.text.split_off(from);
+        self.text += &lines.trim_end().replace('\n', " \\\n");
+        self.text.push('\n');
+    }
+
+    fn heading(&mut self, text: &str) {
+        let style = clap::builder::Styles::styled();
+        let style = style.get_header();
+        self.text += &format!("\n{style}{text}:{style:#}\n");
+    }
+
+    /// Writes `text` behind `lead`; further lines are indented by `next`.
+    fn paragraph(&mut self, text: &str, lead: &str, next: &str) {
+        let options = Options::new(self.width)
+            .initial_indent(lead)
+            .subsequent_indent(next)
+            .break_words(false)
+            .word_separator(textwrap::WordSeparator::AsciiSpace)
+            .word_splitter(textwrap::WordSplitter::NoHyphenation);
+        for line in textwrap::wrap(text, options) {
+            self.text += line.trim_end();
+            self.text.push('\n');
+        }
+    }
+
+    /// Writes `name` and, from column `column` on, `text`: on lines of its own where the name is too long.
+    fn row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
+        let style = clap::builder::Styles::styled();
+        let style = style.get_literal();
+        self.text += &" ".repeat(indent);
+        self.text += &format!("{style}{name}{style:#}");
+        let used = indent + name.chars().count();
+        let pad = " ".repeat(column);
+        if used + 2 > column {
+            self.text.push('\n');
+            return self.paragraph(text, &pad, &pad);
+        }
+        let at = self.text.len();
+        self.paragraph(text, &pad, &pad);
+        // The first line stands behind the name.
+        self.text.replace_range(at..at + used, "");
+    }
+
+    fn arg(&mut self, arg: &Arg) {
+        let mut name = match (arg.get_short(), arg.get_long()) {
+            (Some(short), Some(long)) => format!("-{short}, --{long}"),
+            (Some(short), None) => format!("-{short}"),
+            (None, Some(long)) => format!("    --{long}"),
+            (None, None) => String::new(),
+        };
+        let value = arg
+            .get_value_names()
+            .map(|names| names.join(" "))
+            .unwrap_or_default();
+        if arg.is_positional() {
+            name = arg.to_string();
+        } else if arg.get_action().takes_values() {
+            let optional = arg.get_num_args().is_some_and(|n| n.min_values() == 0);
+            name += &match (optional, arg.is_require_equals_set()) {
+                (true, true) => format!("[=<{value}>]"),
+                (true, false) => format!(" [<{value}>]"),
+                _ => format!(" <{value}>"),
+            };
+        }
+        let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let aliases = arg.get_visible_aliases().unwrap_or_default();
+        for alias in aliases {
+            text += &format!(" [alias: --{alias}]");
+        }
+        let values: Vec<PossibleValue> = arg.get_possible_values();
+        let values: Vec<_> = values.iter().filter(|value| !value.is_hide_set()).collect();
+        let takes = arg.get_action().takes_values();
+        let told = self.length == HelpLength::Long && values.iter().any(|v| v.get_help().is_some());
+        let names: Vec<_> = values.iter().map(|value| value.get_name()).collect();
+        if takes && !told && !names.is_empty() && names != ["true", "false"] {
+            text += &format!(" [values: {}]", names.join(", "));
+        }
+        let defaults: Vec<_> = arg
+            .get_default_values()
+            .iter()
+            .map(|d| d.to_string_lossy())
+            .collect();
+        if takes && !defaults.is_empty() && !arg.is_hide_default_value_set() {
+            text += &format!(" [default: {}]", defaults.join(" "));
+        }
+        self.row(2, &name, &text, TEXT);
+        if takes && told {
+            let widest = values.iter().map(|value| value.get_name().len()).max();
+            for value in values {
+                let help = value
+                    .get_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                let column = TEXT + 4 + widest.unwrap_or(0);
+                self.row(TEXT + 2, value.get_name(), &help, column);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

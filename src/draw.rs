@@ -1,0 +1,26 @@
+//! Charts as SVG: axes, bars, lines, scatter, Gantt and map.
+//!
+//! A chart is text that stands inside a page; colours come from the page, by class: `c0`, `c1`, … for series, `axis`,
+//! `grid` and `label` for the rest. Marks carry what they show as a title, and as data attributes for programs.
+
+mod axis;
+pub(crate) mod bars;
+pub(crate) mod gantt;
+pub(crate) mod lines;
+pub(crate) mod map;
+pub(crate) mod scatter;
+mod svg;
+
+pub(crate) use svg::escape;
+
+/// Width of charts, in units of the drawing; pages scale them.
+const WIDTH: f64 = 960.0;
+/// Width of the labels of rows.
+const LABELS: f64 = 150.0;
+/// Height of a row.
+const ROW: f64 = 20.0;
+/// Height below a chart for its axis.
+const FOOT: f64 = 26.0;
+
+/// Text of a value on an axis.
+pub(crate) type ValueFormat<'f> = &'f dyn Fn(f64) -> String;

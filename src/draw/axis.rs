@@ -1,0 +1,118 @@
+//! Values to places, and the values that an axis names.
+
+use super::ValueFormat;
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+
+/// A range of values on a range of places.
+#[derive(Clone, Copy, Debug)]
+pub struct AxisScale {
+    values: (f64, f64),
+    places: (f64, f64),
+    logarithmic: bool,
+}
+
+impl AxisScale {
+    /// From 0 to `most`.
+    pub fn linear(most: f64, places: (f64, f64)) -> Self {
+        let most = if most > 0.0 { most } else { 1.0 };
+        Self {
+            values: (0.0, most),
+            places,
+            logarithmic: false,
+        }
+    }
+
+    /// Over the powers of ten around `values`, which are above 0.
+    pub fn logarithmic(values: (f64, f64), places: (f64, f64)) -> Self {
+        let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
+        Self {
+            values: (least, most.max(least + 1.0)),
+            places,
+            logarithmic: true,
+        }
+    }
+
+    /// The place of a value.
+    pub fn place(&self, value: f64) -> f64 {
+        let value = if self.logarithmic {
+            value.log10()
+        } else {
+            value
+        };
+        let ((least, most), (from, to)) = (self.values, self.places);
+        from + (to - from) * ((value - least) / (most - least)).clamp(0.0, 1.0)
+    }
+
+    /// The values that the axis names.
+    pub fn ticks(&self) -> Vec<f64> {
+        let (least, most) = self.values;
+        if self.logarithmic {
+            let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
+            // Within few decades the values between them are named too.
+            let between: &[f64] = if most - least <= 2.0 {
+                &[1.0, 2.0, 5.0]
+            } else {
+                &[1.0]
+            };
+            let powers = (least as i32..=most as i32).step_by(step);
+            let ticks = powers
+                .flat_map(|power| between.iter().map(move |times| times * 10_f64.powi(power)));
+            return ticks.filter(|tick| tick.log10() <= most + 1e-9).collect();
+        }
+        let step = round_step(most / 6.0);
+        let count = (most / step * (1.0 + 1e-9)).floor() as u32;
+        (0..=count).map(|tick| f64::from(tick) * step).collect()
+    }
+
+    /// Draws grid lines and values below `area`.
+    pub fn below(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
+        let foot = area.y + area.height;
+        for tick in self.ticks() {
+            let x = self.place(tick);
+            svg.line((x, area.y), (x, foot), "grid");
+            svg.text((x, foot + 16.0), TextAnchor::Middle, "axis", &format(tick));
+        }
+    }
+
+    /// Draws grid lines and values left of `area`.
+    pub fn beside(&self, svg: &mut SvgDrawing, area: Frame, format: ValueFormat<'_>) {
+        for tick in self.ticks() {
+            let y = self.place(tick);
+            svg.line((area.x, y), (area.x + area.width, y), "grid");
+            svg.text(
+                (area.x - 6.0, y + 4.0),
+                TextAnchor::End,
+                "axis",
+                &format(tick),
+            );
+        }
+    }
+}
+
+/// The next of 1, 2 and 5 times a power of ten that is not below `step`.
+fn round_step(step: f64) -> f64 {
+    let power = 10_f64.powf(step.log10().floor());
+    let steps = [1.0, 2.0, 5.0].map(|times| times * power);
+    let fits = steps
+        .into_iter()
+        .find(|round| *round >= step * (1.0 - 1e-9));
+    fits.unwrap_or(10.0 * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_name_round_values() {
+        let scale = AxisScale::linear(11.7, (0.0, 117.0));
+        // 11.7 / 6 = 1.95, so every 2.
+        assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
+        let scale = AxisScale::logarithmic((30.0, 4000.0), (0.0, 3.0));
+        assert_eq!(scale.ticks(), [10.0, 100.0, 1000.0, 10_000.0]);
+        assert!((scale.place(1000.0) - 2.0).abs() < 1e-12);
+        let scale = AxisScale::logarithmic((30.0, 40.0), (0.0, 1.0));
+        assert_eq!(scale.ticks(), [10.0, 20.0, 50.0, 100.0]);
+    }
+}

@@ -1,0 +1,139 @@
+//! An SVG element that grows by marks.
+
+use std::fmt::Write;
+
+/// `text` as it may stand in a page, in attributes too.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Side of a text that its place is.
+#[derive(Clone, Copy, Debug)]
+pub enum TextAnchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// An SVG element of a width and height.
+#[derive(Debug)]
+pub struct SvgDrawing {
+    marks: String,
+    width: f64,
+    height: f64,
+}
+
+/// A rectangle.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl SvgDrawing {
+    pub fn new(width: f64, height: f64) -> Self {
+        Self {
+            marks: String::new(),
+            width,
+            height,
+        }
+    }
+
+    fn put(&mut self, mark: std::fmt::Arguments<'_>) {
+        self.marks
+            .write_fmt(mark)
+            .expect("a string grows as needed");
+    }
+
+    /// A rectangle with a title, and attributes `data-…`.
+    pub fn rect(&mut self, at: Frame, class: &str, title: &str, data: &[(&str, String)]) {
+        let Frame {
+            x,
+            y,
+            width,
+            height,
+        } = at;
+        self.put(format_args!(
+            "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\""
+        ));
+        for (name, value) in data {
+            self.put(format_args!(" data-{name}=\"{}\"", escape(value)));
+        }
+        self.put(format_args!("><title>{}</title></rect>", escape(title)));
+    }
+
+    pub fn text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
+        let anchor = match anchor {
+            TextAnchor::Start => "start",
+            TextAnchor::Middle => "middle",
+            TextAnchor::End => "end",
+        };
+        self.put(format_args!(
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            escape(text)
+        ));
+    }
+
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
+        self.put(format_args!(
+            "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
+            from.0, from.1, to.0, to.1
+        ));
+    }
+
+    pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
+        self.put(format_args!("<polyline class=\"line {class}\" points=\""));
+        for (x, y) in points {
+            self.put(format_args!("{x:.1},{y:.1} "));
+        }
+        self.put(format_args!(
+            "\"><title>{}</title></polyline>",
+            escape(title)
+        ));
+    }
+
+    pub fn circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
+        self.put(format_args!(
+            "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
+            escape(title)
+        ));
+    }
+
+    /// The element.
+    pub fn finish(self, name: &str) -> String {
+        format!(
+            "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0} {:.0}\">{}</svg>",
+            escape(name),
+            self.width,
+            self.height,
+            self.marks
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn texts_cannot_leave_their_place() {
+        assert_eq!(
+            escape("a<b> & \"c\" 'd'\n"),
+            "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\u{fffd}"
+        );
+    }
+}

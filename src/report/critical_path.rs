@@ -1,0 +1,166 @@
+//! The critical path of the replayed run: the chain of nodes, each of which set the next one free, that ends with the
+//! last node; and the slack of what is not on it.
+//!
+//! The path is followed back from the last completion. A node was set free by the dependency that completed last, or
+//! by the node before it on its lane; a collective began when its last member had arrived, and a receive ended when
+//! its message was there, so the path goes on at that rank. Its segments are contiguous: they sum to the makespan.
+//!
+//! The *slack* of a node is how much later it could have ended without a later end of the run, the order of nodes on
+//! lanes and all durations being as they were: successors, the next node of its lane, the members of its collective
+//! and the receiver of its message bound it. Waiting for a place in the order of launches of a group does not, so there
+//! slack is an upper bound. This is the method of critical paths of project planning (Kelley and Walker 1959), on the
+//! graph of dependencies and resources.
+
+mod recorder;
+mod slack;
+mod table;
+mod walk;
+
+pub(super) use recorder::RunRecorder;
+pub(super) use table::table;
+pub use walk::RunSegment;
+
+use super::breakdown::TimeCategory;
+use super::keyed::by_part;
+use super::operators::OperatorTime;
+use crate::graph::NodeKind;
+use crate::ids::Rank;
+use crate::trace::of_any_micro_batch;
+use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use walk::RunRelations;
+
+/// The most nodes of a replay whose path is followed: about 40 bytes are kept for each.
+const MOST_NODES: u64 = 8 << 20;
+/// The most operators and ranks that a report lists.
+const LISTED: usize = 64;
+
+/// The critical path of a replay, and the slack of what is not on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CriticalPathSummary {
+    /// Number of its segments.
+    pub segments: u64,
+    /// Number of times that it goes on from one rank to another.
+    pub rank_changes: u64,
+    /// Its time by category; the sum is the makespan. Idle is what no node accounts for: ranks that start later, and
+    /// collectives that wait for their place in the order of launches.
+    #[serde(rename = "time_ps", with = "by_part")]
+    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
+    pub parts: [Span; 5],
+    /// Operators and collectives on it, longest first, 64 at most.
+    pub operators: Vec<OperatorTime>,
+    /// Ranks on it, longest first, 64 at most.
+    pub ranks: Vec<PathRank>,
+    /// Slack of the nodes that are not on it, by category, without those that have none.
+    pub slack: Vec<SlackRow>,
+}
+
+/// The time that a critical path spends on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PathRank {
+    /// The rank.
+    pub rank: Rank,
+    /// The time.
+    #[serde(rename = "time_ps")]
+    pub time: Span,
+}
+
+/// Slack of the nodes of a category that are not on the critical path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SlackRow {
+    /// The category, by its key in `time_ps`.
+    pub category: String,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Sum of their durations.
+    #[serde(rename = "time_ps")]
+    pub time: Span,
+    /// The least slack of a node.
+    #[serde(rename = "least_ps")]
+    pub least: Span,
+    /// The slack that nodes with half of the time do not exceed.
+    #[serde(rename = "median_ps")]
+    pub median: Span,
+    /// Durations of nodes whose slack is less than 1 % of the makespan.
+    #[serde(rename = "within_1_percent_ps")]
+    pub near: Span,
+}
+
+impl RunRecorder<'_> {
+    /// Follows the critical path of a run that took `makespan`, and sums it up.
+    pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
+        let relations = RunRelations::new(self);
+        let path = relations.path();
+        let mut parts = [Span::ZERO; 5];
+        for segment in &path {
+            parts[segment.category as usize] += segment.to.since(segment.from);
+        }
+        let changes = path
+            .windows(2)
+            .filter(|pair| pair[0].instance != pair[1].instance);
+        let summary = CriticalPathSummary {
+            segments: path.len() as u64,
+            rank_changes: changes.count() as u64,
+            parts,
+            operators: self.operators(&path),
+            ranks: self.ranks(&path),
+            slack: slack::rows(&relations, &path, Time::ZERO + makespan),
+        };
+        (summary, path)
+    }
+
+    /// What a segment is spent on: its node, or its delay, or nothing.
+    fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
+        let graph = self.graph(segment.instance);
+        let kind = graph.kind(segment.node);
+        if TimeCategory::of(kind) == Some(segment.category) {
+            return (of_any_micro_batch(graph.name(segment.node)), kind);
+        }
+        match segment.category {
+            TimeCategory::Host => ("launch delays".into(), NodeKind::Host),
+            _ => ("no node".into(), NodeKind::Nothing),
+        }
+    }
+
+    fn operators(&self, path: &[RunSegment]) -> Vec<OperatorTime> {
+        let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorTime> = BTreeMap::new();
+        for segment in path {
+            let (name, kind) = self.spent_on(segment);
+            let row = by_name.entry((name.clone(), kind as u8));
+            let row = row.or_insert_with(|| OperatorTime {
+                name: name.into_owned(),
+                kind,
+                calls: 0,
+                total: Span::ZERO,
+            });
+            row.calls += 1;
+            row.total += segment.to.since(segment.from);
+        }
+        let mut rows: Vec<_> = by_name.into_values().collect();
+        rows.sort_by_key(|row| Reverse(row.total));
+        rows.truncate(LISTED);
+        rows
+    }
+
+    fn ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
+        let instances = self.prepared.workload().instances();
+        let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
+        for segment in path {
+            let rank = instances[segment.instance as usize].rank;
+            *times.entry(rank).or_default() += segment.to.since(segment.from);
+        }
+        let ranks = times
+            .into_iter()
+            .map(|(rank, time)| PathRank { rank, time });
+        let mut rows: Vec<_> = ranks.collect();
+        rows.sort_by_key(|row| (Reverse(row.time), row.rank));
+        rows.truncate(LISTED);
+        rows
+    }
+}

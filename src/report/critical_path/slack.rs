@@ -1,0 +1,146 @@
+//! Slack: how much later each node could have ended.
+
+use super::SlackRow;
+use super::recorder::RunNode;
+use super::walk::{RunRelations, RunSegment, known};
+use crate::engine::CommTiming;
+use crate::graph::NodeKind;
+use crate::report::breakdown::TimeCategory;
+use crate::units::{Span, Time};
+
+/// The latest end of each node, by number, that leaves the end of the run where it is.
+pub fn latest_ends(relations: &RunRelations<'_>, makespan: Time) -> Vec<Time> {
+    let run = relations.run;
+    let mut limits = LateLimits {
+        relations,
+        late: vec![makespan; run.len()],
+        begins: vec![Time::END; relations.calls()],
+    };
+    let mut after: Vec<Option<u32>> = vec![None; run.len()];
+    for &number in run.completed() {
+        if let Some(before) = relations.before(number as usize) {
+            after[before] = Some(number);
+        }
+    }
+    // Whatever waits for a node completes after it, so its limits are known by then.
+    for &number in run.completed().iter().rev() {
+        let of = run.node(number as usize);
+        let graph = run.graph(of.instance);
+        let successors = graph.successors(of.node).map(|node| {
+            let next = run.number(RunNode { node, ..of });
+            earlier(limits.start(next), graph.delay(node))
+        });
+        let late = successors.min().unwrap_or(makespan).min(makespan);
+        let lane = after[number as usize].map(|next| limits.start(next as usize));
+        limits.set(number as usize, lane.map_or(late, |lane| lane.min(late)));
+    }
+    limits.late
+}
+
+fn earlier(at: Time, by: Span) -> Time {
+    Time(at.0.saturating_sub(by.0))
+}
+
+/// Limits found so far, from the end of the run on.
+struct LateLimits<'r> {
+    relations: &'r RunRelations<'r>,
+    /// The latest end of each node.
+    late: Vec<Time>,
+    /// The latest begin of each call.
+    begins: Vec<Time>,
+}
+
+impl LateLimits<'_> {
+    fn set(&mut self, number: usize, late: Time) {
+        self.late[number] = late;
+        let run = self.relations.run;
+        let collective = run.kind(run.node(number)) == NodeKind::Collective;
+        if collective && self.relations.is_joined(number) {
+            let call = self.relations.peer[number] as usize;
+            let lasts = run.end(number).since(run.began(number));
+            self.begins[call] = self.begins[call].min(earlier(late, lasts));
+        }
+    }
+
+    /// The latest start of a node.
+    fn start(&self, number: usize) -> Time {
+        let (relations, run) = (self.relations, self.relations.run);
+        let late = self.late[number];
+        let own = earlier(late, run.end(number).since(run.start(number)));
+        match run.kind(run.node(number)) {
+            NodeKind::Collective if relations.is_joined(number) => {
+                self.begins[relations.peer[number] as usize]
+            }
+            NodeKind::Send | NodeKind::Receive => self.message_start(number, own),
+            _ => own,
+        }
+    }
+
+    /// The latest start of half a message that would start at `own` if the other half did not matter.
+    fn message_start(&self, number: usize, own: Time) -> Time {
+        let (relations, run) = (self.relations, self.relations.run);
+        // After the later of two starts this much of a half was left.
+        let left = |half: usize, from: Time| Span(run.end(half).0.saturating_sub(from.0));
+        let start = run.start(number);
+        let mine = match relations.waited_for(number) {
+            Some(_) if relations.prepared.comm() == CommTiming::Model => self.late[number],
+            Some(other) => earlier(self.late[number], left(number, run.start(other))),
+            None => own,
+        };
+        let receives = |half: usize| run.kind(run.node(half)) == NodeKind::Receive;
+        let other =
+            known(relations.peer[number]).filter(|&other| match relations.prepared.comm() {
+                CommTiming::Model => receives(other),
+                CommTiming::Recorded => true,
+                CommTiming::Captured => false,
+            });
+        other.map_or(mine, |other| {
+            let from = match relations.prepared.comm() {
+                CommTiming::Model => start,
+                _ => start.max(run.start(other)),
+            };
+            mine.min(earlier(self.late[other], left(other, from)))
+        })
+    }
+}
+
+/// Sums the slack of nodes that are not on `path`, by category.
+pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
+    let run = relations.run;
+    let mut on_path = vec![false; run.len()];
+    for &RunSegment { instance, node, .. } in path {
+        on_path[run.number(RunNode { instance, node })] = true;
+    }
+    let mut nodes: [Vec<(Span, Span)>; 4] = Default::default();
+    for (number, late) in latest_ends(relations, makespan).into_iter().enumerate() {
+        let category = TimeCategory::of(run.kind(run.node(number)));
+        let Some(category) = category.filter(|_| !on_path[number]) else {
+            continue;
+        };
+        let end = run.end(number);
+        let slack = Span(late.0.saturating_sub(end.0));
+        nodes[category as usize].push((slack, end.since(run.start(number))));
+    }
+    let keyed = TimeCategory::KEYS.iter().zip(nodes);
+    let rows = keyed.filter_map(|(category, mut nodes)| {
+        nodes.sort_unstable();
+        let least = nodes.first()?.0;
+        let sum = |nodes: &[(Span, Span)]| nodes.iter().map(|(_, time)| *time).sum::<Span>();
+        let time = sum(&nodes);
+        let near = nodes.partition_point(|(slack, _)| slack.0 < makespan.0 / 100);
+        let mut until = Span::ZERO;
+        let half = nodes.iter().find(|(_, time_of)| {
+            until += *time_of;
+            until.0 >= time.0 / 2
+        });
+        Some(SlackRow {
+            category: (*category).to_owned(),
+            nodes: nodes.len() as u64,
+            time,
+            least,
+            median: half.map_or(least, |(slack, _)| *slack),
+            near: sum(&nodes[..near]),
+        })
+    });
+    rows.collect()
+}

@@ -1,0 +1,257 @@
+//! Sections of a page about time: categories, activity, critical path; and warnings.
+
+use super::page::{figure, number, section, table, text};
+use super::{axis_time, span};
+use crate::draw::bars::{self, BarPart, BarRow};
+use crate::draw::gantt::{self, GanttRow, GanttSpan};
+use crate::report::breakdown::TimeCategory;
+use crate::report::npus::{NpuRow, span_of};
+use crate::report::pictures::PictureSpan;
+use crate::report::summary::{Report, kind_label, thousands};
+use crate::report::text::share;
+use crate::units::Span;
+
+/// Rows of a picture or table.
+pub const ROWS: usize = 64;
+/// Rows of tables of what takes longest.
+pub const LONGEST: usize = 20;
+
+/// Categories with the numbers of their series.
+fn categories() -> Vec<(usize, &'static str)> {
+    TimeCategory::ALL
+        .iter()
+        .map(|(part, name)| (*part as usize, *name))
+        .collect()
+}
+
+/// Time by category, of the mean and of ranks; neighbours that are alike share a bar.
+pub fn breakdown(report: &Report) -> String {
+    let makespan = report.outcome.makespan;
+    let parts = |times: &[Span; 5]| {
+        let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
+        let part = named.map(|(((part, name), key), time)| BarPart {
+            series: *part as usize,
+            key,
+            value: time.0,
+            title: format!("{name}: {time}, {}", share(*time, makespan)),
+        });
+        part.collect()
+    };
+    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time.parts == b.time.parts;
+    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
+    let mut rows = vec![BarRow {
+        label: "mean".to_owned(),
+        parts: parts(&report.mean_parts),
+    }];
+    for run in runs.iter().take(ROWS) {
+        let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
+        let noun = if run.len() == 1 { "rank" } else { "ranks" };
+        rows.push(BarRow {
+            label: format!("{noun} {}", span_of(&ranks)),
+            parts: parts(&run[0].time.parts),
+        });
+    }
+    let left = runs.len().saturating_sub(ROWS);
+    let left = if left > 0 {
+        format!(" {left} rows more are in the JSON.")
+    } else {
+        String::new()
+    };
+    let means = TimeCategory::ALL
+        .iter()
+        .zip(TimeCategory::KEYS)
+        .map(|((part, name), key)| {
+            let mean = report.mean_parts[*part as usize];
+            let path = format!("/mean_ps/{key}");
+            vec![text(name), span(&path, mean), share(mean, makespan)]
+        });
+    let means = table(
+        &["mean of NPUs", "time", "share"],
+        &means.collect::<Vec<_>>(),
+    );
+    let picture = bars::chart("Time by category", &rows, makespan.0, &axis_time);
+    let caption = format!("Every instant of a rank belongs to one category.{left}");
+    section(
+        "Where the time goes",
+        "breakdown",
+        &(figure(&picture, &categories(), &caption) + &means),
+    )
+}
+
+/// The series of an interval: its category, but backward passes stand apart from forward ones.
+fn series(span: &PictureSpan) -> usize {
+    let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
+    let category = TimeCategory::KEYS
+        .iter()
+        .position(|key| *key == span.category);
+    match category.unwrap_or(TimeCategory::Idle as usize) {
+        0 if backward => 5,
+        other => other,
+    }
+}
+
+fn gantt_span(one: &PictureSpan) -> GanttSpan {
+    let name = if one.name.is_empty() {
+        &one.category
+    } else {
+        &one.name
+    };
+    let start = Span(one.from.0);
+    GanttSpan {
+        from: one.from.0,
+        to: one.to.0,
+        series: series(one),
+        title: format!(
+            "{name}, {}: {} from {start}",
+            one.category,
+            one.to.since(one.from)
+        ),
+    }
+}
+
+/// Activity of ranks.
+pub fn timeline(report: &Report) -> String {
+    let Some(pictures) = &report.pictures else {
+        return String::new();
+    };
+    let rows = pictures.ranks.iter().map(|rank| GanttRow {
+        label: format!("rank {}", rank.rank),
+        spans: rank.spans.iter().map(gantt_span).collect(),
+    });
+    let rows: Vec<_> = rows.collect();
+    let backward = pictures
+        .ranks
+        .iter()
+        .flat_map(|rank| &rank.spans)
+        .any(|one| series(one) == 5);
+    let mut legend = categories();
+    legend.pop();
+    if backward {
+        legend[0].1 = "compute, forward and other";
+        legend.insert(1, (5, "compute, backward"));
+    }
+    let of = if rows.len() < report.rows.len() {
+        format!(" {} of {} ranks are drawn.", rows.len(), report.rows.len())
+    } else {
+        String::new()
+    };
+    let picture = gantt::chart(
+        "Activity by rank",
+        &rows,
+        report.outcome.makespan.0,
+        &axis_time,
+    );
+    let caption = format!("What each rank does; blank is idle.{of}");
+    section(
+        "Activity by rank",
+        "activity",
+        &figure(&picture, &legend, &caption),
+    )
+}
+
+/// The path by rank, its time, and the slack beside it.
+pub fn critical_path(report: &Report) -> String {
+    let Some(path) = report
+        .critical_path
+        .as_ref()
+        .filter(|path| path.segments > 0)
+    else {
+        return String::new();
+    };
+    let mut body = String::new();
+    if let Some(pictures) = &report.pictures {
+        let ranks = path.ranks.iter().take(16).map(|row| GanttRow {
+            label: format!("rank {}", row.rank),
+            spans: {
+                let spans = pictures.critical_path.iter();
+                spans
+                    .filter(|one| one.rank == Some(row.rank))
+                    .map(gantt_span)
+                    .collect()
+            },
+        });
+        let rows: Vec<_> = ranks.collect();
+        let end = report.outcome.makespan.0;
+        let picture = gantt::chart("Critical path by rank", &rows, end, &axis_time);
+        let caption = "The chain of nodes, each of which set the next one free; ranks with the most of it first.";
+        body += &figure(&picture, &categories(), caption);
+    }
+    let keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+    let keyed = keyed.filter(|((part, _), key)| {
+        let slack = path.slack.iter().any(|row| row.category == *key);
+        slack || path.parts[*part as usize] > Span::ZERO
+    });
+    let rows = keyed.map(|((part, name), key)| {
+        let time = path.parts[*part as usize];
+        let slack = path
+            .slack
+            .iter()
+            .zip(0..)
+            .find(|(row, _)| row.category == key);
+        let slack = slack.map(|(row, i)| {
+            let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
+            [
+                number(&at("nodes"), row.nodes, &thousands(row.nodes)),
+                span(&at("least_ps"), row.least),
+                span(&at("median_ps"), row.median),
+            ]
+        });
+        let [nodes, least, median] = slack.unwrap_or_default();
+        let time_of = span(&format!("/critical_path/time_ps/{key}"), time);
+        vec![
+            text(name),
+            time_of,
+            share(time, report.outcome.makespan),
+            nodes,
+            least,
+            median,
+        ]
+    });
+    let heads = [
+        "on the path",
+        "time",
+        "share",
+        "nodes off it",
+        "min slack",
+        "median slack",
+    ];
+    body += &table(&heads, &rows.collect::<Vec<_>>());
+    let longest = path
+        .operators
+        .iter()
+        .take(LONGEST)
+        .zip(0..)
+        .map(|(row, i)| {
+            let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
+            let calls = number(&at("calls"), row.calls, &thousands(row.calls));
+            let total = span(&at("total_ps"), row.total);
+            let of = share(row.total, report.outcome.makespan);
+            vec![
+                text(&row.name),
+                kind_label(row.kind).to_owned(),
+                calls,
+                total,
+                of,
+            ]
+        });
+    let heads = ["longest on the path", "kind", "segments", "time", "share"];
+    body += &table(&heads, &longest.collect::<Vec<_>>());
+    section("Critical path", "path", &body)
+}
+
+/// Reasons why the numbers may be other than they seem.
+pub fn warnings(report: &Report) -> String {
+    let warnings = report
+        .warnings
+        .iter()
+        .map(|warning| format!("<li>{}</li>", text(warning)));
+    let warnings: String = warnings.collect();
+    if warnings.is_empty() {
+        return String::new();
+    }
+    section(
+        "Warnings",
+        "warnings",
+        &format!("<ul class=\"warnings\">{warnings}</ul>"),
+    )
+}

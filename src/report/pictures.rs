@@ -1,0 +1,86 @@
+//! Data that pages draw and tables do not have: activity of ranks, memory over time, and bytes between ranks.
+//!
+//! Nothing is kept node by node: neighbouring intervals of one sort are one, and where there are more than a picture
+//! can show, short ones are drawn as the longest among them.
+
+mod intervals;
+mod recorder;
+mod traffic;
+
+pub use recorder::PictureRecorder;
+
+use crate::ids::Rank;
+use crate::units::{Bytes, Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// Data of the pictures of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReplayPictures {
+    /// Activity of ranks; of many ranks, 32 that lie evenly among them.
+    pub ranks: Vec<RankPicture>,
+    /// The critical path.
+    pub critical_path: Vec<PictureSpan>,
+    /// Memory of ranks over time, of those ranks, where traces say what nodes allocate.
+    pub memory: Vec<MemoryCurve>,
+    /// Bytes between ranks.
+    pub traffic: TrafficMatrix,
+}
+
+/// Activity of a rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RankPicture {
+    /// The rank.
+    pub rank: Rank,
+    /// Its intervals, in order; idle ones are left out.
+    pub spans: Vec<PictureSpan>,
+}
+
+/// An interval in a picture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PictureSpan {
+    /// Its beginning.
+    #[serde(rename = "from_ps")]
+    pub from: Time,
+    /// Its end.
+    #[serde(rename = "to_ps")]
+    pub to: Time,
+    /// The rank, on the critical path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Rank>,
+    /// The category of the time, by its key in `time_ps`.
+    pub category: String,
+    /// Micro-batch and direction, or the operator.
+    pub name: String,
+}
+
+/// Bytes that a rank holds over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MemoryCurve {
+    /// The rank.
+    pub rank: Rank,
+    /// Capacity of its NPU's memory.
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Bytes,
+    /// Instants in picoseconds, and the bytes from then on; between two of them the most.
+    pub points: Vec<(Time, Bytes)>,
+}
+
+/// Bytes between ranks: what messages carry, and of all-reduces, all-gathers, reduce-scatters and all-to-alls the
+/// least that members must exchange, spread evenly over all pairs of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TrafficMatrix {
+    /// Number of neighbouring ranks that share a row and a column.
+    pub ranks_per_cell: u32,
+    /// Bytes by sender, then receiver.
+    pub bytes: Vec<Vec<u64>>,
+}
+
+/// The time that a picture of so much time resolves.
+fn resolution(makespan: Span) -> Span {
+    Span(makespan.0 / 1200)
+}

@@ -1,0 +1,130 @@
+//! Intervals of one sort after another, as many as a picture can show.
+
+use crate::units::{Span, Time};
+
+/// The most that are kept while a replay runs.
+const MOST: usize = 1 << 15;
+
+/// An interval of the sort `key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval<K> {
+    pub from: Time,
+    pub to: Time,
+    pub key: K,
+}
+
+/// Intervals in order, each beginning where the one before ends.
+#[derive(Clone, Debug)]
+pub struct Intervals<K> {
+    kept: Vec<Interval<K>>,
+}
+
+impl<K> Default for Intervals<K> {
+    fn default() -> Self {
+        Self { kept: Vec::new() }
+    }
+}
+
+impl<K: Copy + Ord> Intervals<K> {
+    /// Goes on with `key` from the end of the last interval until `to`.
+    pub fn extend(&mut self, to: Time, key: K) {
+        let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
+        if to <= from {
+            return;
+        }
+        match self.kept.last_mut() {
+            Some(last) if last.key == key => last.to = to,
+            _ => self.kept.push(Interval { from, to, key }),
+        }
+        if self.kept.len() > MOST {
+            self.kept = coarse(&self.kept, Span(to.0 / (MOST as u64 / 4)));
+        }
+    }
+
+    /// The intervals, at a resolution.
+    pub fn finish(self, resolution: Span) -> Vec<Interval<K>> {
+        coarse(&self.kept, resolution)
+    }
+}
+
+/// Neighbours that are shorter than `resolution`, as one of the sort that is longest among them.
+fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<K>> {
+    let mut out: Vec<Interval<K>> = Vec::new();
+    let mut push = |interval: Interval<K>| match out.last_mut() {
+        Some(last) if last.key == interval.key => last.to = interval.to,
+        _ => out.push(interval),
+    };
+    let length = |interval: &Interval<K>| interval.to.since(interval.from);
+    let mut rest = all;
+    while let Some(first) = rest.first() {
+        let until = first.from + resolution;
+        let short = rest.iter().take_while(|one| one.to <= until).count().max(1);
+        let (group, others) = rest.split_at(short);
+        rest = others;
+        let mut keys: Vec<(K, Span)> = group.iter().map(|one| (one.key, length(one))).collect();
+        keys.sort_unstable();
+        let mut sums: Vec<(K, Span)> = Vec::new();
+        for (key, time) in keys {
+            match sums.last_mut() {
+                Some(last) if last.0 == key => last.1 += time,
+                _ => sums.push((key, time)),
+            }
+        }
+        let longest = sums.into_iter().max_by_key(|(_, time)| *time);
+        push(Interval {
+            from: first.from,
+            to: group[group.len() - 1].to,
+            key: longest.map_or(first.key, |(key, _)| key),
+        });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_intervals_are_drawn_as_the_longest_among_them() {
+        let mut all = Intervals::default();
+        for (to, key) in [
+            (100, 'a'),
+            (103, 'b'),
+            (104, 'c'),
+            (108, 'b'),
+            (200, 'a'),
+            (300, 'a'),
+        ] {
+            all.extend(Time(to), key);
+        }
+        let exact: Vec<_> = all
+            .clone()
+            .finish(Span(0))
+            .iter()
+            .map(|one| (one.to.0, one.key))
+            .collect();
+        assert_eq!(
+            exact,
+            [(100, 'a'), (103, 'b'), (104, 'c'), (108, 'b'), (300, 'a')]
+        );
+        // 100 to 108: b for 7, c for 1.
+        let coarse: Vec<_> = all
+            .finish(Span(10))
+            .iter()
+            .map(|one| (one.to.0, one.key))
+            .collect();
+        assert_eq!(coarse, [(100, 'a'), (108, 'b'), (300, 'a')]);
+    }
+
+    #[test]
+    fn endless_runs_keep_a_bounded_number() {
+        let mut all = Intervals::default();
+        for to in 1..1_000_000_u64 {
+            all.extend(Time(to * 10), to % 3);
+        }
+        assert!(all.kept.len() <= MOST);
+        let drawn = all.finish(Span(10_000_000 / 1200));
+        assert!(drawn.len() <= 2400, "{}", drawn.len());
+        assert_eq!(drawn[drawn.len() - 1].to, Time(9_999_990));
+    }
+}

@@ -1,0 +1,260 @@
+//! An observer that collects what pictures show.
+
+use super::intervals::Intervals;
+use super::traffic::TrafficCounter;
+use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
+use crate::engine::CompiledReplay;
+use crate::graph::NodeKind;
+use crate::ids::{NodeIndex, Rank};
+use crate::report::breakdown::TimeCategory;
+use crate::report::memory::{EndedInstant, MemoryTracker};
+use crate::report::{CollectiveRecord, Observer, RunSegment};
+use crate::trace::of_any_micro_batch;
+use crate::units::{Bytes, Span, Time};
+use std::collections::BTreeMap;
+
+/// The most ranks that are drawn.
+const RANKS: usize = 32;
+/// The most curves of memory.
+const CURVES: usize = 8;
+
+/// Sort of an interval: category, and number of its name.
+type SpanKey = (u8, u32);
+
+/// A rank that is drawn.
+#[derive(Debug, Default)]
+struct DrawnRank {
+    /// Nodes under way, by category.
+    active: [u32; 4],
+    /// Name of the kernel that began last.
+    kernel: u32,
+    intervals: Intervals<SpanKey>,
+    /// Bytes over time; the key is what is held.
+    memory: Vec<(Time, u64)>,
+}
+
+/// Collects the data of pictures.
+#[derive(Debug)]
+pub struct PictureRecorder<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    /// By instance, if it is drawn.
+    drawn: Vec<Option<DrawnRank>>,
+    names: Vec<String>,
+    numbers: BTreeMap<String, u32>,
+    memory: MemoryTracker<'a>,
+    traffic: TrafficCounter,
+    path: Intervals<(u32, SpanKey)>,
+}
+
+impl<'a> PictureRecorder<'a> {
+    /// Watches `prepared`.
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let count = workload.instances().len();
+        let mut drawn: Vec<Option<DrawnRank>> = Vec::new();
+        drawn.resize_with(count, || None);
+        for i in 0..count.min(RANKS) {
+            drawn[i * count / count.min(RANKS)] = Some(DrawnRank::default());
+        }
+        let mut this = Self {
+            prepared,
+            drawn,
+            names: Vec::new(),
+            numbers: BTreeMap::new(),
+            memory: MemoryTracker::new(prepared),
+            traffic: TrafficCounter::new(workload.ranks()),
+            path: Intervals::default(),
+        };
+        // The name of what needs none.
+        this.name(String::new());
+        this
+    }
+
+    fn name(&mut self, name: String) -> u32 {
+        let next = self.names.len() as u32;
+        let number = *self.numbers.entry(name.clone()).or_insert(next);
+        if number == next {
+            self.names.push(name);
+        }
+        number
+    }
+
+    /// The rank goes on as it was until `now`.
+    fn advance(&mut self, now: Time, instance: u32) -> Option<&mut DrawnRank> {
+        let of = self.drawn[instance as usize].as_mut()?;
+        let category = of.active.iter().position(|&count| count > 0);
+        let category = category.unwrap_or(TimeCategory::Idle as usize);
+        let name = if category == TimeCategory::Compute as usize {
+            of.kernel
+        } else {
+            0
+        };
+        of.intervals.extend(now, (category as u8, name));
+        Some(of)
+    }
+
+    fn change(&mut self, now: Time, instance: u32, category: TimeCategory, begins: bool) {
+        if let Some(of) = self.advance(now, instance) {
+            let count = &mut of.active[category as usize];
+            *count = if begins { *count + 1 } else { *count - 1 };
+        }
+    }
+
+    fn held(&mut self, instance: u32, over: Option<EndedInstant>) {
+        if let (Some((at, held)), Some(of)) = (over, &mut self.drawn[instance as usize]) {
+            of.memory.push((
+                at,
+                held.iter().fold(0, |all, bytes| all.saturating_add(*bytes)),
+            ));
+            if of.memory.len() > 1 << 16 {
+                of.memory = highest(&of.memory, Span(at.0 >> 13));
+            }
+        }
+    }
+
+    /// The data, of a replay that took `makespan`.
+    pub fn finish(mut self, makespan: Span) -> ReplayPictures {
+        let end = Time::ZERO + makespan;
+        for (instance, over) in self.memory.end() {
+            self.held(instance, Some(over));
+        }
+        for instance in 0..self.drawn.len() as u32 {
+            self.advance(end, instance);
+        }
+        let resolution = resolution(makespan);
+        let span = |from, to, (category, name): SpanKey, rank| PictureSpan {
+            from,
+            to,
+            rank,
+            category: TimeCategory::KEYS[category as usize].to_owned(),
+            name: self.names[name as usize].clone(),
+        };
+        let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
+        let mut pictures = ReplayPictures::default();
+        let path = self.path.finish(resolution).into_iter();
+        let path = path.map(|one| span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
+        pictures.critical_path = path.collect();
+        let drawn = workload.instances().iter().zip(self.drawn);
+        let mut curves = Vec::new();
+        for (instance, of) in drawn.filter_map(|(instance, of)| Some((instance, of?))) {
+            let spans = of.intervals.finish(resolution).into_iter();
+            let spans = spans.filter(|one| one.key.0 != TimeCategory::Idle as u8);
+            pictures.ranks.push(RankPicture {
+                rank: instance.rank,
+                spans: spans
+                    .map(|one| span(one.from, one.to, one.key, None))
+                    .collect(),
+            });
+            if !of.memory.is_empty() {
+                let class = machine.class(self.prepared.npu(instance.rank));
+                let points = highest(&of.memory, resolution).into_iter();
+                curves.push(MemoryCurve {
+                    rank: instance.rank,
+                    capacity: machine.classes()[class].memory.capacity,
+                    points: points.map(|(at, bytes)| (at, Bytes(bytes))).collect(),
+                });
+            }
+        }
+        // Neighbours that are alike share a curve.
+        curves.dedup_by(|a, b| (a.capacity, &a.points) == (b.capacity, &b.points));
+        let every = curves.len().div_ceil(CURVES).max(1);
+        pictures.memory = curves.into_iter().step_by(every).collect();
+        pictures.traffic = self.traffic.finish(self.prepared);
+        pictures
+    }
+}
+
+/// Of the points within a `resolution` the highest, at the first of their instants, and the last.
+fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
+    let mut out: Vec<(Time, u64)> = Vec::new();
+    let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;
+    let mut rest = points;
+    while let Some(first) = rest.first() {
+        let close = rest
+            .iter()
+            .take_while(|one| near(first, one))
+            .count()
+            .max(1);
+        let (group, others) = rest.split_at(close);
+        rest = others;
+        let most = group.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        out.push((first.0, most));
+        let last = group[group.len() - 1];
+        if last.0 > first.0 {
+            out.push(last);
+        }
+    }
+    out
+}
+
+/// Micro-batch and direction of a node, `mb3 bwd`, where its name says them; its first part otherwise.
+fn label(name: &str) -> String {
+    let parts = || name.split('/');
+    let batch = parts().find(|part| {
+        let digits = part.strip_prefix("mb").unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let pass = parts().find(|part| matches!(*part, "fwd" | "bwd" | "recompute"));
+    match (batch, pass) {
+        (Some(batch), Some(pass)) => format!("{batch} {pass}"),
+        (None, Some(pass)) => pass.to_owned(),
+        _ => parts().next().unwrap_or_default().to_owned(),
+    }
+}
+
+impl Observer for PictureRecorder<'_> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        let over = self.memory.issued(now, instance, node);
+        self.held(instance, over);
+        let Some(category) = TimeCategory::of(kind) else {
+            return;
+        };
+        self.change(now, instance, category, true);
+        let workload = self.prepared.workload();
+        let of = &workload.instances()[instance as usize];
+        let graph = workload.graph(of);
+        if kind == NodeKind::Send {
+            let peer = graph.messages()[graph.message_index(node)].peer;
+            let bytes = graph.bytes(node);
+            self.traffic
+                .message(of.rank, of.peers[peer as usize], bytes);
+        }
+        if kind == NodeKind::Compute && self.drawn[instance as usize].is_some() {
+            let kernel = self.name(label(graph.name(node)));
+            if let Some(of) = &mut self.drawn[instance as usize] {
+                of.kernel = kernel;
+            }
+        }
+    }
+
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        let over = self.memory.completed(now, instance, node);
+        self.held(instance, over);
+        if let Some(category) = TimeCategory::of(kind) {
+            self.change(now, instance, category, false);
+        }
+    }
+
+    fn delayed(&mut self, now: Time, instance: u32, _: NodeIndex) {
+        self.change(now, instance, TimeCategory::Host, true);
+    }
+
+    fn ready(&mut self, now: Time, instance: u32, _: NodeIndex) {
+        self.change(now, instance, TimeCategory::Host, false);
+    }
+
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.traffic.collective(record);
+    }
+
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        let workload = self.prepared.workload();
+        for segment in path {
+            let of = &workload.instances()[segment.instance as usize];
+            let name = of_any_micro_batch(workload.graph(of).name(segment.node));
+            let name = self.name(name.into_owned());
+            let key = (segment.category as u8, name);
+            self.path.extend(segment.to, (of.rank.0, key));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Bytes that ranks send to one another.
+
+use super::TrafficMatrix;
+use crate::engine::CompiledReplay;
+use crate::ids::Rank;
+use crate::report::CollectiveRecord;
+use crate::trace::CollectiveKind;
+use std::collections::BTreeMap;
+
+/// The most rows of the matrix.
+const CELLS: u32 = 64;
+
+/// Sums bytes while a replay runs.
+#[derive(Debug)]
+pub struct TrafficCounter {
+    ranks_per_cell: u32,
+    bytes: Vec<Vec<u64>>,
+    /// Buffers of collectives by group and kind.
+    buffers: BTreeMap<(u32, CollectiveKind), u64>,
+}
+
+impl TrafficCounter {
+    pub fn new(ranks: u32) -> Self {
+        let ranks_per_cell = ranks.div_ceil(CELLS).max(1);
+        let cells = ranks.div_ceil(ranks_per_cell) as usize;
+        Self {
+            ranks_per_cell,
+            bytes: vec![vec![0; cells]; cells],
+            buffers: BTreeMap::new(),
+        }
+    }
+
+    fn cell(&self, rank: Rank) -> usize {
+        (rank.0 / self.ranks_per_cell) as usize
+    }
+
+    /// A message is sent.
+    pub fn message(&mut self, from: Rank, to: Rank, bytes: u64) {
+        let (from, to) = (self.cell(from), self.cell(to));
+        let sum = &mut self.bytes[from][to];
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// A collective is over.
+    pub fn collective(&mut self, record: &CollectiveRecord) {
+        let sum = self.buffers.entry((record.group, record.kind)).or_default();
+        *sum = sum.saturating_add(record.buffer);
+    }
+
+    /// The bytes of messages and collectives.
+    pub fn finish(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
+        let groups: Vec<_> = prepared.groups().collect();
+        for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
+            let members = groups[group as usize].members;
+            // A member must send each of the others its part of the buffer, and in an all-reduce the sum as well.
+            let times = match kind {
+                CollectiveKind::AllReduce => 2,
+                CollectiveKind::AllGather
+                | CollectiveKind::ReduceScatter
+                | CollectiveKind::AllToAll => 1,
+                _ => continue,
+            };
+            let of_pair = u128::from(buffers) * times / members.len().max(1) as u128;
+            let mut in_cell: BTreeMap<usize, u64> = BTreeMap::new();
+            for &member in members {
+                *in_cell.entry(self.cell(member)).or_default() += 1;
+            }
+            for (&from, &senders) in &in_cell {
+                for (&to, &receivers) in &in_cell {
+                    let own = if from == to { 1 } else { 0 };
+                    let pairs = u128::from(senders * (receivers - own));
+                    let bytes = u64::try_from(of_pair * pairs).unwrap_or(u64::MAX);
+                    let sum = &mut self.bytes[from][to];
+                    *sum = sum.saturating_add(bytes);
+                }
+            }
+        }
+        TrafficMatrix {
+            ranks_per_cell: self.ranks_per_cell,
+            bytes: self.bytes,
+        }
+    }
+}

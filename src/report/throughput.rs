@@ -1,0 +1,137 @@
+//! Rates of a replay: samples and tokens per second, and how much of the peak arithmetic of the NPUs they use.
+//!
+//! *Model FLOPs utilization* is the FLOPs that the model counts, without recomputation, over what the NPUs could do at
+//! their peak in the makespan (Chowdhery et al. 2022, PaLM, appendix B); *hardware FLOPs utilization* counts what the
+//! kernels carry out, recomputation included (Korthikanti et al. 2022, section 6). The peak is the dense one for the
+//! number format of each kernel, so where a job mixes formats the second is the time that its kernels would take at
+//! their peaks over the makespan, and the first that times the model's share of all FLOPs.
+
+use super::summary::{Report, thousands};
+use crate::engine::CompiledReplay;
+use crate::graph::{Graph, NodeKind};
+use crate::ids::GraphId;
+use crate::trace::Dtype;
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Rates of a job over the makespan of its replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Throughput {
+    /// Samples of the job.
+    pub samples: u64,
+    /// Samples per second, of all ranks together.
+    pub samples_per_s: f64,
+    /// Tokens of the job, where samples are sequences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Tokens per second, of all ranks together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s: Option<f64>,
+    /// Tokens per second over the number of ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s_per_npu: Option<f64>,
+    /// FLOPs that the model counts for the samples, without recomputation.
+    pub model_flops: f64,
+    /// FLOPs that the kernels of all ranks with a trace carry out.
+    pub flops: f64,
+    /// Model FLOPs utilization, from 0 to 1, if all ranks have a trace and all FLOPs a peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
+    /// Hardware FLOPs utilization, from 0 to 1, if all FLOPs have a peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hfu: Option<f64>,
+}
+
+/// Meaning of the two utilizations, for people.
+pub(super) const MFU: &str = "model FLOPs over peak";
+pub(super) const HFU: &str = "FLOPs carried out over peak";
+
+/// FLOPs of a graph's kernels by number format, those of unknown format last.
+type FlopsByFormat = [u128; Dtype::COUNT + 1];
+
+fn flops_of(graph: &Graph) -> FlopsByFormat {
+    let mut flops = [0; Dtype::COUNT + 1];
+    for node in graph
+        .nodes()
+        .filter(|&node| graph.kind(node) == NodeKind::Compute)
+    {
+        let format = graph
+            .dtype(node)
+            .map_or(Dtype::COUNT, |dtype| dtype as usize);
+        flops[format] += u128::from(graph.flops(node));
+    }
+    flops
+}
+
+/// The rates of a replay that took `makespan`; `None` where the producer of the job does not state its samples.
+pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throughput> {
+    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let amounts = workload.amounts()?;
+    let seconds = makespan.seconds();
+    let mut graphs: BTreeMap<GraphId, FlopsByFormat> = BTreeMap::new();
+    let (mut flops, mut at_peak) = (0_u128, Some(0.0));
+    for instance in workload.instances() {
+        let of = graphs.entry(instance.graph);
+        let of = of.or_insert_with(|| flops_of(workload.graph(instance)));
+        let peaks = &machine.classes()[machine.class(prepared.npu(instance.rank))].peaks;
+        for (format, count) in of.iter().enumerate().filter(|(_, count)| **count > 0) {
+            flops += count;
+            let peak = Dtype::ALL
+                .get(format)
+                .and_then(|(dtype, _)| peaks.get(*dtype));
+            let lasts = peak.map(|peak| *count as f64 / peak.per_second());
+            at_peak = at_peak.zip(lasts).map(|(sum, lasts)| sum + lasts);
+        }
+    }
+    if seconds <= 0.0 {
+        return None;
+    }
+    let present = workload.instances().len();
+    let hfu = at_peak.filter(|_| flops > 0);
+    let hfu = hfu.map(|at_peak| at_peak / (present as f64 * seconds));
+    let model_flops = amounts.model_flops as f64;
+    let whole = present == workload.ranks() as usize;
+    let per_second = |count: u64| count as f64 / seconds;
+    let tokens_per_s = amounts.tokens.map(per_second);
+    Some(Throughput {
+        samples: amounts.samples,
+        samples_per_s: per_second(amounts.samples),
+        tokens: amounts.tokens,
+        tokens_per_s,
+        tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.ranks())),
+        model_flops,
+        flops: flops as f64,
+        mfu: hfu
+            .filter(|_| whole)
+            .map(|hfu| hfu * model_flops / flops as f64),
+        hfu,
+    })
+}
+
+/// A number per second, for people.
+pub(super) fn rate(rate: f64) -> String {
+    match rate {
+        100.0.. => thousands(rate.round() as u64),
+        1.0.. => format!("{rate:.1}"),
+        _ => format!("{rate:.3}"),
+    }
+}
+
+/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s; MFU 41.2 %, HFU 52.9 %`.
+pub(super) fn line(report: &Report) -> Option<String> {
+    let rates = report.throughput?;
+    let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
+    let tokens = tokens.map(|(all, one)| format!("{} tokens/s ({} per NPU)", rate(all), rate(one)));
+    let samples = format!("{} samples/s", rate(rates.samples_per_s));
+    let percent = |name: &str, part: f64| format!("{name} {:.1} %", 100.0 * part);
+    let parts = [
+        tokens,
+        Some(samples),
+        rates.mfu.map(|mfu| percent("MFU", mfu)),
+        rates.hfu.map(|hfu| percent("HFU", hfu)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Some(parts.join(", "))
+}

@@ -1,0 +1,288 @@
+//! Timelines as JSON in the Chrome trace format, which Perfetto, Speedscope and chrome://tracing open.
+//!
+//! The format's unit is the microsecond, in doubles, and viewers add start and duration, subtract the start of the
+//! trace, and some then cut off what is below a nanosecond. Decimal fractions round in each of these steps, so slices
+//! that meet would overlap. Instants are therefore rounded to the nearest 1/1024 us: all sums and differences of such
+//! numbers are exact (to 2^43 us, 101 days), and cutting off the rest never makes two slices overlap. Paths are events
+//! that begin and end, each with one instant, because a duration that is cut off might end before what it encloses.
+//! Nodes that start and end at one rounded instant are moments, for viewers sort slices without duration behind others.
+
+use super::events::{ArrowEnd, NodeFacts, TimelineEncoder, TimelineSlice, TrackId};
+use crate::units::Time;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::io::{self, Write};
+
+/// An instant in 1/1024 us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ticks(u64);
+
+impl Ticks {
+    const PER_US: u64 = 1024;
+
+    /// The nearest to `at`.
+    fn of(at: Time) -> Self {
+        const PS_PER_US: u128 = 1_000_000;
+        let ticks = u128::from(at.0) * u128::from(Self::PER_US);
+        Self(((ticks + PS_PER_US / 2) / PS_PER_US) as u64)
+    }
+
+    fn micros(self) -> f64 {
+        self.0 as f64 / Self::PER_US as f64
+    }
+}
+
+/// An event of the Chrome trace format.
+#[derive(Debug, Default, Serialize)]
+struct TraceEvent<'e> {
+    ph: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    name: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<ChromeArgs<'e>>,
+}
+
+/// Facts beside an event.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum ChromeArgs<'e> {
+    Name { name: &'e str },
+    Order { sort_index: u32 },
+    Held(Map<String, Value>),
+    Node(NodeArgs<'e>),
+}
+
+#[derive(Debug, Serialize)]
+struct NodeArgs<'e> {
+    node: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flops: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    algorithm: Option<&'e str>,
+}
+
+impl<'e> NodeArgs<'e> {
+    fn of(facts: &'e NodeFacts<'_>) -> Self {
+        Self {
+            node: facts.node,
+            name: facts.name,
+            flops: facts.flops,
+            bytes: facts.bytes,
+            group: facts.group,
+            algorithm: facts.algorithm.as_deref(),
+        }
+    }
+}
+
+/// Writes the format into `out`.
+#[derive(Debug)]
+pub(super) struct ChromeEncoder<W> {
+    out: W,
+    first: bool,
+    /// The first error of `out`; nothing is written after it.
+    failed: Option<io::Error>,
+}
+
+impl<W: Write> ChromeEncoder<W> {
+    pub fn new(out: W) -> Self {
+        let mut this = Self {
+            out,
+            first: true,
+            failed: None,
+        };
+        this.raw(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+        this
+    }
+
+    /// Ends the file and gives back `out`, or the first error it had.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.raw(b"\n]}\n");
+        self.failed.map_or(Ok(self.out), Err)
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.out.write_all(bytes).err();
+        }
+    }
+
+    fn event(&mut self, event: &TraceEvent<'_>) {
+        let separator: &[u8] = if self.first { b"\n" } else { b",\n" };
+        self.first = false;
+        self.raw(separator);
+        let text = serde_json::to_vec(event).expect("its keys are texts");
+        self.raw(&text);
+    }
+
+    /// Names a process, or one of its tracks, and says where it stands among others.
+    fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
+        let names = match tid {
+            None => ["process_name", "process_sort_index"],
+            Some(_) => ["thread_name", "thread_sort_index"],
+        };
+        let args = [
+            ChromeArgs::Name { name: label },
+            ChromeArgs::Order { sort_index: order },
+        ];
+        for (name, args) in names.into_iter().zip(args) {
+            self.event(&TraceEvent {
+                ph: "M",
+                name,
+                pid,
+                tid,
+                args: Some(args),
+                ..TraceEvent::default()
+            });
+        }
+    }
+
+    /// An arrow leaves the send where it begins and enters the receive a tick before it ends, because the end itself
+    /// belongs to the next slice.
+    fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
+        let (phase, id, at) = match arrow {
+            ArrowEnd::From(id) => ("s", id, start),
+            ArrowEnd::To(id) => ("f", id, Ticks(end.0.saturating_sub(1)).max(start)),
+        };
+        self.event(&TraceEvent {
+            ph: phase,
+            bp: Some("e"),
+            name: "message",
+            cat: Some("message"),
+            id: Some(id.into()),
+            pid: track.rank,
+            tid: Some(track.lane),
+            ts: Some(at.micros()),
+            ..TraceEvent::default()
+        });
+    }
+
+    fn bound(&mut self, phase: &'static str, track: TrackId, name: &str, at: Time) {
+        self.event(&TraceEvent {
+            ph: phase,
+            name,
+            pid: track.rank,
+            tid: Some(track.lane),
+            ts: Some(Ticks::of(at).micros()),
+            ..TraceEvent::default()
+        });
+    }
+}
+
+impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
+    fn rank(&mut self, rank: u32, name: &str) {
+        self.label(rank, None, name, rank);
+    }
+
+    fn track(&mut self, track: TrackId, name: &str, order: u32) {
+        self.label(track.rank, Some(track.lane), name, order);
+    }
+
+    fn is_visible(&self, start: Time, end: Time) -> bool {
+        Ticks::of(start) < Ticks::of(end)
+    }
+
+    fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+        let (start, end) = (Ticks::of(slice.start), Ticks::of(slice.end));
+        let event = TraceEvent {
+            name: slice.name,
+            cat: Some(slice.category),
+            pid: track.rank,
+            tid: Some(track.lane),
+            ts: Some(start.micros()),
+            args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
+            ..TraceEvent::default()
+        };
+        let event = if start < end {
+            TraceEvent {
+                ph: "X",
+                dur: Some(Ticks(end.0 - start.0).micros()),
+                ..event
+            }
+        } else {
+            TraceEvent {
+                ph: "i",
+                s: Some("t"),
+                ..event
+            }
+        };
+        self.event(&event);
+        if let Some(arrow) = slice.arrow {
+            self.arrow(track, arrow, start, end);
+        }
+    }
+
+    fn begin(&mut self, track: TrackId, name: &str, at: Time) {
+        self.bound("B", track, name, at);
+    }
+
+    fn end(&mut self, track: TrackId, name: &str, at: Time) {
+        self.bound("E", track, name, at);
+    }
+
+    fn marker(&mut self, rank: u32, name: &str, at: Time) {
+        self.event(&TraceEvent {
+            ph: "i",
+            s: Some("p"),
+            name,
+            pid: rank,
+            tid: Some(0),
+            ts: Some(Ticks::of(at).micros()),
+            ..TraceEvent::default()
+        });
+    }
+
+    fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
+        let held = held
+            .iter()
+            .map(|(name, bytes)| ((*name).to_owned(), (*bytes).into()));
+        self.event(&TraceEvent {
+            ph: "C",
+            name: "memory",
+            pid: rank,
+            ts: Some(Ticks::of(at).micros()),
+            args: Some(ChromeArgs::Held(held.collect())),
+            ..TraceEvent::default()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_rounded_instants_are_exact() {
+        // 0.1 us + 0.2 us is 0.3 us, which sums of the nearest doubles exceed.
+        assert!(0.1 + 0.2 > 0.3);
+        let micros = |ps| Ticks::of(Time(ps)).micros();
+        let between = Ticks(307 - 102).micros();
+        assert_eq!(micros(100_000) + between, micros(300_000));
+        // 102.4 and 307.2 ticks; 15 us are 15,360.
+        assert_eq!(
+            (Ticks::of(Time(100_000)).0, Ticks::of(Time(300_000)).0),
+            (102, 307)
+        );
+        assert_eq!(Ticks::of(Time(15_000_000)), Ticks(15_360));
+        assert_eq!(micros(15_000_000), 15.0);
+    }
+}

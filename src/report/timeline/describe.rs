@@ -1,0 +1,65 @@
+//! Names of nodes for people, and the facts that stand beside them.
+
+use super::events::NodeFacts;
+use crate::engine::{CompiledReplay, GroupView};
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::report::replay::algorithm_label;
+use crate::units::Bytes;
+use std::borrow::Cow;
+
+/// Returns a node's name, and the facts beside it; `groups` are those of the replay with their names.
+pub(super) fn node<'g, 'a: 'g>(
+    prepared: &'a CompiledReplay<'a>,
+    groups: &'g [(String, GroupView<'a>)],
+    instance: u32,
+    node: NodeIndex,
+    kind: NodeKind,
+) -> (Cow<'g, str>, NodeFacts<'g>) {
+    let workload = prepared.workload();
+    let of = &workload.instances()[instance as usize];
+    let graph = workload.graph(of);
+    let (name, bytes) = (graph.name(node), graph.bytes(node));
+    let facts = NodeFacts {
+        node: graph.id(node),
+        ..NodeFacts::default()
+    };
+    let communication = NodeFacts {
+        name: Some(name),
+        bytes: Some(bytes),
+        ..facts.clone()
+    };
+    let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
+    match kind {
+        NodeKind::Collective => {
+            let (group, view) = &groups[prepared.group_of(instance, node) as usize];
+            let call = graph.call(node).kind;
+            let buffer = call.buffer(bytes, view.members.len() as u32);
+            let algorithm = algorithm_label(prepared, call, view, buffer.unwrap_or(u64::MAX));
+            let label = format!("{call} of {}, {group}, {algorithm}", Bytes(bytes));
+            let facts = NodeFacts {
+                group: Some(group),
+                algorithm: Some(algorithm),
+                ..communication
+            };
+            (label.into(), facts)
+        }
+        NodeKind::Send => {
+            let label = format!("send {} to rank {}", Bytes(bytes), peer());
+            (label.into(), communication)
+        }
+        NodeKind::Receive => {
+            let label = format!("receive {} from rank {}", Bytes(bytes), peer());
+            (label.into(), communication)
+        }
+        _ => {
+            let known = |amount: u64| (amount > 0).then_some(amount);
+            let facts = NodeFacts {
+                flops: known(graph.flops(node)),
+                bytes: known(bytes),
+                ..facts
+            };
+            (name.into(), facts)
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Names that are paths, as slices under which nodes stand.
+
+use super::events::{TimelineEncoder, TrackId};
+use crate::units::Time;
+
+/// The most levels above a node: deeper paths stay part of its name.
+const LEVELS: usize = 8;
+
+/// The path that is open on a lane.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LaneNesting {
+    open: Vec<String>,
+    /// End of the last node under it.
+    end: Time,
+}
+
+impl LaneNesting {
+    /// Opens the path of `name`, closing what is no part of it, and returns what is left of the name.
+    pub fn enter<'n>(
+        &mut self,
+        to: &mut dyn TimelineEncoder,
+        track: TrackId,
+        name: &'n str,
+        start: Time,
+        end: Time,
+    ) -> &'n str {
+        let (path, leaf) = split(name);
+        let alike = self.open.iter().zip(path.iter());
+        let alike = alike.take_while(|(open, part)| *open == *part).count();
+        self.close(to, track, alike);
+        for part in &path[alike..] {
+            to.begin(track, part, start);
+            self.open.push((*part).to_owned());
+        }
+        self.end = end;
+        leaf
+    }
+
+    /// Closes all but the first `levels`.
+    pub fn close(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
+        for part in self.open.drain(levels..).rev() {
+            to.end(track, &part, self.end);
+        }
+    }
+}
+
+/// The path of a name and its last part; names that are no paths of words, like those of many kernels, have no path.
+fn split(name: &str) -> (Vec<&str>, &str) {
+    let word = |part: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');
+        !part.is_empty() && part.chars().all(known)
+    };
+    if !name.split('/').all(word) {
+        return (Vec::new(), name);
+    }
+    let mut path = Vec::new();
+    let mut rest = name;
+    while let Some((part, leaf)) = rest.split_once('/')
+        && path.len() < LEVELS
+    {
+        path.push(part);
+        rest = leaf;
+    }
+    (path, rest)
+}
+
+/// Returns the step of a node named `step3/…`, as generated traces have it, or `ProfilerStep#3`, as PyTorch does.
+pub(super) fn step_of(name: &str) -> Option<u64> {
+    let first = name.split('/').next()?;
+    let number = first.strip_prefix("step");
+    let number = number.or_else(|| first.strip_prefix("ProfilerStep#"))?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{split, step_of};
+
+    #[test]
+    fn steps_are_those_that_names_say() {
+        assert_eq!(step_of("step12/mb0/layer2/norm"), Some(12));
+        assert_eq!(step_of("ProfilerStep#3"), Some(3));
+        for other in ["mb0/step1/x", "step", "stepwise/1", "optimizer_step"] {
+            assert_eq!(step_of(other), None);
+        }
+    }
+
+    #[test]
+    fn only_paths_of_words_are_split() {
+        assert_eq!(split("mb0/layer2/norm"), (vec!["mb0", "layer2"], "norm"));
+        assert_eq!(split("norm"), (vec![], "norm"));
+        for whole in ["f(a/b)", "a//b", "/a", "a/", "void gemm<a/b>"] {
+            assert_eq!(split(whole), (vec![], whole));
+        }
+        let (path, leaf) = split("a/b/c/d/e/f/g/h/i/j");
+        assert_eq!((path.len(), leaf), (8, "i/j"));
+    }
+}

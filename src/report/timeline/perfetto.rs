@@ -1,0 +1,338 @@
+//! Timelines as Perfetto's own protobuf: whole nanoseconds, texts stored once, arrows, counters with their unit.
+//!
+//! Written after `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
+//! a file is written packet by packet. Texts are interned: the first packet that uses one carries it with a number.
+//! Packets are deflated together, as the format allows (`compressed_packets`).
+
+use super::events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
+use crate::units::Time;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use prost::Message;
+use schema::{
+    CounterDescriptor, DebugAnnotation, InternedData, TracePacket, TrackDescriptor, TrackEvent,
+};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use texts::TextNumbers;
+
+mod schema;
+mod texts;
+
+/// The number of our only sequence of packets.
+const SEQUENCE: u32 = 1;
+/// The track of all others.
+const ROOT: u64 = 1;
+/// Bytes of packets that are deflated together.
+const DEFLATED: usize = 1 << 18;
+
+/// A track by what it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum TrackKey {
+    Rank(u32),
+    Lane(TrackId),
+    /// Bytes that a rank holds, of a class or in all.
+    Memory(u32, Option<&'static str>),
+}
+
+/// Facts beside slices.
+const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
+
+/// Writes the format into `out`.
+#[derive(Debug)]
+pub(super) struct PerfettoEncoder<W> {
+    out: W,
+    /// The first error of `out`; nothing is written after it.
+    failed: Option<io::Error>,
+    tracks: BTreeMap<TrackKey, u64>,
+    categories: TextNumbers,
+    names: TextNumbers,
+    facts: TextNumbers,
+    texts: TextNumbers,
+    /// The last value of each counter.
+    held: BTreeMap<u64, u64>,
+    /// Packets that are not written yet.
+    buffer: Vec<u8>,
+}
+
+/// Appends a packet to `to` as field 1 of the trace, of known length.
+fn framed(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
+    to.push(0x0a);
+    let encoded = packet.encode_length_delimited(&mut to);
+    encoded.expect("a vector grows as needed");
+    to
+}
+
+/// The nearest nanosecond.
+fn ns(at: Time) -> u64 {
+    at.0 / 1000 + u64::from(at.0 % 1000 >= 500)
+}
+
+impl<W: Write> PerfettoEncoder<W> {
+    /// Starts a file about what `title` says.
+    pub fn new(out: W, title: &str) -> Self {
+        let mut this = Self {
+            out,
+            failed: None,
+            tracks: BTreeMap::new(),
+            categories: TextNumbers::default(),
+            names: TextNumbers::default(),
+            facts: TextNumbers::default(),
+            texts: TextNumbers::default(),
+            held: BTreeMap::new(),
+            buffer: Vec::new(),
+        };
+        let root = TrackDescriptor {
+            uuid: ROOT,
+            name: Some(title.to_owned()),
+            child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
+            ..TrackDescriptor::default()
+        };
+        // Numbers of texts begin with this packet.
+        this.packet(TracePacket {
+            sequence_flags: Some(TracePacket::STATE_CLEARED),
+            track_descriptor: Some(root),
+            ..TracePacket::default()
+        });
+        for fact in FACTS {
+            this.facts.number(fact);
+        }
+        this
+    }
+
+    /// Ends the file and gives back `out`, or the first error it had.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.write_packets();
+        self.failed.map_or(Ok(self.out), Err)
+    }
+
+    /// Writes the packets that are collected.
+    fn write_packets(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
+        let mut deflated = ZlibEncoder::new(Vec::new(), Compression::default());
+        let deflated = deflated
+            .write_all(&self.buffer)
+            .and_then(|()| deflated.finish());
+        self.buffer.clear();
+        let packet = TracePacket {
+            compressed: Some(deflated.expect("a vector grows as needed")),
+            ..TracePacket::default()
+        };
+        let written = self.out.write_all(&framed(&packet, Vec::new()));
+        self.failed = written.err();
+    }
+
+    /// Writes a packet, with the texts that it is the first to use.
+    fn packet(&mut self, packet: TracePacket) {
+        let interned = InternedData {
+            categories: std::mem::take(&mut self.categories.fresh),
+            names: std::mem::take(&mut self.names.fresh),
+            facts: std::mem::take(&mut self.facts.fresh),
+            texts: std::mem::take(&mut self.texts.fresh),
+        };
+        let packet = TracePacket {
+            sequence: Some(SEQUENCE),
+            interned: (interned != InternedData::default()).then_some(interned),
+            ..packet
+        };
+        self.buffer = framed(&packet, std::mem::take(&mut self.buffer));
+        if self.buffer.len() >= DEFLATED {
+            self.write_packets();
+        }
+    }
+
+    fn event(&mut self, at: Time, event: TrackEvent) {
+        let uses_texts = event.name.is_some() || !event.categories.is_empty();
+        self.packet(TracePacket {
+            timestamp: Some(ns(at)),
+            sequence_flags: uses_texts.then_some(TracePacket::NEEDS_STATE),
+            event: Some(event),
+            ..TracePacket::default()
+        });
+    }
+
+    /// The number of a track, which `describe` describes when it is first used.
+    fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
+        if let Some(known) = self.tracks.get(&key) {
+            return *known;
+        }
+        let uuid = ROOT + 1 + self.tracks.len() as u64;
+        self.tracks.insert(key, uuid);
+        let descriptor = TrackDescriptor { uuid, ..describe() };
+        self.packet(TracePacket {
+            track_descriptor: Some(descriptor),
+            ..TracePacket::default()
+        });
+        uuid
+    }
+
+    fn rank_track(&mut self, rank: u32) -> u64 {
+        self.track_number(TrackKey::Rank(rank), || TrackDescriptor {
+            parent: Some(ROOT),
+            name: Some(format!("rank {rank}")),
+            child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
+            ..TrackDescriptor::default()
+        })
+    }
+
+    fn lane_track(&mut self, track: TrackId) -> u64 {
+        let parent = self.rank_track(track.rank);
+        self.track_number(TrackKey::Lane(track), || TrackDescriptor {
+            parent: Some(parent),
+            ..TrackDescriptor::default()
+        })
+    }
+
+    fn count(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
+        let parent = self.rank_track(rank);
+        let track = self.track_number(TrackKey::Memory(rank, class), || TrackDescriptor {
+            parent: Some(parent),
+            name: Some(class.map_or("memory".to_owned(), |class| format!("memory: {class}"))),
+            counter: Some(CounterDescriptor {
+                unit: Some(CounterDescriptor::BYTES),
+            }),
+            order: Some(i32::MAX),
+            ..TrackDescriptor::default()
+        });
+        if self.held.insert(track, bytes) == Some(bytes) {
+            return;
+        }
+        self.event(
+            at,
+            TrackEvent {
+                kind: Some(TrackEvent::COUNTER),
+                track: Some(track),
+                // Counters are signed, and no memory has 2^63 bytes.
+                counter: Some(i64::try_from(bytes).unwrap_or(i64::MAX)),
+                ..TrackEvent::default()
+            },
+        );
+    }
+}
+
+impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
+    fn rank(&mut self, rank: u32, name: &str) {
+        self.track_number(TrackKey::Rank(rank), || TrackDescriptor {
+            parent: Some(ROOT),
+            name: Some(name.to_owned()),
+            child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
+            order: i32::try_from(rank).ok(),
+            ..TrackDescriptor::default()
+        });
+    }
+
+    fn track(&mut self, track: TrackId, name: &str, order: u32) {
+        let parent = self.rank_track(track.rank);
+        // By order, then by lane.
+        let order = order.saturating_mul(10_000) + track.lane.min(9_999);
+        self.track_number(TrackKey::Lane(track), || TrackDescriptor {
+            parent: Some(parent),
+            name: Some(name.to_owned()),
+            order: i32::try_from(order).ok(),
+            merging: Some(TrackDescriptor::NEVER_MERGED),
+            ..TrackDescriptor::default()
+        });
+    }
+
+    fn is_visible(&self, _: Time, _: Time) -> bool {
+        // Slices begin and end by events of their own, in the order of the file where instants are equal.
+        true
+    }
+
+    fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
+        let (kind, facts) = (Some(TrackEvent::SLICE_BEGIN), &slice.facts);
+        let track = Some(self.lane_track(track));
+        let number = |name: &str| {
+            FACTS
+                .iter()
+                .position(|fact| *fact == name)
+                .map(|i| i as u64 + 1)
+        };
+        let mut annotations = vec![DebugAnnotation {
+            name: number("node"),
+            uint: Some(facts.node),
+            text: None,
+        }];
+        for (name, amount) in [("flops", facts.flops), ("bytes", facts.bytes)] {
+            annotations.extend(amount.map(|amount| DebugAnnotation {
+                name: number(name),
+                uint: Some(amount),
+                text: None,
+            }));
+        }
+        let algorithm = facts.algorithm.as_deref();
+        for (name, text) in [
+            ("name", facts.name),
+            ("group", facts.group),
+            ("algorithm", algorithm),
+        ] {
+            annotations.extend(text.map(|text| DebugAnnotation {
+                name: number(name),
+                uint: None,
+                text: Some(self.texts.number(text)),
+            }));
+        }
+        let begin = TrackEvent {
+            kind,
+            track,
+            categories: vec![self.categories.number(slice.category)],
+            name: Some(self.names.number(slice.name)),
+            annotations,
+            ..TrackEvent::default()
+        };
+        let end = TrackEvent {
+            kind: Some(TrackEvent::SLICE_END),
+            track,
+            ..TrackEvent::default()
+        };
+        // A receive may have been posted before the send began, so the arrow enters its end. No arrow is number 0.
+        let (leaving, entering) = match slice.arrow {
+            None => (vec![], vec![]),
+            Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
+            Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
+        };
+        self.event(slice.start, TrackEvent { leaving, ..begin });
+        self.event(slice.end, TrackEvent { entering, ..end });
+    }
+
+    fn begin(&mut self, track: TrackId, name: &str, at: Time) {
+        let event = TrackEvent {
+            kind: Some(TrackEvent::SLICE_BEGIN),
+            track: Some(self.lane_track(track)),
+            name: Some(self.names.number(name)),
+            ..TrackEvent::default()
+        };
+        self.event(at, event);
+    }
+
+    fn end(&mut self, track: TrackId, _: &str, at: Time) {
+        let event = TrackEvent {
+            kind: Some(TrackEvent::SLICE_END),
+            track: Some(self.lane_track(track)),
+            ..TrackEvent::default()
+        };
+        self.event(at, event);
+    }
+
+    fn marker(&mut self, rank: u32, name: &str, at: Time) {
+        let event = TrackEvent {
+            kind: Some(TrackEvent::INSTANT),
+            track: Some(self.rank_track(rank)),
+            name: Some(self.names.number(name)),
+            ..TrackEvent::default()
+        };
+        self.event(at, event);
+    }
+
+    fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]) {
+        let all = held
+            .iter()
+            .fold(0_u64, |all, (_, bytes)| all.saturating_add(*bytes));
+        self.count(rank, None, at, all);
+        for &(class, bytes) in held {
+            self.count(rank, Some(class), at, bytes);
+        }
+    }
+}

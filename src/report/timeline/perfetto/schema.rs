@@ -1,0 +1,161 @@
+//! The messages of Perfetto's trace format that timelines need, with the numbers of their fields.
+//!
+//! Fields are named as this program names things; the format knows them by their numbers.
+
+/// `TracePacket`: an event, the description of a track, or texts.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TracePacket {
+    /// Nanoseconds from the start of the replay.
+    #[prost(uint64, optional, tag = "8")]
+    pub timestamp: Option<u64>,
+    /// `trusted_packet_sequence_id`.
+    #[prost(uint32, optional, tag = "10")]
+    pub sequence: Option<u32>,
+    /// `track_event`.
+    #[prost(message, optional, tag = "11")]
+    pub event: Option<TrackEvent>,
+    /// `interned_data`.
+    #[prost(message, optional, tag = "12")]
+    pub interned: Option<InternedData>,
+    /// `sequence_flags`.
+    #[prost(uint32, optional, tag = "13")]
+    pub sequence_flags: Option<u32>,
+    /// `compressed_packets`: packets with their field numbers, deflated with a zlib header.
+    #[prost(bytes = "vec", optional, tag = "50")]
+    pub compressed: Option<Vec<u8>>,
+    /// `track_descriptor`.
+    #[prost(message, optional, tag = "60")]
+    pub track_descriptor: Option<TrackDescriptor>,
+}
+
+impl TracePacket {
+    /// No text has a number before this packet.
+    pub const STATE_CLEARED: u32 = 1;
+    /// Numbers of texts are used.
+    pub const NEEDS_STATE: u32 = 2;
+}
+
+/// `TrackEvent`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TrackEvent {
+    /// `category_iids`; not packed, as proto2 has it.
+    #[prost(uint64, repeated, packed = "false", tag = "3")]
+    pub categories: Vec<u64>,
+    /// `debug_annotations`.
+    #[prost(message, repeated, tag = "4")]
+    pub annotations: Vec<DebugAnnotation>,
+    /// `type`.
+    #[prost(int32, optional, tag = "9")]
+    pub kind: Option<i32>,
+    /// `name_iid`.
+    #[prost(uint64, optional, tag = "10")]
+    pub name: Option<u64>,
+    /// `track_uuid`.
+    #[prost(uint64, optional, tag = "11")]
+    pub track: Option<u64>,
+    /// `counter_value`.
+    #[prost(int64, optional, tag = "30")]
+    pub counter: Option<i64>,
+    /// `flow_ids`.
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub leaving: Vec<u64>,
+    /// `terminating_flow_ids`.
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub entering: Vec<u64>,
+}
+
+impl TrackEvent {
+    /// Values of [`Self::kind`].
+    pub const SLICE_BEGIN: i32 = 1;
+    pub const SLICE_END: i32 = 2;
+    pub const INSTANT: i32 = 3;
+    pub const COUNTER: i32 = 4;
+}
+
+/// `DebugAnnotation`: a fact about an event.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DebugAnnotation {
+    /// `name_iid`.
+    #[prost(uint64, optional, tag = "1")]
+    pub name: Option<u64>,
+    /// `uint_value`.
+    #[prost(uint64, optional, tag = "3")]
+    pub uint: Option<u64>,
+    /// `string_value_iid`.
+    #[prost(uint64, optional, tag = "17")]
+    pub text: Option<u64>,
+}
+
+/// `InternedData`: texts with their numbers.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InternedData {
+    /// `event_categories`.
+    #[prost(message, repeated, tag = "1")]
+    pub categories: Vec<InternedText>,
+    /// `event_names`.
+    #[prost(message, repeated, tag = "2")]
+    pub names: Vec<InternedText>,
+    /// `debug_annotation_names`.
+    #[prost(message, repeated, tag = "3")]
+    pub facts: Vec<InternedText>,
+    /// `debug_annotation_string_values`.
+    #[prost(message, repeated, tag = "29")]
+    pub texts: Vec<InternedText>,
+}
+
+/// `EventCategory`, `EventName`, `DebugAnnotationName`, `InternedString`, which are alike.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InternedText {
+    /// The number, from 1.
+    #[prost(uint64, tag = "1")]
+    pub iid: u64,
+    /// The text.
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+/// `TrackDescriptor`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TrackDescriptor {
+    /// `uuid`.
+    #[prost(uint64, tag = "1")]
+    pub uuid: u64,
+    /// `name`.
+    #[prost(string, optional, tag = "2")]
+    pub name: Option<String>,
+    /// `parent_uuid`.
+    #[prost(uint64, optional, tag = "5")]
+    pub parent: Option<u64>,
+    /// `counter`.
+    #[prost(message, optional, tag = "8")]
+    pub counter: Option<CounterDescriptor>,
+    /// `child_ordering`.
+    #[prost(int32, optional, tag = "11")]
+    pub child_ordering: Option<i32>,
+    /// `sibling_order_rank`.
+    #[prost(int32, optional, tag = "12")]
+    pub order: Option<i32>,
+    /// `sibling_merge_behavior`.
+    #[prost(int32, optional, tag = "15")]
+    pub merging: Option<i32>,
+}
+
+impl TrackDescriptor {
+    /// Children stand in the order that they state.
+    pub const EXPLICIT_ORDER: i32 = 3;
+    /// Siblings of the same name stay apart.
+    pub const NEVER_MERGED: i32 = 2;
+}
+
+/// `CounterDescriptor`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CounterDescriptor {
+    /// `unit`.
+    #[prost(int32, optional, tag = "3")]
+    pub unit: Option<i32>,
+}
+
+impl CounterDescriptor {
+    /// Bytes.
+    pub const BYTES: i32 = 3;
+}

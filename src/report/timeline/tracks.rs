@@ -1,0 +1,91 @@
+//! Tracks of ranks: their lanes, and as many for receives as overlap.
+
+use super::TimelineWriter;
+use super::events::TrackId;
+use crate::graph::Lane;
+use crate::ids::NodeIndex;
+use std::io::Write;
+
+/// Tracks of receives are numbered from here, above all lanes.
+const RECEIVE_TRACKS: u32 = 1 << 20;
+
+/// A track of receives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReceiveTrack {
+    /// The node that holds it.
+    holder: Option<NodeIndex>,
+    /// Whether anything is drawn on it.
+    named: bool,
+}
+
+impl<W: Write> TimelineWriter<'_, W> {
+    /// Names processes and tracks, in the order in which they should stand.
+    pub(super) fn tracks(&mut self) {
+        let prepared = self.prepared;
+        let (workload, machine) = (prepared.workload(), prepared.machine());
+        for (i, instance) in workload.instances().iter().enumerate() {
+            if !self.selection.has(instance.rank) {
+                continue;
+            }
+            let npu = prepared.npu(instance.rank);
+            let class = &machine.classes()[machine.class(npu)].name;
+            let name = format!("rank {} on NPU {npu} ({class})", instance.rank);
+            let rank = instance.rank.0;
+            self.encoder().rank(rank, &name);
+            let graph = workload.graph(instance);
+            for (lane, key) in graph.lanes().iter().enumerate() {
+                let (name, order) = match *key {
+                    Lane::None => continue,
+                    Lane::Host(None) => ("host".to_owned(), 0),
+                    Lane::Host(Some(thread)) => (format!("host thread {thread}"), 0),
+                    Lane::Compute => ("compute".to_owned(), 1),
+                    Lane::Stream(stream) => (format!("stream {stream}"), 2),
+                    Lane::Memory => ("memory".to_owned(), 3),
+                    Lane::Group(slot) => {
+                        let name = &instance.group_names[slot as usize];
+                        let group = name.as_deref().unwrap_or("all ranks");
+                        (format!("collectives of {group}"), 4)
+                    }
+                    Lane::Peer(slot) => {
+                        let peer = instance.peers[slot as usize];
+                        (format!("sends to rank {peer}"), 5)
+                    }
+                };
+                let name = graph.lane_name(*key).map_or(name, str::to_owned);
+                let track = self.track(i, lane as u32);
+                self.encoder().track(track, &name, order);
+            }
+        }
+    }
+
+    /// The lowest free track of receives for `node`.
+    pub(super) fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
+        let tracks = &mut self.receives[instance as usize];
+        let free = tracks.iter().position(|track| track.holder.is_none());
+        let free = free.unwrap_or_else(|| {
+            tracks.push(ReceiveTrack::default());
+            tracks.len() - 1
+        });
+        tracks[free].holder = Some(node);
+    }
+
+    /// Frees the track of `node` and returns its number.
+    pub(super) fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
+        let tracks = &mut self.receives[instance as usize];
+        let found = tracks.iter().position(|track| track.holder == Some(node));
+        let found = found.expect("a receive is issued before it completes");
+        tracks[found].holder = None;
+        RECEIVE_TRACKS + found as u32
+    }
+
+    /// Names a track of receives when it is drawn for the first time.
+    pub(super) fn name_receive_track(&mut self, instance: u32, track: TrackId) {
+        let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
+            return;
+        };
+        let of = &mut self.receives[instance as usize][number as usize];
+        if !std::mem::replace(&mut of.named, true) {
+            self.encoder().track(track, "receives", 1000);
+        }
+    }
+}

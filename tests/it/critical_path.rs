@@ -1,0 +1,242 @@
+//! The critical path of a replay: followed by hand through small jobs, its parts against the makespan for many, and
+//! slack against replays in which a node lasts that much longer.
+
+use super::commands::answer;
+use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::internals::graph::{DependencyPolicy, GraphBuilder, NodeKind};
+use chakram::internals::ids::{NodeIndex, Rank};
+use chakram::internals::machine::Machine;
+use chakram::internals::report::{
+    CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
+};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use serde_json::Value;
+
+/// Keeps the path.
+#[derive(Default)]
+struct PathKeeper(Vec<RunSegment>);
+
+impl Observer for PathKeeper {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn critical_path(&mut self, path: &[RunSegment]) {
+        self.0 = path.to_vec();
+    }
+}
+
+fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<RunSegment>) {
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let options = ReplayOptions::with(|options| options.comm = comm);
+    let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
+    let (report, keeper) = replay(&prepared, PathKeeper::default()).unwrap();
+    (report, keeper.0)
+}
+
+fn path(report: &Report) -> &CriticalPathSummary {
+    report.critical_path.as_ref().expect("it is small enough")
+}
+
+/// Two ranks that compute for `a` and `b` microseconds, synchronise for 11, and compute for 5 and 2; rank 1 has
+/// another kernel of 3 beside all that, and rank 0 a delay of 4 before its last kernel.
+fn two_ranks(a: u64, b: u64) -> Workload {
+    let us = Span::from_us;
+    let mut builder = WorkloadBuilder::default();
+    for rank in 0..2 {
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        let kernel = |id, name, stream, lasts, delay| NodeView {
+            recorded: us(lasts),
+            delay: us(delay),
+            lane: stream,
+            ..NodeView::new(
+                id,
+                name,
+                Op::Compute {
+                    flops: 0,
+                    bytes: 0,
+                    dtype: None,
+                },
+            )
+        };
+        let barrier = Op::Collective {
+            kind: CollectiveKind::Barrier,
+            bytes: 0,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        let barrier = NodeView {
+            recorded: us(11),
+            ..NodeView::new(2, "barrier", barrier)
+        };
+        let (first, last) = if rank == 0 { (a, (5, 4)) } else { (b, (2, 0)) };
+        graph
+            .node(&kernel(1, "first", Some(7), first, 0), &[])
+            .unwrap();
+        graph.node(&barrier, &[1]).unwrap();
+        graph
+            .node(&kernel(3, "last", Some(7), last.0, last.1), &[2])
+            .unwrap();
+        if rank == 1 {
+            graph
+                .node(&kernel(4, "beside", Some(8), 3, 0), &[])
+                .unwrap();
+        }
+        let (graph, binding) = graph.finish().unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+}
+
+#[test]
+fn the_path_goes_on_from_the_rank_that_came_last() {
+    let (report, segments) = followed(&two_ranks(4, 10), CommTiming::Recorded);
+    // Rank 1 computes for 10 us, the barrier takes 11; rank 0 then delays for 4 and computes for 5: 30 us.
+    let us = Span::from_us;
+    assert_eq!(report.outcome.makespan, us(30));
+    let summary = path(&report);
+    // Compute 10 + 5, communication 11, host 4.
+    assert_eq!(
+        summary.parts,
+        [us(15), us(11), Span::ZERO, us(4), Span::ZERO]
+    );
+    let ends: Vec<_> = segments
+        .iter()
+        .map(|s| (s.instance, s.to.0 / 1_000_000))
+        .collect();
+    assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
+    assert_eq!((summary.segments, summary.rank_changes), (4, 1));
+    // Off the path: rank 0's first kernel may end 6 us later, rank 1's last 30 - 23, the one beside 30 - 3.
+    let [compute, communication] = &summary.slack[..] else {
+        panic!("{:?}", summary.slack)
+    };
+    assert_eq!((compute.nodes, compute.time), (3, us(4 + 2 + 3)));
+    assert_eq!((compute.least, compute.median), (us(6), us(7)));
+    // Rank 1's part in the barrier ends at 21, as rank 0's, but what follows it ends at 23.
+    assert_eq!((communication.nodes, communication.least), (1, us(7)));
+}
+
+#[test]
+fn nodes_may_last_longer_by_their_slack_and_no_more() {
+    let makespan = |a| {
+        followed(&two_ranks(a, 10), CommTiming::Recorded)
+            .0
+            .outcome
+            .makespan
+    };
+    assert_eq!(makespan(4), Span::from_us(30));
+    assert_eq!(makespan(4 + 6), Span::from_us(30));
+    assert_eq!(makespan(4 + 7), Span::from_us(31));
+}
+
+/// Jobs with lanes, launch orders, messages, memory, delays, late ranks and captures.
+const JOBS: [&[&str]; 9] = [
+    &["replay", "traces/data-parallel-8"],
+    &[
+        "replay",
+        "traces/data-parallel-8",
+        "--stepwise",
+        "--network",
+        "links",
+    ],
+    &["replay", "traces/ddp-resnet18"],
+    &[
+        "replay",
+        "traces/ddp-resnet18",
+        "--comm",
+        "recorded",
+        "--delay",
+        "1=10ms",
+    ],
+    &["replay", "traces/ddp-resnet18", "--comm", "captured"],
+    &["replay", "traces/prefetch-4"],
+    &[
+        "generate",
+        "gpt2-small",
+        "-m",
+        "dgx-h100",
+        "--pipeline",
+        "4",
+        "--data",
+        "2",
+        "--batch",
+        "16",
+        "--micro-batch",
+        "1",
+    ],
+    &[
+        "generate",
+        "gpt2-small",
+        "-m",
+        "dgx-h100",
+        "--tensor",
+        "4",
+        "--data",
+        "2",
+        "--batch",
+        "4",
+        "--zero",
+        "3",
+    ],
+    &[
+        "generate",
+        "gpt2-small",
+        "-m",
+        "dgx-a100",
+        "--tensor",
+        "2",
+        "--pipeline",
+        "2",
+        "--data",
+        "2",
+        "--batch",
+        "8",
+        "--network",
+        "ports",
+    ],
+];
+
+#[test]
+fn parts_of_the_path_sum_to_the_makespan() {
+    for job in JOBS {
+        let text = answer(&[job, &["--format", "json"]].concat());
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let path = &report["critical_path"];
+        let sum = |object: &Value| -> u64 {
+            object
+                .as_object()
+                .unwrap()
+                .values()
+                .map(|part| part.as_u64().unwrap())
+                .sum()
+        };
+        let makespan = report["makespan_ps"].as_u64().unwrap();
+        assert_eq!(sum(&path["time_ps"]), makespan, "{job:?}");
+        let ranks = path["ranks"].as_array().unwrap().iter();
+        assert_eq!(
+            ranks
+                .map(|rank| rank["time_ps"].as_u64().unwrap())
+                .sum::<u64>(),
+            makespan
+        );
+        // Nothing needs the launch order to explain more than a twentieth of these jobs.
+        let unexplained = path["time_ps"]["idle"].as_u64().unwrap();
+        let late = if job.contains(&"--delay") {
+            10_000_000_000
+        } else {
+            0
+        };
+        assert!(
+            unexplained <= late + makespan / 20,
+            "{job:?}: {unexplained} of {makespan}"
+        );
+    }
+}

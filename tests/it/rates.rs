@@ -1,0 +1,85 @@
+//! Samples and tokens per second, and utilization of the peak, against their formulas; of jobs that come back from
+//! disk, and of parts of jobs, of which nobody knows.
+
+use super::commands::answer;
+use serde_json::Value;
+
+const MODEL: [&str; 10] = [
+    "generate",
+    "gpt2-small",
+    "--pipeline",
+    "2",
+    "--data",
+    "2",
+    "--batch",
+    "8",
+    "--steps",
+    "2",
+];
+
+fn report(args: &[&str]) -> Value {
+    let text = answer(&[args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+#[test]
+fn rates_are_amounts_over_the_makespan() {
+    let report = report(&[&MODEL[..], &["-m", "dgx-h100"]].concat());
+    let plan = self::report(&[&MODEL[..], &["--dry-run"]].concat());
+    let rates = &report["throughput"];
+    let seconds = report["makespan_ps"].as_f64().unwrap() / 1e12;
+    // Two steps of 8 samples of 1,024 tokens, on 4 NPUs.
+    assert_eq!(
+        (&rates["samples"], &rates["tokens"]),
+        (&16.into(), &16_384.into())
+    );
+    let near = |key: &str, expected: f64| {
+        let found = rates[key]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{key} of {rates}"));
+        assert!(
+            (found / expected - 1.0).abs() < 1e-9,
+            "{key}: {found}, expected {expected}"
+        );
+    };
+    near("samples_per_s", 16.0 / seconds);
+    near("tokens_per_s", 16_384.0 / seconds);
+    near("tokens_per_s_per_npu", 16_384.0 / seconds / 4.0);
+    let model = plan["model_flops"].as_f64().expect("the plan counts them");
+    near("model_flops", model);
+    // All kernels with FLOPs are of one format, whose dense peak is 989.4 TFLOP/s.
+    near("mfu", model / (seconds * 4.0 * 989.4e12));
+    near(
+        "hfu",
+        plan["flops"].as_f64().unwrap() / (seconds * 4.0 * 989.4e12),
+    );
+    near("flops", plan["flops"].as_f64().unwrap());
+}
+
+#[test]
+fn jobs_that_come_back_from_disk_have_the_same_rates() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = folder.path().join("job");
+    let prefix = prefix.to_str().expect("the name is text");
+    let direct = report(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
+    let job = ["replay", prefix, "-m", "dgx-h100", "--compute", "roofline"];
+    let back = report(&job);
+    assert_eq!(back["throughput"], direct["throughput"]);
+    assert_ne!(back["throughput"], Value::Null);
+    let part = folder.path().join("part");
+    let part = part.to_str().expect("the name is text");
+    answer(&[
+        "slice",
+        prefix,
+        "--from",
+        "1",
+        "--to",
+        "40",
+        "--unmatched",
+        "cut",
+        "-o",
+        part,
+    ]);
+    let part = report(&["replay", part, "-m", "dgx-h100", "--compute", "roofline"]);
+    assert_eq!(part["throughput"], Value::Null);
+}

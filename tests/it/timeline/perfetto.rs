@@ -1,0 +1,256 @@
+//! Perfetto's format, read back by a reader of our own that knows protobuf's wire format and the numbers of the
+//! fields, and held against the same replay as JSON.
+
+use super::*;
+use std::io::Read;
+
+/// A field of a message: a number, or bytes.
+#[derive(Clone, Copy, Debug)]
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..).step_by(7) {
+        let (byte, rest) = bytes.split_first().expect("a number ends");
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    value
+}
+
+/// The fields of a message, in order.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let length = match tag & 7 {
+            0 => {
+                fields.push((tag >> 3, Field::Number(varint(&mut bytes))));
+                continue;
+            }
+            1 => 8,
+            2 => varint(&mut bytes) as usize,
+            other => panic!("wire type {other} of field {}", tag >> 3),
+        };
+        let (taken, rest) = bytes.split_at(length);
+        bytes = rest;
+        let field = match tag & 7 {
+            1 => Field::Number(u64::from_le_bytes(taken.try_into().unwrap())),
+            _ => Field::Bytes(taken),
+        };
+        fields.push((tag >> 3, field));
+    }
+    fields
+}
+
+fn number(message: &[(u64, Field<'_>)], tag: u64) -> Option<u64> {
+    message.iter().find_map(|(found, field)| match field {
+        Field::Number(number) if *found == tag => Some(*number),
+        _ => None,
+    })
+}
+
+fn inner<'a>(message: &[(u64, Field<'a>)], tag: u64) -> Vec<Vec<(u64, Field<'a>)>> {
+    let parts = message.iter().filter_map(|(found, field)| match field {
+        Field::Bytes(bytes) if *found == tag => Some(fields(bytes)),
+        _ => None,
+    });
+    parts.collect()
+}
+
+fn text(message: &[(u64, Field<'_>)], tag: u64) -> Option<String> {
+    message.iter().find_map(|(found, field)| match field {
+        Field::Bytes(bytes) if *found == tag => Some(String::from_utf8(bytes.to_vec()).unwrap()),
+        _ => None,
+    })
+}
+
+/// A slice: its track by name, its own name, start and end in nanoseconds, depth, and facts that are numbers.
+type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
+
+/// The slices and the ends of arrows, as (time, whether it enters), by number.
+fn read(file: &[u8]) -> (Vec<Slice>, BTreeMap<u64, Vec<(u64, bool)>>) {
+    let mut names: BTreeMap<(u64, u64), String> = BTreeMap::new();
+    let mut tracks: BTreeMap<u64, (String, Option<u64>)> = BTreeMap::new();
+    let mut open: BTreeMap<u64, Vec<Slice>> = BTreeMap::new();
+    let (mut slices, mut arrows) = (Vec::new(), BTreeMap::<u64, Vec<_>>::new());
+    let mut packets = Vec::new();
+    for packet in inner(&fields(file), 1) {
+        let [(50, Field::Bytes(deflated))] = packet[..] else {
+            panic!("packets are deflated together");
+        };
+        flate2::read::ZlibDecoder::new(deflated)
+            .read_to_end(&mut packets)
+            .unwrap();
+    }
+    for packet in inner(&fields(&packets), 1) {
+        assert_eq!(number(&packet, 10), Some(1), "one sequence");
+        for interned in inner(&packet, 12) {
+            for sort in [1, 2, 3, 29] {
+                for one in inner(&interned, sort) {
+                    let iid = number(&one, 1).unwrap();
+                    assert!(iid > 0);
+                    let known = names.insert((sort, iid), text(&one, 2).unwrap());
+                    assert_eq!(known, None, "a text is stored once");
+                }
+            }
+        }
+        for track in inner(&packet, 60) {
+            let name = text(&track, 2).unwrap_or_default();
+            let parent = number(&track, 5);
+            assert!(parent.is_none_or(|parent| tracks.contains_key(&parent)));
+            tracks.insert(number(&track, 1).unwrap(), (name, parent));
+        }
+        for event in inner(&packet, 11) {
+            let at = number(&packet, 8).expect("an event has a time");
+            let track = number(&event, 11).unwrap();
+            let stack = open.entry(track).or_default();
+            for (tag, enters) in [(47, false), (48, true)] {
+                if let Some(id) = number(&event, tag) {
+                    arrows.entry(id).or_default().push((at, enters));
+                }
+            }
+            match number(&event, 9).unwrap() {
+                1 => {
+                    let facts = inner(&event, 4).into_iter().filter_map(|fact| {
+                        let name = &names[&(3, number(&fact, 1)?)];
+                        Some((name.clone(), number(&fact, 3)?))
+                    });
+                    let name = names[&(2, number(&event, 10).unwrap())].clone();
+                    let (of, parent) = &tracks[&track];
+                    let rank = parent.map_or("", |parent| &tracks[&parent].0);
+                    let place = format!("{rank}: {of}");
+                    stack.push((place, name, at, at, stack.len(), facts.collect()));
+                }
+                2 => {
+                    let (track, name, from, _, depth, facts) = stack.pop().expect("it is open");
+                    assert!(from <= at);
+                    slices.push((track, name, from, at, depth, facts));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "all slices end");
+    // The critical path is no rank's.
+    slices.retain(|slice: &Slice| slice.0.starts_with("rank"));
+    (slices, arrows)
+}
+
+fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
+    written(
+        workload,
+        options,
+        TimelineFormat::Perfetto,
+        TimelineSelection::default(),
+    )
+    .0
+}
+
+#[test]
+fn slices_are_exact_to_the_nanosecond_and_nest() {
+    let (slices, _) = read(&perfetto(&odd(), &ReplayOptions::default()));
+    let mut now = 123_457;
+    let nodes: Vec<_> = slices
+        .iter()
+        .filter(|slice| slice.5.contains_key("node"))
+        .collect();
+    assert_eq!(nodes.len(), 600);
+    for (id, (track, name, start, end, depth, facts)) in (0..).zip(nodes) {
+        // As the job states it, in picoseconds, to the nearest nanosecond.
+        let lasts = if id % 11 == 0 {
+            0
+        } else {
+            1 + id * 997 % 40_009
+        };
+        let ns = |ps: u64| (ps + 500) / 1000;
+        assert_eq!(
+            (facts["node"], *start, *end),
+            (id, ns(now), ns(now + lasts))
+        );
+        assert_eq!((&name[..], *depth), ("gemm", 2));
+        assert_eq!((facts["flops"], facts["bytes"]), (1000 + id, 7));
+        assert!(
+            track.starts_with("rank 0 on NPU 0") && track.ends_with(": compute"),
+            "{track}"
+        );
+        now += lasts;
+    }
+    let steps = slices.iter().filter(|slice| slice.4 == 0);
+    let steps: Vec<_> = steps.map(|slice| (&slice.1[..], slice.3)).collect();
+    assert_eq!(
+        steps,
+        [
+            ("step0", slices.iter().find(|s| s.1 == "step0").unwrap().3),
+            ("step1", (now + 500) / 1000)
+        ]
+    );
+}
+
+#[test]
+fn arrows_lead_from_sends_to_the_ends_of_receives() {
+    let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
+    let (slices, arrows) = read(&perfetto(&delayed(), &options));
+    // The send begins at 30 us, the receive, posted at 0, ends at 37.
+    let arrows: Vec<_> = arrows.into_values().collect();
+    let [ends] = &arrows[..] else {
+        panic!("{arrows:?}")
+    };
+    let mut ends = ends.clone();
+    ends.sort_unstable();
+    assert_eq!(ends, [(30_000, false), (37_000, true)]);
+    assert_eq!(slices.len(), 4);
+}
+
+#[test]
+fn both_formats_draw_the_same_and_protobuf_is_smaller() {
+    let model = GeneratedJob::new(WorkloadPattern::DataParallel(DataParallelPattern {
+        layers: 6,
+        ..DataParallelPattern::new(8)
+    }));
+    let workload = model.unwrap().workload().unwrap();
+    let options = ReplayOptions::default();
+    let file = perfetto(&workload, &options);
+    let (slices, _) = read(&file);
+    let json = written(
+        &workload,
+        &options,
+        TimelineFormat::Chrome,
+        TimelineSelection::default(),
+    )
+    .0;
+    let events = drawn(&workload, &options);
+    for rank in 0..8 {
+        let of = format!("rank {rank} on");
+        let slices = slices
+            .iter()
+            .filter(|s| s.0.starts_with(&of) && s.5.contains_key("node"));
+        let mut ours: Vec<_> = slices.map(|s| (s.1.clone(), s.2, s.3)).collect();
+        let mut theirs = super::slices(&events, rank);
+        assert_eq!(ours.len(), theirs.len());
+        ours.sort_by(|a, b| (a.1, a.2, &a.0).cmp(&(b.1, b.2, &b.0)));
+        theirs.sort_by(|a, b| {
+            a.1.total_cmp(&b.1)
+                .then(a.2.total_cmp(&b.2))
+                .then(a.0.cmp(&b.0))
+        });
+        for ((name, from, to), (other, ts, dur)) in ours.iter().zip(&theirs) {
+            assert_eq!(name, other);
+            // JSON rounds to 1/1024 us.
+            let near = |ns: u64, us: f64| (ns as f64 - us * 1000.0).abs() <= 1.0;
+            assert!(near(*from, *ts) && near(*to, ts + dur), "{name}");
+        }
+    }
+    assert!(
+        file.len() * 3 < json.len(),
+        "{} and {} bytes",
+        file.len(),
+        json.len()
+    );
+}

@@ -1,0 +1,409 @@
+//! Wrong inputs as people make them, by class: the error names the place, what was found, what was expected or is
+//! there, and what to try; the exit code is 2, and nothing goes to standard output.
+
+use super::commands::chakram;
+use std::process::Stdio;
+
+/// A command line, and parts of what is said to it.
+type WrongInput = (&'static [&'static str], &'static [&'static str]);
+
+const DDP: &str = "traces/ddp-resnet18";
+
+fn check(inputs: &[WrongInput]) {
+    for (args, parts) in inputs {
+        let output = chakram(args);
+        let error = String::from_utf8(output.stderr).expect("errors are text");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(
+            output.stdout.is_empty(),
+            "{args:?}: errors go to standard error"
+        );
+        assert!(error.starts_with("error: "), "{args:?}: {error}");
+        for part in *parts {
+            assert!(error.contains(part), "{args:?}: no {part:?} in\n{error}");
+        }
+    }
+}
+
+#[test]
+fn commands_and_options() {
+    check(&[
+        (
+            &["reply", DDP],
+            &["'reply'", "similar subcommand exists: 'replay'"],
+        ),
+        (
+            &["convert", "nsys", "x", "-o", "y"],
+            &["'nsys'", "the commands are pytorch, trace"],
+        ),
+        (&["replay"], &["<TRACES>...", "--help"]),
+        (
+            &["replay", DDP, "--machin", "x"],
+            &["'--machin'", "'--machine'"],
+        ),
+        (
+            &["generate", "gpt2-xl", "--cp", "2", "--dry-run"],
+            &["'--cp'", "'--tp'", "'--pp'", "'--dp'"],
+        ),
+        (&["convert", "pytorch", DDP], &["--output <PREFIX>"]),
+        (&["slice", DDP, "-o", "x"], &["--annotation <NAME>"]),
+        (
+            &["anonymise", DDP, "-o", "x"],
+            &["--key <TEXT>|--key-file <FILE>|--random-key"],
+        ),
+        (&["replay", DDP, "-q", "-v"], &["--quiet", "--verbose"]),
+        (&["completions", "tcsh"], &["'tcsh'", "bash", "zsh"]),
+    ]);
+}
+
+#[test]
+fn values() {
+    check(&[
+        (
+            &["replay", DDP, "--compute", "fast"],
+            &["'fast'", "--compute", "scaled:F or roofline"],
+        ),
+        (
+            &["replay", DDP, "--compute", "scaled:-1"],
+            &["`-1`", "scaled:0.5"],
+        ),
+        (
+            &["replay", DDP, "--comm", "modell"],
+            &["'modell'", "captured", "'model'"],
+        ),
+        (
+            &["replay", DDP, "--delay", "0=10"],
+            &["`10`", "no unit", "500 ns"],
+        ),
+        (
+            &["replay", DDP, "--delay", "0:10ms"],
+            &["'0:10ms'", "RANK=TIME", "3=10ms"],
+        ),
+        (
+            &["replay", DDP, "--delay", "5=10ms"],
+            &["--delay 5", "no trace"],
+        ),
+        (&["replay", DDP, "--map", "0=99"], &["`0=99`", "0-3,8-11"]),
+        (
+            &["replay", DDP, "--format", "yaml"],
+            &["'yaml'", "text, json, csv"],
+        ),
+        (
+            &["replay", DDP, "--format", "json", "--table", "npus"],
+            &["--table", "--format csv"],
+        ),
+        (&["diff", DDP, DDP, "--threshold", "1"], &["'1'", "1%"]),
+        (
+            &["diff", DDP, DDP, "--fail-on", "speed"],
+            &["'speed'", "structure, time, bytes"],
+        ),
+        (
+            &["inspect", DDP, "--type", "foo"],
+            &["`foo`", "compute, load"],
+        ),
+        (&["inspect", DDP, "--rank", "9"], &["--rank 9", "2 files"]),
+        (
+            &["inspect", DDP, "--node", "999999"],
+            &["--node 999999", "try: --rank 0"],
+        ),
+        (
+            &[
+                "generate",
+                "collective",
+                "allreduce",
+                "--size",
+                "1GB",
+                "--ranks",
+                "8",
+            ],
+            &["'allreduce'", "'all-reduce'"],
+        ),
+        (
+            &[
+                "generate",
+                "collective",
+                "all-reduce",
+                "--size",
+                "1",
+                "--ranks",
+                "8",
+            ],
+            &["`1`", "no unit", "64 MiB"],
+        ),
+        (
+            &[
+                "generate",
+                "collective",
+                "all-reduce",
+                "--size",
+                "1GB",
+                "--ranks",
+                "0",
+                "-o",
+                "x",
+            ],
+            &["`ranks` is 0", "1 or more"],
+        ),
+    ]);
+}
+
+#[test]
+fn files_and_folders() {
+    check(&[
+        (
+            &["replay", "nosuch"],
+            &["nosuch", "PREFIX.RANK.et", "try: give a folder"],
+        ),
+        (
+            &["replay", "traces"],
+            &["traces", "PREFIX.RANK.et", "try: give a folder"],
+        ),
+        (
+            &["replay", "README.md"],
+            &["README.md", "the name is not `PREFIX.RANK.et`"],
+        ),
+        // The file is there under another ending, or another spelling.
+        (
+            &["replay", "traces/ddp-resnet18/job.0.et"],
+            &["no such file", "try: traces/ddp-resnet18/job.0.et.zst"],
+        ),
+        (
+            &["replay", "traces/dpd-resnet18"],
+            &["no such file", "try: traces/ddp-resnet18"],
+        ),
+        (
+            &["inspect", "traces/ddp-resnet18/jbo"],
+            &["try: traces/ddp-resnet18/job"],
+        ),
+        (&["validate", "nosuch"], &["nosuch", "PREFIX.RANK.et"]),
+        (&["diff", DDP, "nosuch"], &["nosuch", "PREFIX.RANK.et"]),
+        (
+            &["convert", "pytorch", "nosuch", "-o", "x"],
+            &["nosuch", "cannot open"],
+        ),
+        (
+            &["replay", DDP, "-o", "/nosuch/dir/report.txt"],
+            &[
+                "/nosuch/dir/report.txt",
+                "the folder /nosuch does not exist",
+                "mkdir -p /nosuch/dir",
+            ],
+        ),
+        (
+            &[
+                "generate",
+                "chain",
+                "--ranks",
+                "1",
+                "--nodes",
+                "3",
+                "-o",
+                "/nosuch/dir/x",
+            ],
+            &["the folder /nosuch does not exist", "mkdir -p /nosuch/dir"],
+        ),
+        (
+            &["replay", "-", "-m", "dgx-h100"],
+            &["standard input", "chakram convert trace - -o job.0.et"],
+        ),
+        (
+            &[
+                "generate", "chain", "--ranks", "1", "--nodes", "3", "-o", "-",
+            ],
+            &["-o - is standard output", "several files", "-o PREFIX"],
+        ),
+    ]);
+}
+
+#[test]
+fn machines_and_models() {
+    check(&[
+        (
+            &["replay", DDP, "--machine", "dgx-h10"],
+            &["\"dgx-h10\"", "did you mean `dgx-h100`?", "presets"],
+        ),
+        (
+            &["replay", DDP, "--machine", "h100"],
+            &["did you mean `dgx-h100`?"],
+        ),
+        (
+            &["replay", DDP, "--machine", "dgx-h100x"],
+            &["did you mean `dgx-h100`?"],
+        ),
+        (
+            &["replay", DDP, "--machine", "h100x4"],
+            &["did you mean `dgx-h100`?"],
+        ),
+        (
+            &["replay", DDP, "--machine", "dgx-h100x0"],
+            &["dimension[1].size", "the number 0", "from 1"],
+        ),
+        (
+            &["replay", DDP, "--machine", "nosuch.toml"],
+            &["cannot read machine file nosuch.toml", "No such file"],
+        ),
+        (
+            &["machine", "show", "nosuch"],
+            &["\"nosuch\"", "try: one of the presets"],
+        ),
+        (
+            &["model", "show", "gpt5"],
+            &["\"gpt5\"", "chakram model list"],
+        ),
+        (&["generate", "llama3-70B"], &["did you mean `llama3-70b`?"]),
+        (
+            &["generate", "llama-3-70b"],
+            &["did you mean `llama3-70b`?"],
+        ),
+        (
+            &["generate", "capture"],
+            &["\"capture\"", "chakram model list"],
+        ),
+        (
+            &["generate", "llama3-70b"],
+            &["--dry-run", "--machine MACHINE", "-o PREFIX"],
+        ),
+    ]);
+}
+
+#[test]
+fn plans_and_jobs_that_do_not_go_with_one_another() {
+    let plan =
+        |more: &'static [&'static str]| [&["generate", "llama3-70b", "--dry-run"], more].concat();
+    for (args, parts) in [
+        (
+            plan(&["--tensor", "3", "--batch", "8"]),
+            &["`tensor` is 3", "divisor of the 64 heads"][..],
+        ),
+        (
+            plan(&["--pipeline", "7", "--batch", "8"]),
+            &["`pipeline` is 7", "divisor of the 80 blocks"],
+        ),
+        (
+            plan(&["--data", "3", "--batch", "8"]),
+            &["`batch` is 8", "multiple of data x micro_batch"],
+        ),
+        (plan(&["--batch", "0"]), &["`batch` is 0", "1 or more"]),
+        (plan(&["--zero", "4"]), &["'4'", "0, 1, 2, 3"]),
+    ] {
+        let output = chakram(&args);
+        let error = String::from_utf8(output.stderr).expect("errors are text");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(
+            parts.iter().all(|part| error.contains(part)),
+            "{args:?}: {error}"
+        );
+    }
+    check(&[
+        (
+            &[
+                "generate",
+                "collective",
+                "all-reduce",
+                "--size",
+                "1GB",
+                "--ranks",
+                "512",
+                "-m",
+                "dgx-h100",
+            ],
+            &[
+                "512 ranks",
+                "8 NPUs",
+                "try: take a machine with at least 512",
+            ],
+        ),
+        (
+            &["scale", DDP, "--grid", "dp=3", "--to", "dp=8", "-o", "x"],
+            &["--grid dp=3", "ranks 0, 1", "try: a --grid"],
+        ),
+        (
+            &["scale", DDP, "--grid", "dp=2", "--to", "tp=8", "-o", "x"],
+            &["no `tp`", "it has dp"],
+        ),
+        (
+            &["slice", DDP, "--annotation", "Nope", "-o", "x"],
+            &["`Nope`", "try: ProfilerStep#2"],
+        ),
+        (
+            &["diff", "-", "-"],
+            &["standard input is one document", "try: A and -"],
+        ),
+    ]);
+}
+
+/// A machine and a model may come from standard input, and a report goes to standard output under the name `-`.
+#[test]
+fn a_dash_is_standard_input_or_output() {
+    let show = chakram(&["machine", "show", "dgx-h100"]);
+    let path = std::env::temp_dir().join(format!("chakram-machine-{}.toml", std::process::id()));
+    std::fs::write(&path, &show.stdout).expect("there is room");
+    let replay = |machine: &str, input: Stdio| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"));
+        let output = program
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(["replay", DDP, "-m", machine, "-o", "-"])
+            .stdin(input)
+            .output()
+            .expect("the program was built");
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    let file = std::fs::File::open(&path).expect("it was written");
+    assert_eq!(replay("-", file.into()), replay("dgx-h100", Stdio::null()));
+    std::fs::remove_file(path).expect("it was written");
+}
+
+/// Under `-q` notes are silent, and under `-v` the phases of a run are said, on standard error alone.
+#[test]
+fn verbosity_changes_standard_error_alone() {
+    let run = |more: &[&str]| {
+        let output = chakram(&[&["replay", "traces/data-parallel-8"], more].concat());
+        assert!(output.status.success());
+        (
+            output.stdout,
+            String::from_utf8(output.stderr).expect("it is text"),
+        )
+    };
+    let (plain, nothing) = run(&[]);
+    assert_eq!(nothing, "");
+    assert_eq!(run(&["-q"]), (plain.clone(), String::new()));
+    let (same, said) = run(&["-v"]);
+    assert_eq!(same, plain);
+    assert!(
+        said.contains("read 8 traces in ") && said.contains("replayed 2,688 nodes in "),
+        "{said}"
+    );
+}
+
+/// Every command has a page of the manual, and shells get presets and files.
+#[test]
+fn the_manual_and_completions_know_commands_and_presets() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let pages = folder.path().join("man1");
+    let output = chakram(&["man", pages.to_str().expect("UTF-8")]);
+    assert!(output.status.success(), "{output:?}");
+    let page = std::fs::read_to_string(pages.join("chakram-replay.1")).expect("it was written");
+    assert!(
+        page.contains("efficiency") && page.contains(".TH"),
+        "{page}"
+    );
+    assert!(pages.join("chakram-machine-show.1").exists());
+    let script = chakram(&["completions", "bash"]);
+    assert!(String::from_utf8_lossy(&script.stdout).contains("COMPLETE"));
+    let completed = |words: &[&str]| {
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"));
+        let output = program
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("COMPLETE", "fish")
+            .args([&["--"], words].concat())
+            .output();
+        String::from_utf8(output.expect("the program was built").stdout).expect("it is text")
+    };
+    let machines = completed(&["chakram", "replay", "x", "--machine", "dgx-"]);
+    assert!(machines.contains("dgx-h100"), "{machines}");
+    let files = completed(&["chakram", "replay", "x", "--machine", "traces/ddp"]);
+    assert!(files.contains("traces/ddp-resnet18"), "{files}");
+    let models = completed(&["chakram", "generate", "llama3-"]);
+    assert!(models.contains("llama3-8b"), "{models}");
+}
