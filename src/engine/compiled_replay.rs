@@ -116,6 +116,11 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
+    /// Refuses a replay in which most kernels would take no time, because nothing is known of them.
+    pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
+        self.plan.mostly_free.clone().map_or(Ok(()), Err)
+    }
+
     /// The share of communication and kernels that has a price, and its sources.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis

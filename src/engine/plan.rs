@@ -287,6 +287,8 @@ pub(super) struct ReplayPlan {
     /// first of those that differ from it in message size alone.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
+    /// Refusal of reports, if most kernels have no price and that was not asked for.
+    pub mostly_free: Option<ReplayRefusal>,
 }
 
 impl ReplayPlan {
@@ -331,7 +333,8 @@ impl ReplayPlan {
                 pairs: Vec::new(),
             });
         }
-        basis.unknown += unpriced.settle(workload, machine, options.compute, &basis)?;
+        let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
+        basis.unknown += free;
         // Some recorded durations are enough: nodes without one are counted in the report.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
@@ -353,6 +356,7 @@ impl ReplayPlan {
             pairs: 0,
             request_channels: Vec::new(),
             basis,
+            mostly_free,
         };
         in_switch::check(workload, machine)?;
         plan.bind_groups(workload, machine, backend);

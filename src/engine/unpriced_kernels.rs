@@ -4,7 +4,7 @@
 //! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
 //! kernel keeps its duration. Arithmetic without a price would take no time although it computes, so it is refused;
 //! unless durations are as recorded and most kernels have one, where a few without are counted and reported. Where
-//! most kernels have no price, the replay would say nothing about them, so it is refused too.
+//! most kernels have no price, a report would say nothing about them, so that is refused too.
 
 use super::error::ReplayRefusal;
 use super::matching;
@@ -69,17 +69,18 @@ impl UnpricedKernels {
         }
     }
 
-    /// Refuses the kernels, or returns how many of those counted here take no time. `basis` counts all others.
+    /// Refuses the kernels, or returns how many of those counted here take no time, and the refusal of a report if most
+    /// kernels do. `basis` counts all others.
     pub fn settle(
         &self,
         workload: &Workload,
         machine: &Machine,
         compute: ComputeModel,
         basis: &PricingCoverage,
-    ) -> Result<u64, ReplayRefusal> {
+    ) -> Result<(u64, Option<ReplayRefusal>), ReplayRefusal> {
         let computing = self.formats.values().map(|kernels| kernels.count).sum();
         if compute.allows_free_kernels() {
-            return Ok(computing);
+            return Ok((computing, None));
         }
         let recorded = if compute.computes() { 0 } else { basis.priced };
         let others = basis.estimated + basis.fell_back + basis.unknown + computing;
@@ -87,10 +88,9 @@ impl UnpricedKernels {
             return Err(self.without_peaks(workload, machine));
         }
         let all = basis.priced + basis.estimated + basis.fell_back + basis.unknown + computing;
-        if 2 * (basis.unknown + computing) > all {
-            return Err(self.without_price(workload, basis.unknown + computing, all));
-        }
-        Ok(computing)
+        let unpriced = basis.unknown + computing;
+        let refusal = (2 * unpriced > all).then(|| self.without_price(workload, unpriced, all));
+        Ok((computing, refusal))
     }
 
     /// Refuses a replay in which most kernels would take no time.

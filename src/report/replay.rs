@@ -28,6 +28,7 @@ pub fn replay<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
+    prepared.check_prices()?;
     // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
