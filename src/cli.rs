@@ -38,6 +38,7 @@ pub mod output;
 mod progress;
 pub mod replay;
 pub mod scale;
+pub mod score;
 mod signals;
 pub mod slice;
 mod suggest;
@@ -103,6 +104,7 @@ enum CliCommand {
     Archive(archive::ArchiveArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
+    Score(score::ScoreArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell, for presets, files and options
     #[command(
@@ -164,6 +166,7 @@ pub fn main() -> ExitCode {
         CliCommand::Archive(args) => archive::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
+        CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),
         CliCommand::Man { folder } => completion::manual(folder, &mut out),

@@ -19,6 +19,7 @@ mod backend;
 mod binomial;
 mod chunk_schedule;
 mod closed_form;
+mod curve;
 mod custom;
 mod direct;
 mod double_binary_tree;
@@ -42,6 +43,7 @@ pub use backend::{
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use closed_form::closed_form;
+pub use curve::CollectiveCurve;
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };

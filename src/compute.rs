@@ -1,12 +1,16 @@
 //! Durations of compute nodes on an NPU class.
 
-use crate::trace::Dtype;
+use crate::trace::{Dtype, KernelShape};
 use crate::units::{Bandwidth, FlopRate, Span};
 
+mod curves;
+mod gemm;
 mod host;
 mod roofline;
 mod scaled;
 
+pub use curves::{AttentionCurve, KernelCurves, MovingCurve};
+pub use gemm::GemmCurve;
 pub use host::HostTiming;
 
 /// Peak rates of an NPU class, one per number format it computes in.
@@ -41,6 +45,9 @@ pub enum ComputeModel {
     Recorded(RooflineEfficiency),
     /// As [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
+    /// By the NPU class's curves, from class and shape; where these or curves are missing, by roofline at the peak rates,
+    /// or as recorded.
+    Curves,
     /// By roofline, at this part of the peak rates; as recorded where the trace has neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
@@ -88,6 +95,8 @@ pub struct KernelProfile {
     pub bytes: u64,
     /// The format it computes in, if known.
     pub dtype: Option<Dtype>,
+    /// Class and shape, if known.
+    pub shape: Option<KernelShape>,
 }
 
 /// Duration of a kernel, and its basis.
@@ -119,7 +128,7 @@ impl KernelTiming {
 impl ComputeModel {
     /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
-        matches!(self, Self::Roofline(_))
+        matches!(self, Self::Roofline(_) | Self::Curves)
     }
 
     /// Returns true if kernels may take no time without being refused, because that is what was asked for.
@@ -127,17 +136,23 @@ impl ComputeModel {
         match self {
             Self::RecordedOnly => true,
             Self::Scaled(factor, _) => factor == 0.0,
-            Self::Recorded(_) | Self::Roofline(_) => false,
+            Self::Recorded(_) | Self::Curves | Self::Roofline(_) => false,
         }
     }
 
-    /// The price of `kernel` on a class with these peaks and this memory bandwidth.
+    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
     pub fn price(
         &self,
         kernel: &KernelProfile,
         peaks: &PeakRates,
         memory: Bandwidth,
+        curves: &KernelCurves,
     ) -> KernelTiming {
+        if *self == Self::Curves
+            && let Some((span, _)) = curves.price(kernel, peaks, memory)
+        {
+            return KernelTiming::Modeled(span);
+        }
         let timed = kernel.captured || kernel.recorded > Span::ZERO;
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
@@ -153,7 +168,11 @@ impl ComputeModel {
             (Self::Scaled(factor, efficiency), None) => {
                 roofline(efficiency).map(|span| KernelTiming::Estimated(times(factor, span)))
             }
-            (Self::Roofline(efficiency), _) => {
+            (Self::Roofline(_) | Self::Curves, _) => {
+                let efficiency = match *self {
+                    Self::Roofline(efficiency) => efficiency,
+                    _ => RooflineEfficiency::default(),
+                };
                 roofline(efficiency).map(KernelTiming::Modeled).or(recorded
                     .filter(|&span| span > Span::ZERO)
                     .map(KernelTiming::Fallback))
@@ -187,12 +206,13 @@ mod tests {
         flops: 312_000_000,
         bytes: 1_000_000,
         dtype: Some(Dtype::Bf16),
+        shape: None,
     };
 
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
         // Four times the bytes: 2 us.
@@ -214,7 +234,12 @@ mod tests {
         let (peaks, memory) = a100();
         let at = |fraction: f64, kernel: &KernelProfile| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
-            ComputeModel::Roofline(efficiency).price(kernel, &peaks, memory)
+            ComputeModel::Roofline(efficiency).price(
+                kernel,
+                &peaks,
+                memory,
+                &KernelCurves::default(),
+            )
         };
         // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
         assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
@@ -247,16 +272,22 @@ mod tests {
         // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
         let (peaks, memory) = a100();
         let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
-        assert_eq!(crawl.price(&KERNEL, &peaks, memory).span(), Span(u64::MAX));
+        assert_eq!(
+            crawl
+                .price(&KERNEL, &peaks, memory, &KernelCurves::default())
+                .span(),
+            Span(u64::MAX)
+        );
         let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
-        let none = ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory);
+        let none =
+            ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(none.span(), Span(u64::MAX));
     }
 
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory);
+        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,
@@ -286,6 +317,7 @@ mod tests {
             },
             &PeakRates::default(),
             memory,
+            &KernelCurves::default(),
         );
         assert_eq!(none, KernelTiming::NoPeak(None));
         let nothing = KernelProfile {
@@ -299,7 +331,7 @@ mod tests {
     fn scaling_multiplies_what_was_recorded() {
         let (peaks, memory) = a100();
         let quarter = ComputeModel::Scaled(0.25, RooflineEfficiency::default());
-        let price = quarter.price(&KERNEL, &peaks, memory);
+        let price = quarter.price(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
     }
 
@@ -307,7 +339,8 @@ mod tests {
     fn what_was_not_recorded_is_priced_by_what_it_does() {
         let (peaks, memory) = a100();
         let half = RooflineEfficiency::new(0.5).unwrap();
-        let price = |model: ComputeModel, k| model.price(&k, &peaks, memory);
+        let price =
+            |model: ComputeModel, k| model.price(&k, &peaks, memory, &KernelCurves::default());
         let unrecorded = KernelProfile {
             recorded: Span::ZERO,
             ..KERNEL

@@ -69,6 +69,7 @@ mod endpoints;
 mod error;
 mod event;
 mod fast_forward;
+mod host_launches;
 mod in_switch;
 mod insertion_order;
 mod launch_order;
@@ -88,7 +89,7 @@ pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
-pub use plan::{CommTiming, PricingCoverage, ReplayOptions, place};
+pub use plan::{CommTiming, LaunchMode, PricingCoverage, ReplayOptions, place};
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -260,7 +261,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         mut network: N,
         backend: &'a mut M,
     ) -> Self {
-        let (workload, plan) = (prepared.workload, &prepared.plan);
+        let (workload, plan) = (prepared.workload(), &prepared.plan);
         let mut waiting = huge_pages::huge_page_vec(workload.nodes() as usize);
         let mut instances = Vec::with_capacity(plan.instances.len());
         let mut lane_count = 0;
@@ -509,7 +510,7 @@ fn key(instance: u32, node: NodeIndex) -> u64 {
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
-        && prepared.workload.graphs().iter().any(|graph| {
+        && prepared.workload().graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
             kinds.any(|kind| kind == NodeKind::RemoteMemory)
         })

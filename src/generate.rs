@@ -24,7 +24,7 @@ use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
-use crate::trace::{MemoryChanges, NodeLabels, Op, TraceError};
+use crate::trace::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
 use crate::units::{Span, Time};
 use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::btree_map::Entry;
@@ -371,10 +371,11 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node without a recorded duration, with memory changes and labels.
+    /// Emits a node without a recorded duration, with memory changes and labels, and with its class and shape if it is a
+    /// kernel that has them.
     fn emit_with(
         &mut self,
-        op: Op<'_>,
+        (op, kernel): (Op<'_>, Option<KernelShape>),
         lane: Option<i64>,
         memory: MemoryChanges,
         labels: NodeLabels<'_>,
@@ -382,6 +383,7 @@ impl<'s> TraceEmitter<'s> {
     ) -> Result<u64, TraceError> {
         self.last += 1;
         let node = NodeView {
+            kernel,
             lane,
             memory,
             labels,

@@ -7,13 +7,14 @@
 //!
 //! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an edge 4, a
 //! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
-//! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80.
+//! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80; if the shape of any kernel is
+//! known, each takes 4, and every distinct shape 64.
 
 use crate::ids::NodeIndex;
 pub use crate::trace::groups::DeclaredGroups;
 pub use crate::trace::roles::GroupRoles;
 pub use crate::trace::work_amounts::WorkAmounts;
-use crate::trace::{CollectiveKind, Dtype, MemoryChanges};
+use crate::trace::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,7 @@ pub mod cycle;
 pub mod dot;
 pub mod huge_pages;
 mod intern;
+pub mod launches;
 pub mod neighbourhood;
 pub mod raw_trace;
 mod read;
@@ -150,6 +152,9 @@ pub struct Graph {
     /// Index into `changes` plus one, by node; zero if the node changes no memory. Empty if none does.
     memory_of: Vec<u32>,
     changes: Vec<MemoryChanges>,
+    /// Index into `kernels` plus one, by node; zero if no class and shape are known. Empty if none are.
+    kernel_of: Vec<u32>,
+    kernels: Vec<KernelShape>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
     /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
@@ -306,6 +311,13 @@ impl Graph {
         self.bytes[node.index()]
     }
 
+    /// Returns the class and shape of a kernel, if known.
+    #[inline]
+    pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
+        let place = self.kernel_of.get(node.index())?.checked_sub(1)?;
+        Some(self.kernels[place as usize])
+    }
+
     /// Returns the number format that a kernel computes in, if known.
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
         let detail = self.detail[node.index()];
@@ -423,6 +435,7 @@ impl Graph {
             (&self.delays, &self.waits, self.captured),
             self.kernels_on_cpu,
             (&self.memory_of, &self.changes),
+            (&self.kernel_of, &self.kernels),
             &self.flops,
             &self.bytes,
             &self.in_degree,
@@ -443,6 +456,8 @@ impl Graph {
             + size(&self.waits)
             + size(&self.memory_of)
             + size(&self.changes)
+            + size(&self.kernel_of)
+            + size(&self.kernels)
             + size(&self.flops)
             + size(&self.bytes)
             + size(&self.detail)

@@ -19,6 +19,7 @@
 //! - [`engine`]: the one event loop, with its ordering contract, and how it can be asked to run;
 //! - [`report`]: what came out;
 //! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
+//! - [`score`]: predictions against measured runs;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces as files say them;
 //! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
@@ -61,6 +62,7 @@ pub mod model;
 mod network;
 mod regression;
 pub mod report;
+pub mod score;
 pub mod topology;
 pub mod trace;
 pub mod units;

@@ -11,8 +11,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{AlgorithmChoice, ChunkPipeline};
-use crate::compute::PeakRates;
+use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve};
+use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
 use crate::memory::{LocalMemory, RemoteMemory};
@@ -23,10 +23,12 @@ use class_assignment::ClassAssignment;
 mod build;
 mod class_assignment;
 mod error;
+mod host;
 mod preset;
 
 pub use error::MachineError;
-pub use preset::{MachinePreset, MachineSource, PRESETS, names_file, source};
+pub use host::{Host, HostWait};
+pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, names_file, source};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +37,8 @@ pub struct NpuClass {
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: PeakRates,
+    /// Curves of kernels that were measured; empty if there are none.
+    pub curves: KernelCurves,
     /// The memory of one NPU.
     pub memory: LocalMemory,
     /// Lanes of the NPU that can run at once; at least 1.
@@ -51,11 +55,13 @@ pub struct Machine {
     topology: Topology,
     network: network::NetworkKind,
     algorithms: Vec<AlgorithmChoice>,
+    collective_curves: Vec<Vec<CollectiveCurve>>,
     pipeline: ChunkPipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
+    host: Option<Host>,
 }
 
 impl Machine {
@@ -112,10 +118,12 @@ impl Machine {
             topology,
             network: network::NetworkKind::default(),
             algorithms,
+            collective_curves: Vec::new(),
             pipeline: ChunkPipeline::default(),
             scalable: false,
             classes: vec![class],
             remote,
+            host: None,
         })
     }
 
@@ -149,6 +157,11 @@ impl Machine {
         &self.algorithms
     }
 
+    /// Measured collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
+        &self.collective_curves
+    }
+
     /// Chunking of collectives.
     pub fn pipeline(&self) -> ChunkPipeline {
         self.pipeline
@@ -173,6 +186,16 @@ impl Machine {
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
+    }
+
+    /// Returns whether some class of NPUs has curves of measured kernels.
+    pub fn has_curves(&self) -> bool {
+        self.classes.iter().any(|class| !class.curves.is_empty())
+    }
+
+    /// Host of each NPU, if what it takes to launch work is known.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
     }
 
     /// Memory beyond the NPUs' own, if there is any.

@@ -410,6 +410,17 @@ impl GroupRegistry {
 }
 
 impl Workload {
+    /// The same ranks and groups with graphs that `change` returns, which have the same slots.
+    pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
+        Self {
+            graphs: self.graphs.iter().map(change).collect(),
+            instances: self.instances.clone(),
+            groups: self.groups.clone(),
+            ranks: self.ranks,
+            amounts: self.amounts,
+        }
+    }
+
     /// The distinct graphs.
     pub fn graphs(&self) -> &[Graph] {
         &self.graphs

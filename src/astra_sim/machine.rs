@@ -29,6 +29,7 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: Default::default(),
+        curves: Default::default(),
         memory: LocalMemory {
             bandwidth: Bandwidth::new(bandwidth).unwrap_or(one),
             latency: Span::ZERO,

@@ -1,18 +1,20 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
 use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use crate::engine::LaunchMode;
 use crate::graph::{Graph, NodeKind};
+use crate::machine::Machine;
 use crate::report::summary::{KernelBasis, thousands};
 use crate::units::Span;
 use crate::workload::Workload;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// Compute model: recorded (roofline where nothing was recorded), scaled:F (times F, so below 1 is faster) or
-    /// roofline (all kernels, by FLOPs and bytes)
+    /// Compute model: recorded (roofline where nothing was recorded), scaled:F (times F, so below 1 is faster),
+    /// curves (by class and shape, as measured on this kind of NPU) or roofline (all kernels, by FLOPs and bytes)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
     /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve under roofline, above 0 and
@@ -22,14 +24,43 @@ pub struct ComputeArgs {
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
+    /// How the machine's host launches kernels, collectives and messages of traces without host work; eager by default
+    /// with --compute curves, and none otherwise
+    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    launch: Option<LaunchArg>,
+    /// How long collectives last that nothing disturbs; curves by default with --compute curves, and algorithms
+    /// otherwise
+    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    collectives: Option<CollectivesArg>,
+}
+
+/// How a host launches work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LaunchArg {
+    /// Every kernel and collective by itself, as the machine's [host] has it
+    Eager,
+    /// All of a step at once, as CUDA graphs do
+    Graph,
+    /// In no time
+    None,
+}
+
+/// Source of the time of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CollectivesArg {
+    /// As measured among as many NPUs of this kind, where the machine has that
+    Curves,
+    /// By the machine's algorithms and links
+    Algorithms,
 }
 
 fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::default()),
+        "curves" => Ok(ComputeModel::Curves),
         "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
         _ => {
-            let factor = parse_scaled(text, "expected recorded, scaled:F or roofline")?;
+            let factor = parse_scaled(text, "expected recorded, scaled:F, curves or roofline")?;
             Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
         }
     }
@@ -67,6 +98,7 @@ impl ComputeArgs {
         match self.compute {
             ComputeModel::Scaled(factor, _) => ComputeModel::Scaled(factor, efficiency),
             ComputeModel::Roofline(_) => ComputeModel::Roofline(efficiency),
+            ComputeModel::Curves => ComputeModel::Curves,
             _ => ComputeModel::Recorded(efficiency),
         }
     }
@@ -74,6 +106,66 @@ impl ComputeArgs {
     /// Returns the source of the durations of host work.
     pub fn host(&self) -> HostTiming {
         self.host
+    }
+
+    /// Returns the arguments for runs in which nothing was recorded, on `machine`: by its curves if it has any, and
+    /// neither another model nor an efficiency is requested.
+    pub fn or_curves(mut self, machine: &Machine) -> Self {
+        let default = self.compute == ComputeModel::default() && self.efficiency.is_none();
+        if default && machine.has_curves() {
+            self.compute = ComputeModel::Curves;
+        }
+        self
+    }
+
+    /// Returns how a host launches work.
+    pub fn launch(&self) -> LaunchMode {
+        match (self.launch, self.compute) {
+            (Some(LaunchArg::Eager), _) | (None, ComputeModel::Curves) => LaunchMode::Eager,
+            (Some(LaunchArg::Graph), _) => LaunchMode::Graph,
+            (Some(LaunchArg::None) | None, _) => LaunchMode::None,
+        }
+    }
+
+    /// Returns whether collectives take what was measured.
+    pub fn measures_collectives(&self) -> bool {
+        match self.collectives {
+            Some(how) => how == CollectivesArg::Curves,
+            None => self.compute == ComputeModel::Curves,
+        }
+    }
+
+    /// Refuses measured prices on a machine that has none.
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
+        let name = machine.name();
+        if self.compute == ComputeModel::Curves && !machine.has_curves() {
+            return Err(format!(
+                "--compute curves: machine `{name}` has no curves of measured kernels\n  try: --compute roofline"
+            ));
+        }
+        if self.compute == ComputeModel::Curves && self.efficiency.is_some() {
+            return Err(
+                "--efficiency is for kernels by roofline, and with --compute curves they last as measured\n  \
+                 try: without --efficiency, or --compute roofline"
+                    .to_owned(),
+            );
+        }
+        let launches = matches!(self.launch, Some(LaunchArg::Eager | LaunchArg::Graph));
+        if launches && machine.host().is_none() {
+            return Err(format!(
+                "--launch: machine `{name}` does not say what launches cost\n  try: a [host] table in its file"
+            ));
+        }
+        let measured = machine
+            .collective_curves()
+            .iter()
+            .any(|curves| !curves.is_empty());
+        if self.collectives == Some(CollectivesArg::Curves) && !measured {
+            return Err(format!(
+                "--collectives curves: machine `{name}` has no measured collectives\n  try: --collectives algorithms"
+            ));
+        }
+        Ok(())
     }
 
     /// Refuses options that have no effect on `workload`.
@@ -105,6 +197,8 @@ impl ComputeArgs {
             (self.compute != ComputeModel::default(), "--compute"),
             (self.efficiency.is_some(), "--efficiency"),
             (self.host != HostTiming::Recorded, "--host"),
+            (self.launch.is_some(), "--launch"),
+            (self.collectives.is_some(), "--collectives"),
         ];
         given.iter().find_map(|(is, name)| is.then_some(*name))
     }
@@ -116,6 +210,7 @@ impl ComputeArgs {
             _ => String::new(),
         };
         let roofline = match self.efficiency {
+            None if self.compute == ComputeModel::Curves => "by measured curves".to_owned(),
             None => "by roofline".to_owned(),
             Some(efficiency) => {
                 let fraction = number(efficiency.fraction());
@@ -153,9 +248,20 @@ impl ComputeArgs {
     /// Adds the basis of the durations to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         options.insert("compute".to_owned(), self.name().into());
-        if self.compute.computes() || self.efficiency.is_some() {
+        if matches!(self.compute, ComputeModel::Roofline(_)) || self.efficiency.is_some() {
             let fraction = self.efficiency.unwrap_or_default().fraction();
             options.insert("efficiency".to_owned(), fraction.into());
+        }
+        if self.launch() != LaunchMode::None {
+            let how = if self.launch() == LaunchMode::Graph {
+                "graph"
+            } else {
+                "eager"
+            };
+            options.insert("launch".to_owned(), how.into());
+        }
+        if self.measures_collectives() {
+            options.insert("collectives".to_owned(), "curves".into());
         }
         if let HostTiming::Scaled(factor) = self.host {
             options.insert("host".to_owned(), format!("scaled:{factor}").into());
@@ -165,6 +271,7 @@ impl ComputeArgs {
     fn name(&self) -> String {
         match self.compute {
             ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
+            ComputeModel::Curves => "curves".to_owned(),
             ComputeModel::Roofline(_) => "roofline".to_owned(),
             _ => "recorded".to_owned(),
         }

@@ -188,6 +188,7 @@ impl RunArgs {
         inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
+        self.check_machine(machine)?;
         self.check_fit(workload)?;
         let start = Instant::now();
         let prepared =
@@ -218,6 +219,11 @@ impl RunArgs {
         to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
         self.warn(&report)?;
         self.exit_code([&report])
+    }
+
+    /// Refuses measured prices on a machine that has none.
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
+        self.compute.check_machine(machine)
     }
 
     /// Prints warnings on standard error where nobody sees them in a text.
@@ -285,6 +291,8 @@ impl RunArgs {
             custom,
             compute: self.compute.model(),
             host: self.compute.host(),
+            launch: self.compute.launch(),
+            measured_collectives: self.compute.measures_collectives(),
             comm: self.comm.policy(),
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),

@@ -97,6 +97,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             .run
             .replay(workload, title, machine, &options, &inputs, &mut to),
         _ => {
+            machines
+                .iter()
+                .try_for_each(|machine| args.run.check_machine(machine))?;
             args.run.check_fit(workload)?;
             let mut comparison =
                 compare(workload, title, &named, &machines, &options, args.threads);

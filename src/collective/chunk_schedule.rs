@@ -8,6 +8,8 @@
 //! whole collective, the same at every member: members that each decided by themselves could hold a phase that
 //! another's partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
 
+use crate::units::Span;
+
 /// A chunk enters a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageEntry {
@@ -35,6 +37,7 @@ pub struct ChunkSchedule<S> {
     chunks: u32,
     strands: u32,
     admission: Option<AdmissionOrder>,
+    measured: Option<Span>,
 }
 
 impl<S: Copy> ChunkSchedule<S> {
@@ -47,6 +50,7 @@ impl<S: Copy> ChunkSchedule<S> {
             chunks,
             strands: 1,
             admission: None,
+            measured: None,
         }
     }
 
@@ -62,7 +66,22 @@ impl<S: Copy> ChunkSchedule<S> {
             route_of,
             strands: 1,
             admission: None,
+            measured: None,
         }
+    }
+
+    /// The same, which takes `span` from the arrival of its last member where nothing disturbs it, as measured.
+    pub fn measured_as(self, span: Span) -> Self {
+        Self {
+            measured: Some(span),
+            ..self
+        }
+    }
+
+    /// Time from the arrival of the last member, if it was measured.
+    #[inline]
+    pub fn measured(&self) -> Option<Span> {
+        self.measured
     }
 
     /// The same with chunks that enter each phase in the order of `admission`.

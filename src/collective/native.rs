@@ -21,8 +21,8 @@ use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
-    CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition, ScriptExecutor, SendStep,
-    StageAssignment, closed_form, stage_assignment,
+    CollectiveCurve, CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition,
+    ScriptExecutor, SendStep, StageAssignment, closed_form, curve, stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
@@ -41,6 +41,9 @@ pub struct NativeBackend<'a> {
     pub pipeline: ChunkPipeline,
     /// Algorithms that stand for the machine's; of several that fit, the first does.
     pub custom: &'a [CustomCollective],
+    /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
+    /// may be empty.
+    pub curves: &'a [Vec<CollectiveCurve>],
     /// Progress of the members that execute them.
     pub players: ScriptExecutor,
 }
@@ -91,7 +94,10 @@ impl CollectiveBackend for NativeBackend<'_> {
         }
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
-        let chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
+        let mut chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
+        if let Some(span) = curve::measured(self.curves, of, extent) {
+            chunk_schedule = chunk_schedule.measured_as(span);
+        }
         let both_ways = chunk_schedule
             .stages()
             .iter()
@@ -296,6 +302,9 @@ impl CollectiveBackend for NativeBackend<'_> {
         paths: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
+        if let Some(span) = chunk_schedule.measured() {
+            return Some(span);
+        }
         // Several chunks in a phase at once share its ports in ways that are not proved.
         let admission = chunk_schedule.admission();
         let one_by_one =

@@ -96,6 +96,17 @@ impl<'d> ConfigField<'d> {
         number.ok_or_else(|| self.mismatch(expected))
     }
 
+    /// A number from 0 to `most`, without 0.
+    pub(crate) fn positive(&self, most: f64) -> Result<f64, ConfigError> {
+        let number = match self.value.get_ref() {
+            DeValue::Integer(_) => self.whole().map(|n| n as f64),
+            DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|n: &f64| *n > 0.0 && *n <= most);
+        number.ok_or_else(|| self.mismatch(format_args!("a number above 0 and at most {most}")))
+    }
+
     /// A whole number that is not negative, if it is one.
     pub(crate) fn whole(&self) -> Option<u64> {
         match self.value.get_ref() {

@@ -297,7 +297,7 @@ impl TraceAnonymiser {
                 None => return Ok(()),
             },
             // Replays refuse all other texts here.
-            ("in_switch", Some(text)) => kept.bytes(29, text.as_bytes()),
+            ("in_switch" | "kernel_shape", Some(text)) => kept.bytes(29, text.as_bytes()),
             ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
                 Ok(_) => kept.bytes(29, text.trim().as_bytes()),

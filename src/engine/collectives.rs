@@ -351,7 +351,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if all {
             self.begin_all(now, id);
         }
-        let together = all && self.runs[id as usize].first == now;
+        // A measured collective begins when its last member arrives, whoever came earlier.
+        let run = &mut self.runs[id as usize];
+        let measured = !N::SHARED
+            && !self.stepwise
+            && run.own_schedules.is_empty()
+            && self.schedules.get(run.schedule).measured().is_some();
+        if measured && !all {
+            run.arrived_now.clear();
+            return;
+        }
+        let together = all && (run.first == now || measured);
         if together
             && !self.stepwise
             && let Some(span) = self.closed_form(id)

@@ -1,5 +1,6 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
+use super::host_launches;
 use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
@@ -32,12 +33,21 @@ pub struct GroupView<'a> {
 }
 
 /// The backend of `machine` for collectives without a `custom` algorithm.
-fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBackend<'a> {
+fn native<'a>(
+    machine: &'a Machine,
+    custom: &'a [CustomCollective],
+    measured: bool,
+) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
         pipeline: machine.pipeline(),
         custom,
+        curves: if measured {
+            machine.collective_curves()
+        } else {
+            &[]
+        },
         players: ScriptExecutor::default(),
     }
 }
@@ -45,7 +55,10 @@ fn native<'a>(machine: &'a Machine, custom: &'a [CustomCollective]) -> NativeBac
 /// Everything that was settled before the run, to run from and to report from.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
-    pub(super) workload: &'a Workload,
+    /// The workload as it was given.
+    given: &'a Workload,
+    /// The workload with a host that launches its nodes, if there is one.
+    launched: Option<Workload>,
     pub(super) machine: &'a Machine,
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
@@ -53,6 +66,7 @@ pub struct CompiledReplay<'a> {
     pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
+    measured_collectives: bool,
     /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
     in_order: bool,
     describer: AlgorithmDescriber,
@@ -73,7 +87,7 @@ impl<'a> CompiledReplay<'a> {
             workload,
             machine,
             options,
-            &native(machine, &options.custom),
+            &native(machine, &options.custom, options.measured_collectives),
         )
     }
 
@@ -84,15 +98,19 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
+        let launched = host_launches::launched(workload, machine, options.launch);
+        let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
-            workload,
+            plan: ReplayPlan::new(planned, machine, options, backend)?,
+            given: workload,
+            launched,
             machine,
-            plan: ReplayPlan::new(workload, machine, options, backend)?,
             stepwise: options.stepwise,
             comm: options.comm,
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
+            measured_collectives: options.measured_collectives,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -142,15 +160,15 @@ impl<'a> CompiledReplay<'a> {
 
     /// The group behind a collective node of the instance numbered `instance`.
     pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
-        let of = &self.workload.instances()[instance as usize];
-        let call = self.workload.graph(of).call(node);
+        let of = &self.workload().instances()[instance as usize];
+        let call = self.workload().graph(of).call(node);
         self.plan.instances[instance as usize].slots[call.group as usize].group
     }
 
     /// The group behind a collective node, and the index of its call among those of the group, from 0.
     pub fn call_of(&self, instance: u32, node: NodeIndex) -> (u32, u32) {
-        let of = &self.workload.instances()[instance as usize];
-        let graph = self.workload.graph(of);
+        let of = &self.workload().instances()[instance as usize];
+        let graph = self.workload().graph(of);
         let (call, planned) = (graph.call(node), &self.plan.instances[instance as usize]);
         let sequence = planned.sequences.as_ref();
         let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
@@ -159,17 +177,17 @@ impl<'a> CompiledReplay<'a> {
 
     /// The lane of its NPU that a node holds while it runs, if it holds one.
     pub fn lane_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload.instances()[instance as usize];
+        let of = &self.workload().instances()[instance as usize];
         let planned = &self.plan.instances[instance as usize];
         let lanes = &self.plan.shared[planned.shared as usize].lanes;
-        let lane = lanes[self.workload.graph(of).lane(node) as usize];
+        let lane = lanes[self.workload().graph(of).lane(node) as usize];
         (lane != NONE).then_some(lane)
     }
 
     /// The number that a send and its receive share; `None` when the other end has no trace.
     pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload.instances()[instance as usize];
-        let message = self.workload.graph(of).message_index(node);
+        let of = &self.workload().instances()[instance as usize];
+        let message = self.workload().graph(of).message_index(node);
         let pair = self.plan.instances[instance as usize].pairs[message];
         (pair != NONE).then_some(pair)
     }
@@ -179,9 +197,9 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// The workload.
-    pub fn workload(&self) -> &'a Workload {
-        self.workload
+    /// The workload, with a host that launches its nodes where [`ReplayOptions::host`] is one.
+    pub fn workload(&self) -> &Workload {
+        self.launched.as_ref().unwrap_or(self.given)
     }
 
     /// Runs to the end, watched by `observer`.
@@ -197,7 +215,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let topology = self.machine.topology();
-        let backend = &mut native(self.machine, &self.custom);
+        let backend = &mut native(self.machine, &self.custom, self.measured_collectives);
         match self.network {
             NetworkKind::ContentionFree => {
                 self.run_with_backend(observer, ContentionFreeNetwork::new(topology), backend)

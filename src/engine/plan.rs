@@ -27,6 +27,8 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
     pub host: HostTiming,
+    /// How the machine's host launches the nodes of graphs in which the host has no work of its own.
+    pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
@@ -36,6 +38,9 @@ pub struct ReplayOptions {
     /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
     /// collectives and messages.
     pub network: Option<NetworkKind>,
+    /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
+    /// and nothing disturbs them.
+    pub measured_collectives: bool,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
@@ -54,6 +59,20 @@ impl ReplayOptions {
         change(&mut options);
         options
     }
+}
+
+/// How a host launches work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchMode {
+    /// In no time.
+    #[default]
+    None,
+    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
+    /// in no time where it has none.
+    Eager,
+    /// All of a step at once, as CUDA graphs do.
+    Graph,
 }
 
 /// Source of the durations of collectives and messages.
@@ -550,6 +569,7 @@ fn price_graph(
     };
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
+    let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
@@ -561,9 +581,20 @@ fn price_graph(
                     flops: graph.flops(node),
                     bytes: graph.bytes(node),
                     dtype: graph.dtype(node),
+                    shape: graph.kernel(node),
                 };
                 let memory = class.memory.bandwidth;
-                let price = options.compute.price(&kernel, &class.peaks, memory);
+                let price = || {
+                    let curves = &class.curves;
+                    options.compute.price(&kernel, &class.peaks, memory, curves)
+                };
+                // A step has few kinds of kernels, and a price by shape takes a microsecond.
+                let price = match kernel.shape {
+                    Some(shape) => *known
+                        .entry((shape, kernel.dtype, kernel.bytes, kernel.flops, kernel.recorded))
+                        .or_insert_with(price),
+                    None => price(),
+                };
                 basis.kernel(price, options.compute.computes());
                 match price {
                     KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),

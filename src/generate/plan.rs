@@ -142,6 +142,18 @@ words! {
 }
 
 words! {
+    /// Implementation of the softmax of unfused attention.
+    SoftmaxKernel {
+        /// One kernel that also scales and masks.
+        Fused = "fused",
+        /// Kernel by kernel in single precision: cast, scale, mask, softmax, cast.
+        Unfused = "unfused",
+        /// As Megatron-LM chooses: fused where the sequences and heads of a micro-batch on an NPU are a multiple of 4.
+        Megatron = "megatron",
+    }
+}
+
+words! {
     /// An effect that can be left out, to see its share.
     AblationEffect {
         /// Stages wait for one another.

@@ -156,6 +156,7 @@ impl TrainingGenerator {
             gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
             sums: micro_batches > 1,
             fused: plan.attention == AttentionKernel::Flash,
+            softmax: plan.softmax,
             dropout: plan.dropout && plan.trains(),
         };
         let context = LoweringContext {

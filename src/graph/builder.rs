@@ -10,7 +10,7 @@ use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, MemoryChanges, MemoryLocation, Op, TraceError, escape};
+use crate::trace::{GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, escape};
 use crate::units::Span;
 use std::sync::Arc;
 
@@ -61,6 +61,7 @@ pub struct GraphBuilder {
     peers: Interner<u32>,
     declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
+    kernels: Interner<KernelShape>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
@@ -82,6 +83,7 @@ impl GraphBuilder {
             peers: Interner::default(),
             declared: DeclaredGroups::new(),
             changes: Interner::default(),
+            kernels: Interner::default(),
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
@@ -158,6 +160,10 @@ impl GraphBuilder {
         if !node.memory.is_none() {
             let place = self.changes.intern(node.memory) + 1;
             put(&mut graph.memory_of, index, 0, place);
+        }
+        if let (Some(kernel), NodeKind::Compute) = (node.kernel, kind) {
+            let place = self.kernels.intern(kernel) + 1;
+            put(&mut graph.kernel_of, index, 0, place);
         }
         graph.flops.push(flops);
         graph.bytes.push(bytes);
@@ -336,6 +342,9 @@ impl GraphBuilder {
         if !self.graph.memory_of.is_empty() {
             self.graph.memory_of.resize(nodes, 0);
         }
+        if !self.graph.kernel_of.is_empty() {
+            self.graph.kernel_of.resize(nodes, 0);
+        }
         self.resolve_forward()?;
         self.sort_by_id();
         self.drop_self()?;
@@ -367,6 +376,7 @@ impl GraphBuilder {
             .unzip();
         graph.groups = slots;
         graph.changes = self.changes.into_keys();
+        graph.kernels = self.kernels.into_keys();
         graph.shrink();
         let binding = SlotBinding {
             peers: self.peers.into_keys(),
@@ -423,6 +433,8 @@ impl Graph {
         self.delays.shrink_to_fit();
         self.waits.shrink_to_fit();
         self.memory_of.shrink_to_fit();
+        self.kernel_of.shrink_to_fit();
+        self.kernels.shrink_to_fit();
         self.changes.shrink_to_fit();
         self.flops.shrink_to_fit();
         self.bytes.shrink_to_fit();

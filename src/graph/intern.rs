@@ -96,6 +96,13 @@ impl NameTable {
         Some(new)
     }
 
+    /// Adds `name` behind all others, whether it is new or not, and returns its number. Of frozen tables too.
+    pub fn push_new(&mut self, name: &str) -> u32 {
+        self.text.push_str(name);
+        self.ends.push(self.text.len() as u32);
+        self.ends.len() as u32 - 1
+    }
+
     /// Returns the name numbered `i`.
     pub fn get(&self, i: u32) -> &str {
         slice(&self.text, &self.ends, i)

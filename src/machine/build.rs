@@ -6,7 +6,10 @@ use crate::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
 use crate::units::Bytes;
 
 mod class;
+mod collective_curves;
 mod collectives;
+mod curves;
+mod host;
 mod network;
 mod remote;
 
@@ -20,6 +23,7 @@ const ROOT: &[&str] = &[
     "network",
     "collectives",
     "remote_memory",
+    "host",
 ];
 
 /// An example of each quantity, for messages.
@@ -49,11 +53,13 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         topology: network.topology,
         network: network.model,
         algorithms: network.algorithms,
+        collective_curves: network.curves,
         pipeline: collectives::pipeline(&root)?,
         scalable: network.scalable,
         classes,
         class_of,
         remote,
+        host: host::host(&root)?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The machines that come with the program, and the translation of a name to the text of a machine file.
 
+use super::Machine;
 use super::build;
 use super::error::MachineError;
 use crate::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
@@ -91,7 +92,13 @@ pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     // From the right: preset names may contain an `x` themselves.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
-        Some((preset, size)) => scale(preset, name, size),
+        Some((preset, size)) => {
+            let text = scale(preset.text, preset.name, name, size)?;
+            text.map(Cow::Owned).ok_or_else(|| MachineError::Fixed {
+                name: name.to_owned(),
+                preset: preset.name,
+            })
+        }
         None => Err(MachineError::Unknown {
             // An arbitrarily long argument must not flood the message.
             name: name.chars().take(80).collect(),
@@ -100,27 +107,45 @@ pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     }
 }
 
-/// The text of `preset` with `name` and its outermost dimension at `size`, which is digits.
-fn scale(
-    preset: &MachinePreset,
-    name: &str,
-    size: &str,
-) -> Result<Cow<'static, str>, MachineError> {
-    let document = ConfigDocument::parse(preset.text, preset.name)?;
+/// The `text` of the machine file called `file`, with `name` and its outermost dimension at `size`, which is digits;
+/// `None` unless that is scalable.
+fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
+    let document = ConfigDocument::parse(text, file)?;
     let scalable = build::machine(&document)?.scalable();
-    let spans = build::scale_spans(&document).filter(|_| scalable);
-    let Some([at_name, at_size]) = spans else {
-        return Err(MachineError::Fixed {
-            name: name.to_owned(),
-            preset: preset.name,
-        });
+    let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
+        return Ok(None);
     };
     // TOML refuses leading zeros. The size stands after the name, so it is replaced first.
     let digits = size.trim_start_matches('0');
-    let mut text = preset.text.to_owned();
+    let mut text = text.to_owned();
     text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
     text.replace_range(at_name, &format!("{name:?}"));
-    Ok(Cow::Owned(text))
+    Ok(Some(text))
+}
+
+/// Loads the machine called `name`, as [`Machine::load`] does, at the least size of its outermost dimension that holds
+/// `ranks`, if that is scalable.
+///
+/// # Errors
+///
+/// As [`Machine::load`].
+pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
+    let source = source(name)?;
+    let machine = Machine::parse(&source.text, &source.file)?;
+    let dimensions = machine.topology().dimensions();
+    let Some((outermost, inner)) = dimensions.split_last().filter(|_| machine.scalable()) else {
+        return Ok(machine);
+    };
+    let unit: u32 = inner.iter().map(|dimension| dimension.size).product();
+    let size = ranks.div_ceil(unit.max(1));
+    if size == outermost.size {
+        return Ok(machine);
+    }
+    let scaled = format!("{}x{size}", machine.name());
+    match scale(&source.text, &source.file, &scaled, &size.to_string())? {
+        Some(text) => Machine::parse(&text, &source.file),
+        None => Ok(machine),
+    }
 }
 
 /// The preset whose name, without a number of nodes, is nearest to `name`, if one is near.
@@ -134,7 +159,6 @@ fn closest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
     use crate::topology::DimensionShape;
     use crate::trace::Dtype;
     use crate::units::Bandwidth;

@@ -4,9 +4,9 @@
 //! or unsigned, sizes come as text with a `.0` tail. A value is looked up by name and converted to
 //! what the reader needs; only a value that has no such reading is an error.
 
-use super::TraceError;
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
+use super::{KernelShape, TraceError};
 
 mod fast_path;
 mod shown;
@@ -228,6 +228,13 @@ impl<'a> AttrView<'a> {
     /// The value as text, which it must be.
     pub fn as_text(&self) -> Result<&'a str, TraceError> {
         self.as_str()?.ok_or_else(|| self.unreadable("text"))
+    }
+
+    /// The value as the class and shape of a kernel, which it must be.
+    #[inline(never)]
+    pub fn as_kernel_shape(&self) -> Result<KernelShape, TraceError> {
+        let shape = self.as_text()?.parse();
+        shape.map_err(|_| self.unreadable("the class and shape of a kernel"))
     }
 
     /// The value as a list of texts, if it is one.

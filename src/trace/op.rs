@@ -1,6 +1,6 @@
 //! Operation of a node, decoded once from its type and attributes.
 
-use super::{CollectiveKind, Dtype, MemoryChanges, TraceError, escape};
+use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, escape};
 use crate::units::Span;
 
 /// Group as a trace names it.
@@ -113,6 +113,7 @@ pub(super) struct NodeAttributes<'a> {
     pub tensor_loc: u64,
     pub in_switch: Option<&'a str>,
     pub dtype: Option<Dtype>,
+    pub kernel: Option<KernelShape>,
     pub stream: Option<i64>,
     pub tid: Option<i64>,
     pub duration_ns: Option<u64>,

@@ -7,7 +7,7 @@ use super::roles::{self, GroupRoles};
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use super::work_amounts::{self, WorkAmounts};
-use super::{Dtype, MemoryChanges, NodeLabels, TraceError};
+use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError};
 use crate::units::Span;
 
 /// Visitor of a node's dependencies while its record is scanned.
@@ -27,6 +27,8 @@ pub struct NodeView<'a> {
     pub name: &'a str,
     /// Operation.
     pub op: Op<'a>,
+    /// Class and shape of a kernel, if the trace states them.
+    pub kernel: Option<KernelShape>,
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
     /// Recorded duration; zero if the trace does not state it. For a communication node with a
@@ -59,6 +61,7 @@ impl<'a> NodeView<'a> {
             id,
             name,
             op,
+            kernel: None,
             lane: None,
             recorded: Span::ZERO,
             micros: 0,
@@ -250,6 +253,7 @@ impl<'a> NodeFields<'a> {
             id: self.id,
             name,
             op,
+            kernel: facts.kernel,
             lane: facts.lane(),
             recorded: facts.recorded(self.micros),
             micros: self.micros,
@@ -320,13 +324,14 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 32] = [
+pub const REPLAY_ATTRIBUTES: [&str; 33] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
     "tensor_loc",
     "in_switch",
     "dtype",
+    "kernel_shape",
     "stream",
     "tid",
     "duration_ns",
@@ -366,6 +371,7 @@ fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), Tr
         b"tensor_loc" => facts.tensor_loc = attr.as_u64()?,
         b"in_switch" => facts.in_switch = Some(attr.as_text()?),
         b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
+        b"kernel_shape" => facts.kernel = Some(attr.as_kernel_shape()?),
         b"stream" => facts.stream = Some(attr.as_i64()?),
         b"tid" => facts.tid = Some(attr.as_i64()?),
         b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),

@@ -286,6 +286,9 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             if let Some(dtype) = dtype {
                 push("dtype", Proto::StringVal(dtype.to_string()));
             }
+            if let Some(kernel) = node.kernel {
+                push("kernel_shape", Proto::StringVal(kernel.to_string()));
+            }
             NodeType::CompNode
         }
         Op::Memory {

@@ -70,6 +70,7 @@ mod page;
 mod paper;
 mod peaks;
 mod physics;
+mod prices;
 mod rates;
 mod readers;
 mod reports;

@@ -121,6 +121,13 @@ const ROOMS: &[(&str, &[&str])] = &[
             "astra_sim",
         ],
     ),
+    // Generates and replays runs that were measured, so it stands above both.
+    (
+        "score",
+        &[
+            "config", "compute", "machine", "model", "generate", "trace", "engine",
+        ],
+    ),
     (
         "astra_sim",
         &[
@@ -166,6 +173,7 @@ const EVERYTHING: &[&str] = &[
     "archive",
     "regression",
     "job",
+    "score",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -197,6 +205,7 @@ const DOCUMENTS: &[&str] = &[
     "astra_sim/",
     "archive.rs",
     "archive/",
+    "score/statistics.rs",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -251,6 +260,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
+    ("csv", &["score/", "cli/score.rs"], &[]),
     ("clap_complete", COMMAND_LINE, &[]),
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
@@ -279,6 +289,8 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         &["graph/huge_pages.rs", "files/", "cli/signals.rs"],
         ANYWHERE,
     ),
+    // Roots and logarithms that are the same on every platform.
+    ("libm", &["compute/", "collective/curve.rs"], &[]),
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, &["trace/", "graph/raw_trace.rs", "edit/"]),

@@ -3,7 +3,7 @@
 use super::map::AxisMapping;
 use super::{
     AblationEffect, AblationSet, AttentionKernel, BucketPolicy, OperatorDegrees, Optimizer,
-    ParallelAxis, RecomputePolicy, ScheduleName, ZeroStage,
+    ParallelAxis, RecomputePolicy, ScheduleName, SoftmaxKernel, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -323,6 +323,10 @@ plan_options! {
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
     attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
         value: "KERNEL", heading: NUMERICS, default: "flash"
+    };
+    softmax: SoftmaxKernel = SoftmaxKernel::Fused,
+    "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where Megatron-LM's is)" {
+        value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
     };
     dropout: bool = true, "Apply dropout where the model has it" {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true

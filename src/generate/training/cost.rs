@@ -12,6 +12,7 @@
 //! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
 //! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
 //! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
+//! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
 //! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
 //! | norm, `w` wide | | `2d nw` | | `3d nw` | its input |
@@ -32,7 +33,9 @@
 //! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
+use crate::generate::plan::SoftmaxKernel;
 use crate::model::OperatorKind;
+use crate::trace::{KernelShape, MovingKernel};
 
 /// Sizes that all kernels share.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,8 @@ pub(super) struct CostParameters {
     pub sums: bool,
     /// True for fused attention.
     pub fused: bool,
+    /// Softmax of unfused attention.
+    pub softmax: SoftmaxKernel,
     /// True if models that have dropout apply it.
     pub dropout: bool,
 }
@@ -60,6 +65,8 @@ pub(super) struct LoweredKernel {
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
+    /// Class and shape, where prices know any.
+    pub shape: Option<KernelShape>,
     pub inputs: String,
     pub outputs: String,
 }
@@ -106,9 +113,28 @@ fn kernel(
         flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
         bytes: bytes(moved)?,
         moves: flops == 0,
+        shape: None,
         inputs: shapes(inputs),
         outputs: shapes(outputs),
     })
+}
+
+impl LoweredKernel {
+    /// Returns the kernel with its class and shape.
+    fn of(self, shape: KernelShape) -> Self {
+        let shape = Some(shape);
+        Self { shape, ..self }
+    }
+
+    fn moving(self, class: MovingKernel) -> Self {
+        self.of(KernelShape::Moving(class))
+    }
+}
+
+/// The shape of `batch` products; what does not fit has been refused for its FLOPs, or is empty.
+fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
+    let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
+    KernelShape::Gemm { batch, m, n, k }
 }
 
 impl CostParameters {
@@ -151,9 +177,13 @@ impl CostParameters {
                 let wgrad = d * (n * k + n * m) + sums * k * m;
                 let [x, w, y] = [[n, k], [k, m], [n, m]];
                 OperatorKernels {
-                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?],
-                    backward: vec![kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?],
-                    weights: Some(kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?),
+                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?.of(gemm(1, n, m, k))],
+                    backward: vec![
+                        kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?.of(gemm(1, n, k, m)),
+                    ],
+                    weights: Some(
+                        kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?.of(gemm(1, k, m, n)),
+                    ),
                     ..OperatorKernels::default()
                 }
             }
@@ -205,16 +235,32 @@ impl CostParameters {
                     let moved = d * n * (2 * a * w + 2 * v * w) + rows;
                     // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
                     let back = d * n * (4 * a * w + 4 * v * w) + rows;
+                    let shape = |backward| KernelShape::Attention {
+                        batch: self.samples,
+                        heads,
+                        kv_heads,
+                        queries: tokens,
+                        keys: tokens,
+                        width,
+                        causal,
+                        backward,
+                    };
                     OperatorKernels {
-                        forward: vec![kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?],
-                        backward: vec![kernel(
-                            "",
-                            // Recomputed scores and four products of the backward pass.
-                            5 * product,
-                            back,
-                            &[&q, &q, &kv, &kv, &q],
-                            &[&q, &kv, &kv],
-                        )?],
+                        forward: vec![
+                            kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?
+                                .of(shape(false)),
+                        ],
+                        backward: vec![
+                            kernel(
+                                "",
+                                // Recomputed scores and four products of the backward pass.
+                                5 * product,
+                                back,
+                                &[&q, &q, &kv, &kv, &q],
+                                &[&q, &kv, &kv],
+                            )?
+                            .of(shape(true)),
+                        ],
                         ..OperatorKernels::default()
                     }
                 } else {
@@ -223,16 +269,16 @@ impl CostParameters {
             }
             OperatorKind::Norm { rows, width, .. } => {
                 let x = [wide(rows), width.into()];
-                self.moving(x, 2 * d, 3 * d)?
+                self.moving(MovingKernel::Normalization, x, 2 * d, 3 * d)?
             }
             OperatorKind::Activation {
                 rows, width, gated, ..
             } => {
                 let x = [wide(rows), width.into()];
                 if gated {
-                    self.moving(x, 3 * d, 5 * d)?
+                    self.moving(MovingKernel::ElementWise, x, 3 * d, 5 * d)?
                 } else {
-                    self.moving(x, 2 * d, 3 * d)?
+                    self.moving(MovingKernel::ElementWise, x, 2 * d, 3 * d)?
                 }
             }
             OperatorKind::Residual {
@@ -242,20 +288,21 @@ impl CostParameters {
             } => {
                 let x = [wide(rows), width.into()];
                 if dropout {
-                    self.moving(x, 3 * d + 1, 5 * d + 1)?
+                    self.moving(MovingKernel::ElementWise, x, 3 * d + 1, 5 * d + 1)?
                 } else {
-                    self.moving(x, 3 * d, 3 * d)?
+                    self.moving(MovingKernel::ElementWise, x, 3 * d, 3 * d)?
                 }
             }
             OperatorKind::Loss { rows, classes } => {
-                let mut kernels = self.moving([wide(rows), classes.into()], d + 36, d + 12)?;
+                let x = [wide(rows), classes.into()];
+                let mut kernels = self.moving(MovingKernel::CrossEntropy, x, d + 36, d + 12)?;
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels
             }
             OperatorKind::Embedding { width, tokens, .. } => {
                 let x = [wide(tokens), width.into()];
-                let mut kernels = self.moving(x, 2 * d, d + 2 * g)?;
+                let mut kernels = self.moving(MovingKernel::Embedding, x, 2 * d, d + 2 * g)?;
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels
@@ -266,8 +313,12 @@ impl CostParameters {
                 let read = d * b * w * (l + 1);
                 let back = b * w * (d + 2 * g * l);
                 let mut kernels = OperatorKernels {
-                    forward: vec![kernel("", 0, read, &[&rows], &[&sum])?],
-                    backward: vec![kernel("", 0, back, &[&sum], &[&rows])?],
+                    forward: vec![
+                        kernel("", 0, read, &[&rows], &[&sum])?.moving(MovingKernel::Embedding),
+                    ],
+                    backward: vec![
+                        kernel("", 0, back, &[&sum], &[&rows])?.moving(MovingKernel::Embedding),
+                    ],
                     ..OperatorKernels::default()
                 };
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
@@ -278,8 +329,12 @@ impl CostParameters {
                 let (x, y) = Self::ends(work, b);
                 let moved = d * (x + y);
                 OperatorKernels {
-                    forward: vec![kernel("", 0, moved, &[&[x]], &[&[y]])?],
-                    backward: vec![kernel("", 0, moved, &[&[y]], &[&[x]])?],
+                    forward: vec![
+                        kernel("", 0, moved, &[&[x]], &[&[y]])?.moving(MovingKernel::ElementWise),
+                    ],
+                    backward: vec![
+                        kernel("", 0, moved, &[&[y]], &[&[x]])?.moving(MovingKernel::ElementWise),
+                    ],
                     ..OperatorKernels::default()
                 }
             }
@@ -307,14 +362,15 @@ impl CostParameters {
     /// Kernels that move `forward` and `backward` bytes for each element of `x`.
     fn moving(
         &self,
+        class: MovingKernel,
         x: [u128; 2],
         forward: u128,
         backward: u128,
     ) -> Result<OperatorKernels, GenerateError> {
         let elements = x[0] * x[1];
         Ok(OperatorKernels {
-            forward: vec![kernel("", 0, forward * elements, &[&x], &[&x])?],
-            backward: vec![kernel("", 0, backward * elements, &[&x], &[&x])?],
+            forward: vec![kernel("", 0, forward * elements, &[&x], &[&x])?.moving(class)],
+            backward: vec![kernel("", 0, backward * elements, &[&x], &[&x])?.moving(class)],
             ..OperatorKernels::default()
         })
     }
@@ -333,23 +389,50 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + n * v * w + all);
         let p = [q[0], a, s, s];
-        let mut forward = vec![
-            kernel(".scores", product, moved, &[&q, &kv], &[&p])?,
-            kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?,
-        ];
+        // Of each sequence and head, scores of all tokens with all, or as many sums of values.
+        let (scores, sums) = (gemm(q[0] * a, s, s, w), gemm(q[0] * a, s, w, s));
+        let softmax = MovingKernel::Softmax;
+        let in_one = match self.softmax {
+            SoftmaxKernel::Fused => true,
+            SoftmaxKernel::Unfused => false,
+            SoftmaxKernel::Megatron => (q[0] * a).is_multiple_of(4),
+        };
+        // In single precision, each reads and writes all scores.
+        let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
+            let moved = [first, 8, 8, 8, last];
+            let parts = names.into_iter().zip(moved);
+            let part = |(name, bytes): (_, u128)| kernel(name, 0, bytes * all, &[&p], &[&p]);
+            parts
+                .map(|one| part(one).map(|kernel| kernel.moving(softmax)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let mut forward = vec![kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores)];
+        if in_one {
+            forward.push(kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".single", ".scale", ".mask", ".softmax", ".half"];
+            forward.extend(parts([d + 4, 4 + d], names)?);
+        }
         let mut backward = vec![
-            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?,
-            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?,
+            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
+            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(sums),
         ];
         if dropout {
             let moved = (2 * d + 1) * all;
-            forward.push(kernel(".dropout", 0, moved, &[&p], &[&p])?);
-            backward.push(kernel(".dropout", 0, moved, &[&p], &[&p])?);
+            let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
+            let dropout = dropout.moving(MovingKernel::ElementWise);
+            forward.push(dropout.clone());
+            backward.push(dropout);
         }
-        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?);
-        backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?);
-        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?);
-        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?);
+        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        if in_one {
+            backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".half", ".softmax", ".mask", ".scale", ".single"];
+            backward.extend(parts([d + 4, 4 + d], names)?);
+        }
+        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(sums));
         Ok(OperatorKernels {
             forward,
             backward,

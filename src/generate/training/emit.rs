@@ -10,7 +10,8 @@ use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassDirection, PipelinePass};
 use crate::trace::{
-    CollectiveKind, MemoryChanges, NodeLabels, Op, TensorClass, TraceError, TrainingPhase,
+    CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
+    TraceError, TrainingPhase,
 };
 
 mod gradients;
@@ -119,7 +120,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.dedup_dependencies();
         let emitted = self
             .out
-            .emit_with(Op::NoOp, None, memory, labels, &self.data);
+            .emit_with((Op::NoOp, None), None, memory, labels, &self.data);
         emitted.map(drop)
     }
 
@@ -134,7 +135,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
             stage: Some(self.place.stage),
             ..NodeLabels::default()
         };
-        let id = self.out.emit_with(Op::NoOp, None, memory, labels, &[])?;
+        let id = self
+            .out
+            .emit_with((Op::NoOp, None), None, memory, labels, &[])?;
         self.chain_tail.push(id);
         Ok(())
     }
@@ -153,9 +156,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
             layer: node.layer,
             ..NodeLabels::default()
         };
-        let (op, lane, memory) = (node.op, node.lane, node.memory);
+        let (lane, memory) = (node.lane, node.memory);
+        // Beside layers there is one kernel.
+        let kernel = match node.phase {
+            TrainingPhase::Optimizer => Some(KernelShape::Moving(MovingKernel::Optimizer)),
+            _ => None,
+        };
         self.dedup_dependencies();
-        self.out.emit_with(op, lane, memory, labels, &self.data)
+        self.out
+            .emit_with((node.op, kernel), lane, memory, labels, &self.data)
     }
 
     fn pass(
@@ -296,7 +305,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             )),
         }
         let (op, lane) = match item.task {
-            ProgramTask::Kernel { flops, bytes } => {
+            ProgramTask::Kernel { flops, bytes, .. } => {
                 let dtype = Some(plan.plan.dtype);
                 (
                     Op::Compute {
@@ -344,8 +353,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             inputs: &item.inputs,
             outputs: &item.outputs,
         };
+        let kernel = match item.task {
+            ProgramTask::Kernel { shape, .. } => shape,
+            _ => None,
+        };
         self.dedup_dependencies();
-        self.out.emit_with(op, lane, memory, labels, &self.data)
+        self.out
+            .emit_with((op, kernel), lane, memory, labels, &self.data)
     }
 
     /// Names each dependency of the next node once.

@@ -405,6 +405,7 @@ pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
+        shape: kernel.shape,
     };
     (task, [&kernel.inputs, &kernel.outputs])
 }

@@ -1,13 +1,17 @@
 //! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
 use crate::generate::plan::ParallelGroupKind;
-use crate::trace::{CollectiveKind, MemoryChanges, TensorClass, TrainingPhase};
+use crate::trace::{CollectiveKind, KernelShape, MemoryChanges, TensorClass, TrainingPhase};
 
 /// Operation of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ProgramTask {
     /// A kernel.
-    Kernel { flops: u64, bytes: u64 },
+    Kernel {
+        flops: u64,
+        bytes: u64,
+        shape: Option<KernelShape>,
+    },
     /// A collective of the tensor group or of a part of it, with its `comm_size`.
     Collective {
         kind: CollectiveKind,

@@ -29,6 +29,9 @@ impl GraphBuilder {
         if !graph.memory_of.is_empty() {
             permute(&mut graph.memory_of, &order);
         }
+        if !graph.kernel_of.is_empty() {
+            permute(&mut graph.kernel_of, &order);
+        }
         permute(&mut graph.ids, &order);
         permute(&mut graph.name_of, &order);
         permute(&mut graph.kinds, &order);
@@ -77,6 +80,10 @@ impl GraphBuilder {
         let changes = std::mem::take(&mut self.changes);
         for place in graph.memory_of.iter_mut().filter(|place| **place > 0) {
             *place = self.changes.intern(changes.keys()[*place as usize - 1]) + 1;
+        }
+        let kernels = std::mem::take(&mut self.kernels);
+        for place in graph.kernel_of.iter_mut().filter(|place| **place > 0) {
+            *place = self.kernels.intern(kernels.keys()[*place as usize - 1]) + 1;
         }
         let lanes = std::mem::take(&mut self.lanes);
         for (lane, &detail) in graph.lane_of.iter_mut().zip(&graph.detail) {

@@ -1,6 +1,6 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
-use super::{BANDWIDTH, LATENCY, capacity};
+use super::{BANDWIDTH, LATENCY, capacity, curves};
 use crate::compute::PeakRates;
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::machine::NpuClass;
@@ -15,6 +15,9 @@ const KEYS: &[&str] = &[
     "memory_capacity",
     "lanes",
     "host_lanes",
+    "gemm",
+    "attention",
+    "moving",
 ];
 
 /// An example of a rate, for messages.
@@ -49,6 +52,7 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     };
     Ok(NpuClass {
         name: name.to_owned(),
+        curves: curves::curves(&table)?,
         peaks: peaks(&table)?,
         memory: LocalMemory {
             bandwidth: table.quantity("memory_bandwidth", BANDWIDTH)?,

@@ -1,8 +1,8 @@
 //! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::{BANDWIDTH, LATENCY, SEGMENT};
-use crate::collective::AlgorithmChoice;
+use super::{BANDWIDTH, LATENCY, SEGMENT, collective_curves};
+use crate::collective::{AlgorithmChoice, CollectiveCurve};
 use crate::config::{ConfigError, ConfigTable, quoted};
 use crate::network::NetworkKind;
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
@@ -17,6 +17,7 @@ pub(super) const KEYS: &[&str] = &[
     "latency",
     "algorithm",
     "scalable",
+    "curve",
 ];
 
 /// The keys that the table of the network may have.
@@ -27,6 +28,8 @@ pub(super) struct NetworkSection {
     pub topology: Topology,
     pub model: NetworkKind,
     pub algorithms: Vec<AlgorithmChoice>,
+    /// Measured collectives along each dimension.
+    pub curves: Vec<Vec<CollectiveCurve>>,
     pub scalable: bool,
 }
 
@@ -37,6 +40,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     let tables = field.tables(KEYS)?;
     let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
     let mut algorithms = Vec::with_capacity(tables.len());
+    let mut curves = Vec::with_capacity(tables.len());
     let mut scalable = false;
     let mut npus = 1;
     for (index, table) in tables.iter().enumerate() {
@@ -62,6 +66,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
             }
         }
         algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
+        curves.push(collective_curves::curves(table)?);
         dimensions.push(dimension);
     }
     let topology =
@@ -74,6 +79,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         topology: topology.with_switching(switching),
         model,
         algorithms,
+        curves,
         scalable,
     })
 }

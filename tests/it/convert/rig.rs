@@ -225,6 +225,7 @@ fn machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
+        curves: Default::default(),
         memory: LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,

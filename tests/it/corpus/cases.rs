@@ -88,6 +88,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
+        curves: Default::default(),
         memory: LocalMemory {
             bandwidth,
             latency,

@@ -4,7 +4,9 @@ use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram::internals::trace::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram::internals::trace::scan::{self, DependencyVisitor};
 use chakram::internals::trace::wire::RawRecord;
-use chakram::internals::trace::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
+use chakram::internals::trace::{
+    CollectiveKind, GroupName, KernelShape, MemoryLocation, Op, TraceError,
+};
 use prost::Message;
 
 /// A node as a reader gives it, with its dependencies.
@@ -156,6 +158,9 @@ impl<'a> Facts<'a> {
         self.last(&["comm_tag"], whole)?;
         self.last(&["dtype"], format)?;
         self.last(&["in_switch"], word)?;
+        self.last(&["kernel_shape"], |value| {
+            word(value)?.parse::<KernelShape>().ok()
+        })?;
         self.last(&["involved_dim", "involve_dims"], mask)?;
         self.last(&["pg_name", "comm_group"], group).map(drop)
     }

@@ -106,6 +106,7 @@ pub fn machine_of(
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
+        curves: Default::default(),
         memory: LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,

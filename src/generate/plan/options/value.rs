@@ -5,7 +5,7 @@ use crate::config::{ConfigError, ConfigField, quoted};
 use crate::generate::plan::map::{AxisMapping, EXAMPLE};
 use crate::generate::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelAxis, RecomputePolicy,
-    ScheduleName, ZeroStage,
+    ScheduleName, SoftmaxKernel, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -110,6 +110,7 @@ words! {
     BucketPolicy: "", |field| field.choice(Self::ALL);
     Optimizer: "", |field| field.choice(Self::ALL);
     AttentionKernel: "", |field| field.choice(Self::ALL);
+    SoftmaxKernel: "", |field| field.choice(Self::ALL);
     AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
     Dtype: "", |field| field.choice(&Self::ALL);
 }

@@ -1,0 +1,322 @@
+//! `chakram score`: predictions against measured runs.
+
+use super::compute::ComputeArgs;
+use super::output::ReportDestination;
+use super::terminal;
+use crate::config;
+use crate::engine::ReplayOptions;
+use crate::files::OutputSet;
+use crate::report::summary::{KernelBasis, thousands};
+use crate::report::table::{TextTable, left, right};
+use crate::score::{MeasuredRun, RunColumns, RunTable, ScoreSummary, one_rate, score};
+use crate::units::Span;
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compare predictions with measured runs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram score runs.csv --columns runs.toml
+  chakram score runs.csv --columns runs.toml --by micro-batch
+  chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
+  chakram score runs.csv --columns runs.toml --format csv > predicted.csv")]
+pub struct ScoreArgs {
+    /// The measured runs: CSV with a line of headings, a run in each row
+    #[arg(value_name = "RUNS.csv")]
+    runs: PathBuf,
+    /// Which columns are which options of `chakram generate`, and what was measured
+    #[arg(long, value_name = "FILE.toml")]
+    columns: PathBuf,
+    /// Replay the runs on this machine instead of the one that the file of columns names
+    #[arg(short, long, value_name = "MACHINE")]
+    machine: Option<String>,
+    /// Set an option of all runs, in place of what the file of columns says; several times for several
+    #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
+    set: Vec<(String, String)>,
+    /// Also score the runs of each value of this option by themselves
+    #[arg(long, value_name = "OPTION")]
+    by: Option<String>,
+    #[command(flatten)]
+    compute: ComputeArgs,
+    /// How to print the result; CSV has a row for each run
+    #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT")]
+    format: ScoreFormat,
+    /// Write to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Format of scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ScoreFormat {
+    /// For people
+    Text,
+    /// Everything, as one document
+    Json,
+    /// A row for each run
+    Csv,
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected OPTION=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Predictions of a table of runs.
+struct ScoredTable<'t> {
+    table: &'t RunTable,
+    predicted: Vec<f64>,
+    null: Vec<f64>,
+}
+
+impl ScoredTable<'_> {
+    /// Scores of the runs that `wanted` picks, of this program and of the null model; `None` without such a run.
+    fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
+        let picked = |i: &usize| wanted(&self.table.runs[*i]);
+        let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
+        let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
+        let of = |all: &[f64]| {
+            let seconds: Vec<f64> = indices.iter().map(|&i| all[i]).collect();
+            ScoreSummary::new(&runs, &seconds)
+        };
+        (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
+    }
+
+    /// Values of option `key`, numbers in their order.
+    fn values(&self, key: &str) -> Vec<String> {
+        let mut values = BTreeMap::new();
+        for run in &self.table.runs {
+            let value = run.options.get(key).cloned().unwrap_or_default();
+            let number = value.parse::<f64>().unwrap_or(f64::INFINITY);
+            values.insert((number.to_bits(), value.clone()), value);
+        }
+        values.into_values().collect()
+    }
+}
+
+/// Does what `args` ask for.
+///
+/// # Errors
+///
+/// Files that cannot be read, runs that cannot be replayed, or output that cannot be written.
+pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let read = |path: &PathBuf| {
+        config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    let mut columns =
+        RunColumns::parse(&read(&args.columns)?, &args.columns.display().to_string())?;
+    for (key, value) in &args.set {
+        columns
+            .set(key, value)
+            .map_err(|why| format!("--set {key}={value}: {why}"))?;
+    }
+    if let Some(machine) = &args.machine {
+        columns.on(machine);
+    }
+    let name = args.runs.display().to_string();
+    let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
+    let machine = &table.runs[0].machine;
+    let compute = args.compute.clone().or_curves(machine);
+    compute.check_machine(machine)?;
+    let options = ReplayOptions::with(|options| {
+        options.compute = compute.model();
+        options.launch = compute.launch();
+        options.measured_collectives = compute.measures_collectives();
+    });
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let predicted: Vec<Span> = score(&table, &options, threads)?;
+    let scored = ScoredTable {
+        predicted: predicted.iter().map(|span| span.0 as f64 / 1e12).collect(),
+        null: one_rate(&table.runs),
+        table: &table,
+    };
+    let by = args.by.as_ref().map(|key| key.replace('-', "_"));
+    if let Some(key) = by
+        .as_ref()
+        .filter(|key| table.runs.iter().all(|r| !r.options.contains_key(*key)))
+    {
+        return Err(format!("--by {key}: no run states this option").into());
+    }
+    let mut outputs = OutputSet::default();
+    [&args.runs, &args.columns]
+        .iter()
+        .for_each(|path| outputs.reads(path));
+    let mut to = match &args.output {
+        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        None => ReportDestination::standard_output(out, outputs),
+    };
+    let style = to.style();
+    let about = compute.text(&KernelBasis {
+        priced: 1,
+        ..KernelBasis::default()
+    });
+    to.fill(|out| {
+        match args.format {
+            ScoreFormat::Text => {
+                out.write_all(text(&scored, by.as_deref(), &about, style).as_bytes())?
+            }
+            ScoreFormat::Json => {
+                let document = document(&scored, by.as_deref(), &compute);
+                out.write_all(terminal::json(&document).as_bytes())?;
+            }
+            ScoreFormat::Csv => rows(&scored, out)?,
+        }
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `12.3 %`.
+fn percent(fraction: f64) -> String {
+    format!("{:.1} %", 100.0 * fraction)
+}
+
+fn signed(fraction: f64) -> String {
+    format!("{:+.1} %", 100.0 * fraction)
+}
+
+fn cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+    [
+        name.to_owned(),
+        thousands(summary.runs as u64),
+        percent(summary.mean),
+        percent(summary.median),
+        percent(summary.p90),
+        percent(summary.max),
+        signed(summary.bias),
+        or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
+        or_dash(summary.regret.map(percent)),
+    ]
+}
+
+fn text(
+    scored: &ScoredTable<'_>,
+    by: Option<&str>,
+    about: &str,
+    style: crate::report::text::TextStyle,
+) -> String {
+    let columns = [
+        left("PREDICTED AGAINST MEASURED", 28),
+        right("runs", 6),
+        right("MAPE", 9),
+        right("median", 9),
+        right("p90", 9),
+        right("max", 9),
+        right("bias", 9),
+        right("tau", 7),
+        right("regret", 9),
+    ];
+    let table = TextTable::new(columns);
+    let machine = scored.table.runs[0].machine.name();
+    let several = scored
+        .table
+        .runs
+        .iter()
+        .any(|run| run.machine.name() != machine);
+    let more = if several { " and others" } else { "" };
+    let mut text = format!(
+        "{}: {} runs on {machine}{more}, {about}\n",
+        scored.table.file,
+        thousands(scored.table.runs.len() as u64)
+    );
+    text += &table.headings(style);
+    let mut put = |name: &str, summary: &ScoreSummary| {
+        let cells = cells(name, summary);
+        let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
+        text += &table.line(&row, anstyle::Style::new());
+    };
+    if let Some([ours, null]) = scored.summaries(|_| true) {
+        put("chakram", &ours);
+        put("null: one rate for all FLOPs", &null);
+    }
+    if let Some(key) = by {
+        for value in scored.values(key) {
+            let one = |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
+            if let Some([ours, _]) = scored.summaries(one) {
+                put(&format!("{key} {value}"), &ours);
+            }
+        }
+    }
+    text
+}
+
+fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -> Value {
+    let mut options = Map::new();
+    compute.describe(&mut options);
+    let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
+        scored
+            .summaries(wanted)
+            .map(|[ours, rate]| json!({"chakram": ours, "one_rate": rate}))
+    };
+    let parts: Vec<Value> = by
+        .into_iter()
+        .flat_map(|key| {
+            scored
+                .values(key)
+                .into_iter()
+                .map(move |value| (key, value))
+        })
+        .map(|(key, value)| {
+            let one = |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
+            json!({"option": key, "value": value, "scores": both(&one)})
+        })
+        .collect();
+    let runs: Vec<Value> = (scored
+        .table
+        .runs
+        .iter()
+        .zip(&scored.predicted)
+        .zip(&scored.null))
+    .map(|((run, predicted), rate)| {
+        json!({
+            "line": run.line, "group": run.group, "options": run.options,
+            "measured_s": run.measured, "predicted_s": predicted, "one_rate_s": rate,
+        })
+    })
+    .collect();
+    json!({
+        "schema": "chakram-score-1",
+        "version": env!("CARGO_PKG_VERSION"),
+        "options": options,
+        "table": scored.table.file,
+        "scores": both(&|_| true),
+        "by": parts,
+        "runs": runs,
+    })
+}
+
+fn rows(scored: &ScoredTable<'_>, out: &mut dyn Write) -> std::io::Result<()> {
+    let mut keys: Vec<&str> = Vec::new();
+    for run in &scored.table.runs {
+        for key in run.options.keys() {
+            if let Err(place) = keys.binary_search(&key.as_str()) {
+                keys.insert(place, key);
+            }
+        }
+    }
+    let mut csv = csv::Writer::from_writer(out);
+    let heads = ["line", "group", "measured_s", "predicted_s", "error"];
+    csv.write_record(heads.iter().copied().chain(keys.iter().copied()))?;
+    for (run, predicted) in scored.table.runs.iter().zip(&scored.predicted) {
+        let cells = [
+            run.line.to_string(),
+            run.group.to_string(),
+            run.measured.to_string(),
+            predicted.to_string(),
+            format!("{:.6}", predicted / run.measured - 1.0),
+        ];
+        let options = keys
+            .iter()
+            .map(|key| run.options.get(*key).cloned().unwrap_or_default());
+        csv.write_record(cells.into_iter().chain(options))?;
+    }
+    csv.flush()
+}

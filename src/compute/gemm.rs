@@ -1,0 +1,94 @@
+//! GEMM by tiles and waves: `batch` products of `m x k` by `k x n`, on multiprocessors that take a tile each.
+//!
+//! With `d` bytes of an operand's element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
+//! each tile of `a x b` and each split of `k` into `s` parts:
+//!
+//! ```text
+//! step  = ((2ab / r)^6 + ((a + b) d / operands)^6)^(1/6)         a tile, each unit of k
+//! waves = ceil(ceil(m / a) ceil(n / b) batch s / multiprocessors)
+//! T     = waves (max(k, 32) / s step + ab w / results)           w = 2 bytes of a result, 4 of a partial sum
+//! M     = batch (d (mk + kn) + 2mn) / (memory fraction x bandwidth)
+//! t     = start + min over tiles and splits of (T^4 + M^4)^(1/4) + (reduction if s > 1)
+//! ```
+//!
+//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend what overlaps imperfectly.
+
+use crate::units::Bandwidth;
+
+/// Constants of GEMMs on an NPU class in some number format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmCurve {
+    /// Seconds of the shortest GEMM.
+    pub start: f64,
+    /// Part of the peak that the inner loop of a tile reaches.
+    pub efficiency: f64,
+    /// Multiprocessors, each of which takes a tile.
+    pub multiprocessors: f64,
+    /// Bytes per second of operands into a multiprocessor.
+    pub operands: f64,
+    /// Bytes per second of results out of a multiprocessor.
+    pub results: f64,
+    /// Part of the memory's bandwidth that GEMMs reach.
+    pub memory: f64,
+    /// Seconds to sum up the parts of a split.
+    pub reduction: f64,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+}
+
+/// Tiles, rows by columns.
+const TILES: [[f64; 2]; 6] = [
+    [256.0, 128.0],
+    [128.0, 256.0],
+    [128.0, 128.0],
+    [128.0, 64.0],
+    [64.0, 128.0],
+    [64.0, 64.0],
+];
+/// Parts into which `k` is split.
+const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+/// Least `k` of a part.
+const LEAST_PART: f64 = 128.0;
+/// Least `k` that a tile's loop takes.
+const LEAST_LOOP: f64 = 32.0;
+/// Bytes of a result and of a partial sum.
+const RESULT: [f64; 2] = [2.0, 4.0];
+
+/// Blends two times that overlap imperfectly: their norm of order 4.
+pub(super) fn blend4(a: f64, b: f64) -> f64 {
+    let (a, b) = (a * a, b * b);
+    (a * a + b * b).sqrt().sqrt()
+}
+
+/// Their norm of order 6.
+fn blend6(a: f64, b: f64) -> f64 {
+    let (a, b) = (a * a * a, b * b * b);
+    libm::cbrt((a * a + b * b).sqrt())
+}
+
+impl GemmCurve {
+    /// Seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
+    pub fn seconds(&self, sizes: [u64; 4], element: f64, peak: f64, memory: Bandwidth) -> f64 {
+        let [batch, m, n, k] = sizes.map(|size| size as f64);
+        let rate = self.efficiency * peak / self.multiprocessors;
+        let moved = batch * (element * (m * k + k * n) + RESULT[0] * m * n);
+        let memory = moved / (self.memory * memory.bytes_per_second());
+        let mut best = f64::INFINITY;
+        for [a, b] in TILES {
+            let step = blend6(2.0 * a * b / rate, (a + b) * element / self.operands);
+            for split in SPLITS {
+                let splits = split > 1.0;
+                if splits && (batch > 1.0 || k / split < LEAST_PART) {
+                    break;
+                }
+                let tiles = (m / a).ceil() * (n / b).ceil() * batch * split;
+                let waves = (tiles / self.multiprocessors).ceil();
+                let end = a * b * RESULT[usize::from(splits)] / self.results;
+                let time = waves * (k.max(LEAST_LOOP) / split * step + end);
+                let sum = if splits { self.reduction } else { 0.0 };
+                best = best.min(blend4(time, memory) + sum);
+            }
+        }
+        self.start + best
+    }
+}

@@ -1,0 +1,118 @@
+//! The tables `gemm`, `attention` and `moving` of an NPU class: curves of kernels that were measured.
+
+use super::{BANDWIDTH, LATENCY};
+use crate::compute::{AttentionCurve, GemmCurve, KernelCurves, MovingCurve};
+use crate::config::{ConfigError, ConfigTable};
+use crate::trace::{Dtype, MovingKernel};
+use crate::units::{Bandwidth, Span};
+
+const GEMM: &[&str] = &[
+    "formats",
+    "start",
+    "efficiency",
+    "multiprocessors",
+    "operands",
+    "results",
+    "memory",
+    "reduction",
+    "error",
+];
+const ATTENTION: &[&str] = &[
+    "formats", "start", "compute", "memory", "ramp", "backward", "error",
+];
+const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
+
+/// Most multiprocessors of an NPU, queries of a ramp and factors.
+const MOST: f64 = 1e6;
+
+/// The curves that the table of a class has.
+pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
+    let mut curves = KernelCurves::default();
+    for table in tables(class, "gemm", GEMM)? {
+        let curve = GemmCurve {
+            start: seconds(&table, "start")?,
+            efficiency: number(&table, "efficiency", 1.0)?,
+            multiprocessors: number(&table, "multiprocessors", MOST)?,
+            operands: rate(&table, "operands")?,
+            results: rate(&table, "results")?,
+            memory: number(&table, "memory", 2.0)?,
+            reduction: seconds(&table, "reduction")?,
+            error: number(&table, "error", 10.0)?,
+        };
+        for dtype in formats(&table)? {
+            curves.gemm[dtype as usize] = Some(curve);
+        }
+    }
+    for table in tables(class, "attention", ATTENTION)? {
+        let curve = AttentionCurve {
+            start: seconds(&table, "start")?,
+            compute: number(&table, "compute", 1.0)?,
+            memory: number(&table, "memory", 2.0)?,
+            ramp: number(&table, "ramp", MOST)?,
+            backward: number(&table, "backward", MOST)?,
+            error: number(&table, "error", 10.0)?,
+        };
+        for dtype in formats(&table)? {
+            curves.attention[dtype as usize] = Some(curve);
+        }
+    }
+    if let Some(field) = class.get("moving") {
+        let table = field.table(Some(MOVING))?;
+        curves.moving = Some(MovingCurve {
+            fractions: fractions(&table)?,
+            floor: seconds(&table, "floor")?,
+            gap: seconds(&table, "gap")?,
+            error: number(&table, "error", 10.0)?,
+        });
+    }
+    Ok(curves)
+}
+
+fn tables<'d>(
+    class: &ConfigTable<'d>,
+    key: &str,
+    keys: &[&str],
+) -> Result<Vec<ConfigTable<'d>>, ConfigError> {
+    match class.get(key) {
+        Some(field) => field.tables(keys),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The number formats that a curve is of.
+fn formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
+    let expected = "a list of number formats";
+    let items = table.need("formats", expected)?.items(expected)?;
+    items.iter().map(|item| item.choice(&Dtype::ALL)).collect()
+}
+
+/// One fraction for all classes of kernels, or a table with one for each.
+fn fractions(table: &ConfigTable<'_>) -> Result<[f64; MovingKernel::ALL.len()], ConfigError> {
+    let expected = "a part of the memory's bandwidth, or a table of them by class of kernel";
+    let field = table.need("fraction", expected)?;
+    if let Ok(one) = field.positive(2.0) {
+        return Ok([one; MovingKernel::ALL.len()]);
+    }
+    let names = MovingKernel::ALL.map(|(_, name)| name);
+    let table = field.table(Some(&names))?;
+    let mut fractions = [0.0; MovingKernel::ALL.len()];
+    for (fraction, name) in fractions.iter_mut().zip(names) {
+        *fraction = number(&table, name, 2.0)?;
+    }
+    Ok(fractions)
+}
+
+fn number(table: &ConfigTable<'_>, key: &str, most: f64) -> Result<f64, ConfigError> {
+    let expected = format!("a number above 0 and at most {most}");
+    table.need(key, expected)?.positive(most)
+}
+
+fn seconds(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
+    Ok(table.quantity::<Span>(key, LATENCY)?.seconds())
+}
+
+fn rate(table: &ConfigTable<'_>, key: &str) -> Result<f64, ConfigError> {
+    Ok(table
+        .quantity::<Bandwidth>(key, BANDWIDTH)?
+        .bytes_per_second())
+}

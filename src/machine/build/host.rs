@@ -1,0 +1,30 @@
+//! The `host` table: what launching work takes.
+
+use super::LATENCY;
+use crate::config::{ConfigError, ConfigTable};
+use crate::machine::{Host, HostWait};
+
+const KEYS: &[&str] = &["launch", "collective", "message", "step", "queue", "waits"];
+
+/// Most launches by which a host may be ahead.
+const MAX_QUEUE: u32 = 1 << 24;
+
+/// The host as the table states it; `None` without the table.
+pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
+    let Some(field) = root.get("host") else {
+        return Ok(None);
+    };
+    let table = field.table(Some(KEYS))?;
+    let queue = table.need(
+        "queue",
+        format_args!("a whole number from 1 to {MAX_QUEUE}"),
+    )?;
+    Ok(Some(Host {
+        launch: table.quantity("launch", LATENCY)?,
+        collective: table.quantity("collective", LATENCY)?,
+        message: table.quantity("message", LATENCY)?,
+        step: table.quantity("step", LATENCY)?,
+        queue: queue.count(MAX_QUEUE)?,
+        waits: table.choice("waits", &HostWait::ALL)?,
+    }))
+}

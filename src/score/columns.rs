@@ -1,0 +1,170 @@
+//! Which columns of a table of runs are which options: a file in TOML.
+//!
+//! ```toml
+//! measured = "iteration time (ms)"       # the column of what was measured
+//! unit = "ms"                            # its unit: s, ms or us
+//! machine = "dgx-a100"                   # scaled to the ranks of a run, where it can be
+//! groups = ["hidden", "layers", "batch"] # plans are ranked among runs that agree in these
+//! folds = ["hidden", "tensor"]           # null models are fitted on runs that differ in these
+//!
+//! [columns]                              # options that differ, with their columns
+//! batch = "global batch"
+//!
+//! [fixed]                                # options that are the same for all runs
+//! recompute = "full"
+//! ```
+
+use super::ScoreError;
+use crate::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest};
+use crate::generate::plan::{OPTIONS, PlanOption};
+use std::collections::BTreeMap;
+
+/// Sizes of a model that a run may state, besides `model`, its name.
+pub(super) const SIZES: [&str; 7] = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocabulary",
+    "sequence",
+];
+/// The model's name.
+pub(super) const MODEL: &str = "model";
+/// The number of NPUs, which need not be given; for groups.
+pub(super) const NPUS: &str = "npus";
+
+const ROOT: &[&str] = &[
+    "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names",
+];
+
+/// Value of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OptionSource {
+    /// In the column of this heading.
+    Column(String),
+    /// The same for all runs.
+    Fixed(String),
+}
+
+/// Which columns of a table of runs are which options.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunColumns {
+    pub(super) measured: String,
+    /// Seconds of the unit of what was measured.
+    pub(super) unit: f64,
+    pub(super) machine: String,
+    pub(super) groups: Vec<String>,
+    pub(super) folds: Vec<String>,
+    pub(super) options: BTreeMap<String, OptionSource>,
+    /// What stands for a value of `model`.
+    pub(super) names: BTreeMap<String, String>,
+}
+
+/// The option of plans called `key`, with dashes or without.
+pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
+    OPTIONS
+        .iter()
+        .find(|option| option.key == key && !option.value.is_empty())
+}
+
+fn known(key: &str) -> bool {
+    key == MODEL || key == NPUS || SIZES.contains(&key) || plan_option(key).is_some()
+}
+
+/// The option that `field` is called after, if it is one.
+fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
+    let key = name.replace('-', "_");
+    if known(&key) {
+        return Ok(key);
+    }
+    let plan = OPTIONS.iter().map(|option| option.key);
+    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS]));
+    let expected = format!(
+        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {}{}",
+        SIZES.join(", "),
+        did_you_mean(near)
+    );
+    Err(field.refuse("an unknown option", expected).into())
+}
+
+fn list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
+    let Some(field) = root.get(name) else {
+        return Ok(Vec::new());
+    };
+    let expected = "a list of options";
+    let items = field.items(expected)?;
+    let text = |item: &ConfigField<'_>| key(item.text(expected)?, item);
+    items.iter().map(text).collect()
+}
+
+impl RunColumns {
+    /// Reads a file of columns; `file` is its name in errors.
+    ///
+    /// # Errors
+    ///
+    /// If it is not TOML, lacks a key, or has one that is unknown.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let measured = root.need("measured", "the column of what was measured")?;
+        let mut options = BTreeMap::new();
+        for (table, column) in [("columns", true), ("fixed", false)] {
+            let Some(field) = root.get(table) else {
+                continue;
+            };
+            for (name, field) in field.table(None)?.fields() {
+                let value = field.text("a text in quotes")?.to_owned();
+                let key = key(name, &field)?;
+                let source = if column {
+                    OptionSource::Column(value)
+                } else {
+                    OptionSource::Fixed(value)
+                };
+                if options.insert(key, source).is_some() {
+                    let expected = "each option once, in [columns] or in [fixed]";
+                    return Err(field.refuse("a second value", expected).into());
+                }
+            }
+        }
+        let mut names = BTreeMap::new();
+        if let Some(field) = root.get("names") {
+            for (name, field) in field.table(None)?.fields() {
+                names.insert(name.to_owned(), field.line()?.to_owned());
+            }
+        }
+        let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")];
+        Ok(Self {
+            measured: measured.line()?.to_owned(),
+            unit: root.choice("unit", &units)?,
+            machine: root
+                .need("machine", "a preset or a machine file")?
+                .line()?
+                .to_owned(),
+            groups: list(&root, "groups")?,
+            folds: list(&root, "folds")?,
+            options,
+            names,
+        })
+    }
+
+    /// Sets option `key` to `value` for all runs.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such option.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let key = key.replace('-', "_");
+        if !known(&key) {
+            return Err(format!("there is no option `{key}`"));
+        }
+        self.options
+            .insert(key, OptionSource::Fixed(value.to_owned()));
+        Ok(())
+    }
+
+    /// Has runs replayed on `machine`.
+    pub fn on(&mut self, machine: &str) {
+        machine.clone_into(&mut self.machine);
+    }
+}

@@ -1,0 +1,122 @@
+//! Statistics of predictions against what was measured.
+
+use super::MeasuredRun;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How far predictions are off. The error of a run is predicted / measured - 1; all are fractions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ScoreSummary {
+    /// Number of runs.
+    pub runs: usize,
+    /// Mean of the errors' sizes (MAPE).
+    pub mean: f64,
+    /// Half of the runs are off by at most this.
+    pub median: f64,
+    /// Nine of ten runs are off by at most this.
+    pub p90: f64,
+    /// The largest.
+    pub max: f64,
+    /// Mean of the errors with their signs.
+    pub bias: f64,
+    /// Kendall's tau over all pairs of runs in one group: 1 where every pair is in the right order, -1 where none is.
+    /// `None` without such pairs.
+    pub tau: Option<f64>,
+    /// How much longer the run takes that is predicted to be the shortest of its group, mean over groups of two or
+    /// more. `None` without such groups.
+    pub regret: Option<f64>,
+}
+
+/// The value below which a `part` of the ascending `values` lies, interpolated; they are not empty.
+fn percentile(values: &[f64], part: f64) -> f64 {
+    let place = part * (values.len() - 1) as f64;
+    let (low, high) = (place.floor() as usize, place.ceil() as usize);
+    values[low] + (values[high] - values[low]) * (place - low as f64)
+}
+
+impl ScoreSummary {
+    /// Compares `predicted` seconds of `runs`, of which there is at least one and which are as many.
+    pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
+        let errors = runs
+            .iter()
+            .zip(predicted)
+            .map(|(run, p)| p / run.measured - 1.0);
+        let errors: Vec<f64> = errors.collect();
+        let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        let count = errors.len() as f64;
+        let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
+        for (run, &p) in runs.iter().zip(predicted) {
+            groups.entry(run.group).or_default().push((run.measured, p));
+        }
+        let groups: Vec<_> = groups
+            .into_values()
+            .filter(|group| group.len() > 1)
+            .collect();
+        Self {
+            runs: runs.len(),
+            mean: sizes.iter().sum::<f64>() / count,
+            median: percentile(&sizes, 0.5),
+            p90: percentile(&sizes, 0.9),
+            max: sizes[sizes.len() - 1],
+            bias: errors.iter().sum::<f64>() / count,
+            tau: tau(&groups),
+            regret: regret(&groups),
+        }
+    }
+}
+
+fn tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
+    let (mut agreement, mut pairs) = (0_i64, 0_i64);
+    for group in groups {
+        for (i, a) in group.iter().enumerate() {
+            for b in &group[i + 1..] {
+                let signs = [a.0 - b.0, a.1 - b.1].map(|d| i64::from(d > 0.0) - i64::from(d < 0.0));
+                // Runs that took the same time are in no order.
+                if signs[0] != 0 {
+                    pairs += 1;
+                    agreement += signs[0] * signs[1];
+                }
+            }
+        }
+    }
+    (pairs > 0).then(|| agreement as f64 / pairs as f64)
+}
+
+fn regret(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
+    let lost = groups.iter().filter_map(|group| {
+        let best = group.iter().map(|run| run.0).min_by(f64::total_cmp)?;
+        let chosen = group.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(chosen.0 / best - 1.0)
+    });
+    let lost: Vec<f64> = lost.collect();
+    (!lost.is_empty()).then(|| lost.iter().sum::<f64>() / lost.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_interpolated() {
+        // Places 0 to 3; 0.9 x 3 = 2.7, between 3 and 10: 3 + 0.7 x 7 = 7.9.
+        let values = [1.0, 2.0, 3.0, 10.0];
+        assert_eq!(percentile(&values, 0.5), 2.5);
+        assert!((percentile(&values, 0.9) - 7.9).abs() < 1e-12);
+        assert_eq!(percentile(&[4.0], 0.9), 4.0);
+    }
+
+    #[test]
+    fn order_and_choice_are_judged_within_groups() {
+        // Measured 1, 2, 3, predicted 2, 1, 3: two pairs of three in order, one not: tau = (2 - 1) / 3. The second
+        // is chosen, which takes twice as long as the first.
+        let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
+        assert_eq!(tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
+        assert_eq!(regret(std::slice::from_ref(&group)), Some(1.0));
+        // A group in order halves the regret, and adds a pair: (2 - 1 + 1) / 4.
+        let both = [group, vec![(5.0, 50.0), (6.0, 51.0)]];
+        assert_eq!(tau(&both), Some(0.5));
+        assert_eq!(regret(&both), Some(0.5));
+        assert_eq!((tau(&[]), regret(&[])), (None, None));
+    }
+}

@@ -1,0 +1,229 @@
+//! Class and shape of a kernel: what it computes, as prices need it, and its text in files.
+//!
+//! ```text
+//! gemm batch=16 m=1024 n=1024 k=64
+//! attention batch=2 heads=16 kv=16 queries=1024 keys=1024 width=64 causal backward
+//! softmax
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Class of a kernel that moves bytes and computes little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum MovingKernel {
+    /// Each element by itself: activations, residual sums, dropout.
+    ElementWise,
+    /// Rows to mean 0 and variance 1, or length 1.
+    Normalization,
+    /// Softmax of rows, with scale and mask.
+    Softmax,
+    /// Rows picked from a table, or added to it.
+    Embedding,
+    /// Cross entropy of logits.
+    CrossEntropy,
+    /// The optimizer's step.
+    Optimizer,
+    /// Bytes from one place to another, transposed or not.
+    Copy,
+}
+
+impl MovingKernel {
+    /// All classes with their names in files.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::ElementWise, "element-wise"),
+        (Self::Normalization, "normalization"),
+        (Self::Softmax, "softmax"),
+        (Self::Embedding, "embedding"),
+        (Self::CrossEntropy, "cross-entropy"),
+        (Self::Optimizer, "optimizer"),
+        (Self::Copy, "copy"),
+    ];
+}
+
+/// Class and shape of a kernel. Its number format is that of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KernelShape {
+    /// `batch` products of `m x k` by `k x n` matrices.
+    Gemm {
+        /// Products.
+        batch: u64,
+        /// Rows of the result.
+        m: u64,
+        /// Columns of the result.
+        n: u64,
+        /// Summed over.
+        k: u64,
+    },
+    /// Attention in one kernel.
+    Attention {
+        /// Sequences.
+        batch: u64,
+        /// Query heads.
+        heads: u64,
+        /// Heads of keys and of values.
+        kv_heads: u64,
+        /// Queries of a sequence.
+        queries: u64,
+        /// Keys of a sequence.
+        keys: u64,
+        /// Columns of a head.
+        width: u64,
+        /// Whether queries attend to earlier keys only.
+        causal: bool,
+        /// Whether it finds gradients.
+        backward: bool,
+    },
+    /// Bytes moved, of which the node says how many.
+    Moving(MovingKernel),
+}
+
+impl fmt::Display for KernelShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gemm { batch, m, n, k } => write!(f, "gemm batch={batch} m={m} n={n} k={k}"),
+            Self::Attention {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                width,
+                causal,
+                backward,
+            } => {
+                write!(
+                    f,
+                    "attention batch={batch} heads={heads} kv={kv_heads} queries={queries} keys={keys} width={width}"
+                )?;
+                f.write_str(if *causal { " causal" } else { "" })?;
+                f.write_str(if *backward { " backward" } else { "" })
+            }
+            Self::Moving(class) => f.write_str(MovingKernel::ALL[*class as usize].1),
+        }
+    }
+}
+
+/// A text that is no class and shape of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelShapeError;
+
+/// Takes the numbers called `names` out of `words`, in their order; what is left are words without a number.
+fn numbers<'t, const N: usize>(
+    words: impl Iterator<Item = &'t str>,
+    names: [&str; N],
+) -> Result<([u64; N], Vec<&'t str>), KernelShapeError> {
+    let (mut found, mut rest) = ([None; N], Vec::new());
+    for word in words {
+        let Some((name, number)) = word.split_once('=') else {
+            rest.push(word);
+            continue;
+        };
+        let place = names
+            .iter()
+            .position(|n| *n == name)
+            .ok_or(KernelShapeError)?;
+        let number = number.parse().map_err(|_| KernelShapeError)?;
+        if found[place].replace(number).is_some() {
+            return Err(KernelShapeError);
+        }
+    }
+    let mut all = [0; N];
+    for (number, found) in all.iter_mut().zip(found) {
+        *number = found.ok_or(KernelShapeError)?;
+    }
+    Ok((all, rest))
+}
+
+impl FromStr for KernelShape {
+    type Err = KernelShapeError;
+
+    fn from_str(text: &str) -> Result<Self, KernelShapeError> {
+        let mut words = text.split_ascii_whitespace();
+        let class = words.next().ok_or(KernelShapeError)?;
+        match class {
+            "gemm" => match numbers(words, ["batch", "m", "n", "k"])? {
+                ([batch, m, n, k], rest) if rest.is_empty() => Ok(Self::Gemm { batch, m, n, k }),
+                _ => Err(KernelShapeError),
+            },
+            "attention" => {
+                let names = ["batch", "heads", "kv", "queries", "keys", "width"];
+                let ([batch, heads, kv_heads, queries, keys, width], rest) = numbers(words, names)?;
+                let (causal, backward) = match rest[..] {
+                    [] => (false, false),
+                    ["causal"] => (true, false),
+                    ["backward"] => (false, true),
+                    ["causal", "backward"] => (true, true),
+                    _ => return Err(KernelShapeError),
+                };
+                Ok(Self::Attention {
+                    batch,
+                    heads,
+                    kv_heads,
+                    queries,
+                    keys,
+                    width,
+                    causal,
+                    backward,
+                })
+            }
+            _ => {
+                let found = MovingKernel::ALL.iter().find(|(_, name)| *name == class);
+                match (found, words.next()) {
+                    (Some((class, _)), None) => Ok(Self::Moving(*class)),
+                    _ => Err(KernelShapeError),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_back() {
+        let gemm = KernelShape::Gemm {
+            batch: 16,
+            m: 1024,
+            n: 512,
+            k: 64,
+        };
+        let attention = |causal, backward| KernelShape::Attention {
+            batch: 2,
+            heads: 16,
+            kv_heads: 4,
+            queries: 1,
+            keys: 4096,
+            width: 128,
+            causal,
+            backward,
+        };
+        let moving = MovingKernel::ALL.map(|(class, _)| KernelShape::Moving(class));
+        let flags = [(false, false), (true, false), (false, true), (true, true)];
+        let attentions = flags.map(|(causal, backward)| attention(causal, backward));
+        for shape in [gemm].into_iter().chain(attentions).chain(moving) {
+            assert_eq!(shape.to_string().parse(), Ok(shape), "{shape}");
+        }
+        assert_eq!(gemm.to_string(), "gemm batch=16 m=1024 n=512 k=64");
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "gemm",
+            "gemm m=1 n=2 k=3",
+            "gemm batch=1 m=1 n=2 k=3 k=3",
+            "gemm batch=1 m=1 n=2 k=-3",
+            "gemm batch=1 m=1 n=2 k=3 causal",
+            "softmax 3",
+            "convolution",
+            "attention batch=1 heads=1 kv=1 queries=1 keys=1 width=1 backward causal",
+        ] {
+            assert_eq!(text.parse::<KernelShape>(), Err(KernelShapeError), "{text}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Prices of kernels, collectives and hosts against measurements, and scores of predictions.
+//!
+//! Measurements are read where the variable `CHAKRAM_CORPUS` names a folder that has them, in `validation`; without it
+//! tests that need them say that they are skipped.
+
+use crate::commands::chakram;
+use crate::corpus::corpus;
+use chakram::internals::collective::CollectiveCurve;
+use chakram::machine::Machine;
+use chakram::trace::{CollectiveKind, Dtype};
+use chakram::units::Bandwidth;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Rows of a file of CSV without quotes.
+fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
+    let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
+    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
+    let heads: Vec<String> = lines.next().expect("there are headings").collect();
+    Some(
+        lines
+            .map(|cells| heads.iter().cloned().zip(cells).collect())
+            .collect(),
+    )
+}
+
+/// Shapes of GEMMs with what an independent program makes of the formula and the same constants.
+#[test]
+fn gemm_curves_follow_their_formula() {
+    let Some(rows) = rows("prices_gemm_check.csv") else {
+        return;
+    };
+    let mut seen = 0;
+    for row in &rows {
+        let (machine, efficiency) = match row["gpu"].as_str() {
+            "a100" => ("dgx-a100", 0.873),
+            // The preset is slower by a factor for continuous load, which the table leaves out.
+            "h100" => ("dgx-h100", 0.87),
+            _ => continue,
+        };
+        let machine = Machine::preset(machine).expect("it is a preset");
+        let class = &machine.classes()[0];
+        let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
+        curve.efficiency = efficiency;
+        let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+        let [m, n, k] = ["m", "n", "k"].map(|head| number(head) as u64);
+        let peak = class
+            .peaks
+            .get(Dtype::Bf16)
+            .expect("it has a peak")
+            .per_second();
+        let memory = class.memory.bandwidth;
+        let seconds = curve.seconds([1, m, n, k], 2.0, peak, memory);
+        let off = seconds * 1e6 / number("model_us") - 1.0;
+        assert!(off.abs() < 0.003, "{m} x {n} x {k}: {:.2} %", 100.0 * off);
+        seen += 1;
+    }
+    assert!(seen >= 200, "only {seen} shapes");
+}
+
+/// One wave of one tile, by hand: 128 x 128 x 1024 on a single multiprocessor without other limits.
+#[test]
+fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
+    let machine = Machine::preset("dgx-a100").expect("it is a preset");
+    let mut curve = machine.classes()[0].curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
+    (curve.start, curve.efficiency, curve.multiprocessors) = (1e-6, 1.0, 1.0);
+    (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
+    let memory = Bandwidth::new(1e30).expect("it is a rate");
+    // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us, 128 x 128 x 2 / 1e9 = 32.77 us, and 1 us to start.
+    let seconds = curve.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
+    assert!(
+        (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
+        "{seconds}"
+    );
+    // Two products are two waves.
+    let two = curve.seconds([2, 128, 128, 1024], 2.0, 1e12, memory);
+    assert!(
+        (two * 1e6 - (2.0 * (33.554_432 + 32.768) + 1.0)).abs() < 1e-6,
+        "{two}"
+    );
+}
+
+/// NCCL's measured times at all sizes, against curves of every fourth.
+#[test]
+fn collective_curves_are_near_what_was_measured() {
+    let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
+        return;
+    };
+    for (system, preset) in [("a100_sxm", "dgx-a100"), ("h100_sxm", "dgx-h100")] {
+        let machine = Machine::preset(preset).expect("it is a preset");
+        let curves: &[CollectiveCurve] = &machine.collective_curves()[0];
+        assert_eq!(curves.len(), 12, "four kinds among 2, 4 and 8");
+        for (kind, name) in [
+            (CollectiveKind::AllReduce, "all_reduce"),
+            (CollectiveKind::AllGather, "all_gather"),
+            (CollectiveKind::ReduceScatter, "reduce_scatter"),
+            (CollectiveKind::AllToAll, "alltoall"),
+        ] {
+            let mut errors = Vec::new();
+            for row in rows
+                .iter()
+                .filter(|row| row["system"] == system && row["op_name"] == name)
+            {
+                let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+                let members = number("num_gpus") as u32;
+                let of = |curve: &&CollectiveCurve| curve.kind == kind && curve.members == members;
+                let Some(curve) = curves.iter().find(of) else {
+                    continue;
+                };
+                let predicted = curve.seconds(number("bytes")) * 1e6;
+                errors.push((predicted / number("latency_us") - 1.0).abs());
+            }
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            println!(
+                "{preset} {name}: {:.1} % of {} sizes",
+                100.0 * mean,
+                errors.len()
+            );
+            assert!(errors.len() > 30, "{preset} {name}: {} sizes", errors.len());
+            assert!(mean < 0.06, "{preset} {name}: {:.1} %", 100.0 * mean);
+        }
+    }
+}
+
+const COLUMNS: &str = "\
+measured = \"seconds\"
+unit = \"s\"
+machine = \"dgx-a100\"
+groups = [\"hidden\"]
+
+[columns]
+hidden = \"width\"
+tensor = \"tp\"
+
+[fixed]
+layers = \"2\"
+heads = \"8\"
+sequence = \"128\"
+vocabulary = \"1024\"
+batch = \"2\"
+";
+
+fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("there is room");
+        path.to_str().expect("a plain name").to_owned()
+    };
+    let (csv, columns) = (path("runs.csv", csv), path("columns.toml", columns));
+    let output = chakram(&[&["score", &csv, "--columns", &columns][..], more].concat());
+    let text = if output.status.success() {
+        &output.stdout
+    } else {
+        &output.stderr
+    };
+    (
+        output.status.success(),
+        String::from_utf8_lossy(text).into_owned(),
+    )
+}
+
+/// A run that is predicted as it was measured has no error, whatever else the table holds.
+#[test]
+fn scores_are_errors_of_predictions() {
+    let first = score(
+        "width,tp,seconds\n256,1,1\n256,2,2\n",
+        COLUMNS,
+        &["--format", "json"],
+    );
+    assert!(first.0, "{}", first.1);
+    let first: Value = serde_json::from_str(&first.1).expect("it is JSON");
+    let seconds = |i: usize| {
+        first["runs"][i]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    // Measured: what is predicted, and half of it.
+    let csv = format!(
+        "width,tp,seconds\n256,1,{}\n256,2,{}\n",
+        seconds(0),
+        seconds(1) / 2.0
+    );
+    let (good, text) = score(&csv, COLUMNS, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let ours = &scores["scores"]["chakram"];
+    let near = |key: &str, expected: f64| {
+        let found = ours[key].as_f64().expect("it is a number");
+        assert!((found - expected).abs() < 1e-9, "{key}: {found}");
+    };
+    // Errors 0 and 1: mean and bias 0.5, the largest 1.
+    near("mean", 0.5);
+    near("bias", 0.5);
+    near("max", 1.0);
+    assert_eq!(ours["runs"], 2);
+}
+
+/// A host that takes no time changes nothing; one that takes longer than its kernels is what a step takes.
+#[test]
+fn hosts_that_are_slower_than_kernels_set_the_time() {
+    let csv = "width,tp,seconds\n256,1,1\n";
+    let seconds = |more: &[&str]| {
+        let (good, text) = score(csv, COLUMNS, &[&["--format", "json"], more].concat());
+        assert!(good, "{text}");
+        let found: Value = serde_json::from_str(&text).expect("it is JSON");
+        found["runs"][0]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    let [eager, none, graph] = [
+        &["--launch", "eager"][..],
+        &["--launch", "none"],
+        &["--launch", "graph"],
+    ]
+    .map(seconds);
+    assert!(eager > 3.0 * none, "{eager} s against {none} s");
+    assert!(
+        graph >= none && graph < none + 1e-3,
+        "{graph} s against {none} s"
+    );
+}
+
+#[test]
+fn tables_that_make_no_runs_are_refused() {
+    for (csv, columns, expected) in [
+        (
+            "width,tp\n256,1\n",
+            COLUMNS.to_owned(),
+            "there is no column \"seconds\"",
+        ),
+        (
+            "width,tp,seconds\n256,1,0\n",
+            COLUMNS.to_owned(),
+            "runs.csv:2: \"seconds\" is \"0\"",
+        ),
+        (
+            "width,tp,seconds\n256,x,1\n",
+            COLUMNS.to_owned(),
+            "runs.csv:2: `tensor` is \"x\"",
+        ),
+        (
+            "width,tp,seconds\n",
+            COLUMNS.to_owned(),
+            "there is no run in it",
+        ),
+        (
+            "width,tp,seconds\n256,1,1\n",
+            COLUMNS.replace("batch =", "bach ="),
+            "did you mean `batch`?",
+        ),
+        (
+            "width,tp,seconds\n256,1,1\n",
+            COLUMNS.replace("[\"hidden\"]", "[\"width\"]"),
+            "an unknown option",
+        ),
+    ] {
+        let (good, text) = score(csv, &columns, &[]);
+        assert!(!good, "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// Iterations that vTrain's authors measured, against predictions by curves.
+#[test]
+#[ignore = "minutes: 771 runs"]
+fn measured_iterations_are_predicted() {
+    let Some(folder) = corpus("validation") else {
+        return;
+    };
+    for (table, mean, tau) in [("single", 0.075, 0.80), ("multi", 0.09, 0.5)] {
+        let runs = folder.join(format!("vtrain_a100_{table}.part.csv"));
+        let columns = format!("docs/columns/vtrain-{table}.toml");
+        let runs = runs.to_str().expect("a plain name");
+        let output = chakram(&["score", runs, "--columns", &columns, "--format", "json"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let ours = &scores["scores"]["chakram"];
+        println!("{table}: {ours}");
+        assert!(
+            ours["mean"].as_f64().expect("it is a number") < mean,
+            "{ours}"
+        );
+        assert!(
+            ours["tau"].as_f64().expect("it is a number") > tau,
+            "{ours}"
+        );
+    }
+}
