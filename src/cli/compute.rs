@@ -22,15 +22,15 @@ pub struct ComputeArgs {
     #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
-    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
+    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
     /// How the machine's host launches kernels, collectives and messages of traces without host work; eager by default
     /// with --compute curves, and none otherwise
-    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     launch: Option<LaunchArg>,
     /// How long collectives last that nothing disturbs; curves by default with --compute curves, and algorithms
     /// otherwise
-    #[arg(long, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
 

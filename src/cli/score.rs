@@ -235,7 +235,7 @@ fn text(
     };
     if let Some([ours, null]) = scored.summaries(|_| true) {
         put("chakram", &ours);
-        put("null: one rate for all FLOPs", &null);
+        put("null: one FLOP rate", &null);
     }
     if let Some(key) = by {
         for value in scored.values(key) {

@@ -260,11 +260,10 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("bytes", PROTO, &[]),
     ("clap", COMMAND_LINE, &[]),
-    ("csv", &["score/", "cli/score.rs"], &[]),
     ("clap_complete", COMMAND_LINE, &[]),
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
-    ("csv", &["report/csv.rs"], &[]),
+    ("csv", &["report/csv.rs", "score/", "cli/score.rs"], &[]),
     (
         "flate2",
         &[

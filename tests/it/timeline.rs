@@ -2,6 +2,7 @@
 //! arrow has both ends.
 
 use super::commands::chakram;
+use chakram::internals::compute::ComputeModel;
 use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::generate::{
     DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,

@@ -61,7 +61,7 @@ fn values() {
     check(&[
         (
             &["replay", DDP, "--compute", "fast"],
-            &["'fast'", "--compute", "scaled:F or roofline"],
+            &["'fast'", "--compute", "scaled:F, curves or roofline"],
         ),
         (
             &["replay", DDP, "--compute", "scaled:-1"],

@@ -15,7 +15,7 @@ fn round_trips(corpus: &Corpus, prefix: &str, levels: &[&str], wanted: &[(String
             corpus.ok(&[
                 "archive", "add", &archive, prefix, "--name", "x", "--level", level,
             ]);
-            let (workload, out) = (format!("{archive}::x"), format!("out{ending}/{level}"));
+            let (workload, out) = (format!("{archive}::x"), format!("out{ending}-{level}"));
             corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{out}")]);
             let found = files(&corpus.at(&out));
             let names = |files: &[(String, Vec<u8>)]| {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 34] = [
+const COMMANDS: [&str; 35] = [
     "",
     "convert pytorch",
     "convert trace",
@@ -39,6 +39,7 @@ const COMMANDS: [&str; 34] = [
     "model list",
     "model show",
     "astra-sim",
+    "score",
     "completions",
 ];
 
