@@ -7,12 +7,12 @@
 //! `docs/reference/archive-format.md` has the format.
 
 use super::wire::{WireError, WireReader, put_varint};
-use foldhash::fast::RandomState;
-use predict::{ColumnView, Predictor};
-use std::collections::HashMap;
+use byte_numbers::ByteNumbers;
+use predict::{ColumnSlice, ColumnView, Predictor};
 use std::sync::Arc;
 use template::Template;
 
+mod byte_numbers;
 mod choose;
 mod parse;
 mod predict;
@@ -36,7 +36,7 @@ struct Column {
 }
 
 impl Column {
-    fn pair(&self) -> (&[u32], &[u64]) {
+    fn pair(&self) -> ColumnSlice<'_> {
         (&self.records, &self.values)
     }
 }
@@ -44,8 +44,8 @@ impl Column {
 /// Templates and columns by their contents, to find those of further records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
-    templates: HashMap<Vec<u8>, u32, RandomState>,
-    columns: HashMap<Vec<u8>, u32, RandomState>,
+    templates: ByteNumbers,
+    columns: ByteNumbers,
 }
 
 /// Number of the column of nodes' ids.
@@ -64,7 +64,7 @@ impl TraceColumns {
             templates: base.map_or(Vec::new(), |base| base.templates.clone()),
             ..Self::default()
         };
-        index.columns.entry(parse::ID_PATH.to_vec()).or_insert(0);
+        index.columns.intern(parse::ID_PATH.to_vec());
         let (mut key, mut slots) = (Vec::new(), Vec::new());
         for (number, record) in records.iter().enumerate() {
             key.clear();
@@ -74,12 +74,12 @@ impl TraceColumns {
                 parse::literal_key(record, &mut key);
                 slots.clear();
             }
-            let known = index.templates.get(&key).copied();
+            let known = index.templates.get(&key);
             let template = known.unwrap_or_else(|| {
                 let template = parse::template(&key, &mut index.columns);
                 this.templates.push(Arc::new(template));
                 let number = this.templates.len() as u32 - 1;
-                index.templates.insert(key.clone(), number);
+                index.templates.insert(&key, number);
                 number
             });
             this.sequence.push(template);

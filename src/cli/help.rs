@@ -102,7 +102,7 @@ impl HelpPage {
             }
         }
         let short = self.length == HelpLength::Short;
-        let shown = |arg: &&Arg| !arg.is_hide_set() && !(short && arg.is_hide_short_help_set());
+        let shown = |arg: &&Arg| !(arg.is_hide_set() || short && arg.is_hide_short_help_set());
         let positional: Vec<_> = command.get_positionals().filter(shown).collect();
         if !positional.is_empty() {
             self.heading("Arguments");

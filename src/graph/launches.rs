@@ -48,13 +48,12 @@ impl Graph {
             .collect();
         let first = self.len() as u32;
         let all = first as usize + launched.len();
-        let mut id = self.ids.last().map_or(0, |last| last + 1);
+        let next_id = self.ids.last().map_or(0, |last| last + 1);
         let name = graph.names.push_new(LAUNCH);
         let lane = graph.lanes.len() as u32;
         graph.lanes.push(Lane::Host(None));
-        for (_, launch) in &launched {
+        for (id, (_, launch)) in (next_id..).zip(&launched) {
             graph.ids.push(id);
-            id += 1;
             graph.name_of.push(name);
             graph.kinds.push(NodeKind::Host);
             graph.lane_of.push(lane);

@@ -1,6 +1,6 @@
 //! A column as bytes: the predictor that leaves least, and the planes of what it leaves.
 
-use super::predict::{ColumnView, Predictor, walk};
+use super::predict::{ColumnSlice, ColumnView, Predictor, walk};
 use crate::archive::wire::{WireError, WireReader, put_varint};
 
 /// Predictors that are tried for columns.
@@ -90,7 +90,7 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
 pub fn decode<'v>(
     input: &mut WireReader<'_>,
     count: usize,
-    others: impl Fn(usize) -> Option<(&'v [u32], &'v [u64])>,
+    others: impl Fn(usize) -> Option<ColumnSlice<'v>>,
     view: &ColumnView<'v>,
 ) -> Result<Vec<u64>, WireError> {
     let number = usize::from(input.take(1)?[0]);
@@ -136,7 +136,7 @@ pub fn decode<'v>(
 
 /// Returns whether most values of the first column are a thousandth of those of the second in the same record, rounded
 /// down.
-pub fn is_thousandth(column: (&[u32], &[u64]), whole: (&[u32], &[u64])) -> bool {
+pub fn is_thousandth(column: ColumnSlice<'_>, whole: ColumnSlice<'_>) -> bool {
     let view = ColumnView {
         records: &column.0[..column.0.len().min(256)],
         other: Some((0, whole)),

@@ -5,10 +5,9 @@
 //! a template is made of it where the key is new. Its first byte says what the record is: a node, metadata, or, not
 //! being written in the shortest way, a literal.
 
+use super::byte_numbers::ByteNumbers;
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, Template};
 use crate::archive::wire::{put_varint, shortest_varint};
-use foldhash::fast::RandomState;
-use std::collections::HashMap;
 
 /// Path of the column of ids: a message of nodes, no name, field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
@@ -138,7 +137,7 @@ impl OpWriter {
 }
 
 /// Makes a template of `key`; columns that are new join `columns`.
-pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32, RandomState>) -> Template {
+pub fn template(key: &[u8], columns: &mut ByteNumbers) -> Template {
     let mut ops = OpWriter::default();
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
@@ -156,17 +155,11 @@ pub fn template(key: &[u8], columns: &mut HashMap<Vec<u8>, u32, RandomState>) ->
 }
 
 /// Returns the number of the column of `field`, in an attribute of this name.
-fn column(
-    columns: &mut HashMap<Vec<u8>, u32, RandomState>,
-    kind: MessageKind,
-    field: u64,
-    name: &[u8],
-) -> u64 {
+fn column(columns: &mut ByteNumbers, kind: MessageKind, field: u64, name: &[u8]) -> u64 {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
-    let next = columns.len() as u32;
-    u64::from(*columns.entry(path).or_insert(next))
+    u64::from(columns.intern(path))
 }
 
 /// Appends the ops of the message at the beginning of `rest`, which ends with it or with a zero.
@@ -174,7 +167,7 @@ fn ops_of(
     rest: &mut &[u8],
     kind: MessageKind,
     ops: &mut OpWriter,
-    columns: &mut HashMap<Vec<u8>, u32, RandomState>,
+    columns: &mut ByteNumbers,
 ) -> Option<()> {
     let mut name: &[u8] = &[];
     while let Some(&first) = rest.first() {

@@ -1,5 +1,8 @@
 //! Predictions of a column's values, the same for writing and reading.
 
+/// Records and values of a column.
+pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
+
 /// What a column is predicted from.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
@@ -12,9 +15,9 @@ pub struct ColumnView<'v> {
     /// Number of templates.
     pub templates: usize,
     /// The same column of the base: records and values.
-    pub base: Option<(&'v [u32], &'v [u64])>,
+    pub base: Option<ColumnSlice<'v>>,
     /// Another column, by number: records and values.
-    pub other: Option<(u32, (&'v [u32], &'v [u64]))>,
+    pub other: Option<(u32, ColumnSlice<'v>)>,
 }
 
 /// Prediction of a value.
@@ -64,12 +67,12 @@ impl Predictor {
 
 /// Values of a column that are met in the order of records.
 struct RecordCursor<'v> {
-    column: (&'v [u32], &'v [u64]),
+    column: ColumnSlice<'v>,
     at: usize,
 }
 
 impl<'v> RecordCursor<'v> {
-    fn new(column: Option<(&'v [u32], &'v [u64])>) -> Self {
+    fn new(column: Option<ColumnSlice<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
             at: 0,

@@ -250,8 +250,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         pairs = within(budget, &pairs, args.threads, &mut outcome);
     }
     let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
-        let result = check_one(&archive, pairs[at], args);
-        result
+        check_one(&archive, pairs[at], args)
     });
     for (result, (entry, record)) in results.into_iter().zip(&pairs) {
         match result {

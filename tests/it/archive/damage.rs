@@ -81,7 +81,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             "{length}"
         );
         assert_eq!(archive.tail(), (length - before) as u64);
-        if (length - before) % 97 == 0 || length + 100 > whole.len() {
+        if (length - before).is_multiple_of(97) || length + 100 > whole.len() {
             let verdict = archive.verify().unwrap();
             assert!(verdict.is_sound());
             let told = verdict.tail.unwrap_or_default();

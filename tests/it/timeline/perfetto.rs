@@ -74,8 +74,11 @@ fn text(message: &[(u64, Field<'_>)], tag: u64) -> Option<String> {
 /// A slice: its track by name, its own name, start and end in nanoseconds, depth, and facts that are numbers.
 type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 
-/// The slices and the ends of arrows, as (time, whether it enters), by number.
-fn read(file: &[u8]) -> (Vec<Slice>, BTreeMap<u64, Vec<(u64, bool)>>) {
+/// The ends of arrows, as (time, whether it enters), by number.
+type Arrows = BTreeMap<u64, Vec<(u64, bool)>>;
+
+/// The slices and arrows of a file.
+fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
     let mut names: BTreeMap<(u64, u64), String> = BTreeMap::new();
     let mut tracks: BTreeMap<u64, (String, Option<u64>)> = BTreeMap::new();
     let mut open: BTreeMap<u64, Vec<Slice>> = BTreeMap::new();

@@ -1,0 +1,38 @@
+//! Numbers of byte strings. They cannot be iterated, so no order depends on a hash.
+
+#![allow(
+    clippy::disallowed_types,
+    reason = "the map is looked up and has no iterator outside"
+)]
+
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+
+/// Byte strings with their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct ByteNumbers {
+    numbers: HashMap<Vec<u8>, u32, RandomState>,
+}
+
+impl ByteNumbers {
+    /// Returns the number of byte strings.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Returns the number of `bytes`.
+    pub fn get(&self, bytes: &[u8]) -> Option<u32> {
+        self.numbers.get(bytes).copied()
+    }
+
+    /// Gives `bytes` a number.
+    pub fn insert(&mut self, bytes: &[u8], number: u32) {
+        self.numbers.insert(bytes.to_vec(), number);
+    }
+
+    /// Returns the number of `bytes`, which is the next one where they are new.
+    pub fn intern(&mut self, bytes: Vec<u8>) -> u32 {
+        let next = self.numbers.len() as u32;
+        *self.numbers.entry(bytes).or_insert(next)
+    }
+}
