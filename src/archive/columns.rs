@@ -187,7 +187,9 @@ impl TraceColumns {
         let mut input = WireReader::new(encoded);
         // Every record takes a byte of the chunk at least, and every slot another.
         let records = input.count(bytes)?;
-        let columns = input.count(bytes)?;
+        // Columns are those of the base, that of ids, and such as new templates name, which take a byte there each.
+        let known = base.map_or(0, |base| base.columns.len());
+        let columns = input.count(known + 1 + encoded.len().max(bytes))?;
         let new = input.count(encoded.len())?;
         let mut templates = base.map_or(Vec::new(), |base| base.templates.clone());
         for _ in 0..new {
