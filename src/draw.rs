@@ -8,6 +8,7 @@ pub(crate) mod bars;
 pub(crate) mod gantt;
 pub(crate) mod lines;
 pub(crate) mod map;
+mod rows;
 pub(crate) mod scatter;
 mod svg;
 

@@ -171,17 +171,26 @@ fn write_pack(
     })
 }
 
+/// Writes a pack and returns the manifest with it, the last of its packs.
+fn with_pack(
+    path: &Path,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<Manifest, ArchiveError> {
+    let mut manifest = Manifest::read(path)?;
+    let row = write_pack(path, manifest.next, start, body)?;
+    manifest.next += 1;
+    manifest.packs.push(row);
+    Ok(manifest)
+}
+
 /// Adds a pack; the folder is locked.
 pub fn add(
     path: &Path,
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    let mut manifest = Manifest::read(path)?;
-    let row = write_pack(path, manifest.next, start, body)?;
-    manifest.next += 1;
-    manifest.packs.push(row);
-    manifest.write(path)
+    with_pack(path, start, body)?.write(path)
 }
 
 /// Replaces all packs by one; the folder is locked.
@@ -190,11 +199,9 @@ pub fn replace(
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    let mut manifest = Manifest::read(path)?;
-    let row = write_pack(path, manifest.next, start, body)?;
-    let number = manifest.next;
-    manifest.next += 1;
-    manifest.packs = vec![row];
+    let mut manifest = with_pack(path, start, body)?;
+    let number = manifest.next - 1;
+    manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write(path)?;
     // All before it are of no use, those too that a command which was interrupted left.
     for entry in fs::read_dir(path.join(PACKS))

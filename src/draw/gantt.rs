@@ -1,8 +1,7 @@
 //! Gantt charts: intervals, in a row for each place.
 
-use super::axis::AxisScale;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
-use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
+use super::ValueFormat;
+use super::rows::RowChart;
 
 /// Something that runs.
 #[derive(Clone, Debug)]
@@ -23,34 +22,14 @@ pub(crate) struct GanttRow {
 
 /// Draws rows against an axis from 0 to `end`.
 pub(crate) fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
-    let height = ROW * rows.len() as f64;
-    let mut svg = SvgDrawing::new(WIDTH, height + FOOT);
-    let area = Frame {
-        x: LABELS,
-        y: 0.0,
-        width: WIDTH - LABELS - 40.0,
-        height,
-    };
-    let scale = AxisScale::linear(end as f64, (area.x, area.x + area.width));
-    scale.below(&mut svg, area, format);
+    let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
-        let y = ROW * i as f64;
-        svg.text(
-            (LABELS - 8.0, y + 14.0),
-            TextAnchor::End,
-            "label",
-            &row.label,
-        );
+        chart.label(i, &row.label);
         for span in &row.spans {
-            let x = scale.place(span.from as f64);
-            let at = Frame {
-                x,
-                y: y + 2.0,
-                width: scale.place(span.to as f64) - x,
-                height: ROW - 4.0,
-            };
-            svg.rect(at, &format!("c{}", span.series), &span.title, &[]);
+            let at = chart.frame(i, span.from, span.to);
+            let class = format!("c{}", span.series);
+            chart.svg.rect(at, &class, &span.title, &[]);
         }
     }
-    svg.finish(name)
+    chart.svg.finish(name)
 }

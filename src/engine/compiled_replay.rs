@@ -197,7 +197,7 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// The workload, with a host that launches its nodes where [`ReplayOptions::host`] is one.
+    /// The workload, with a host that launches its nodes where [`ReplayOptions::launch`] asks for one.
     pub fn workload(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }

@@ -118,6 +118,17 @@ proptest! {
     }
 }
 
+#[test]
+fn a_short_chunk_has_the_columns_of_a_long_base() {
+    // An object of one record of two bytes, based on one whose records have eleven fields.
+    let wide: Vec<u8> = (1..12).flat_map(|field| [field << 3, 1]).collect();
+    let objects = [framed(&[vec![], wide]), framed(&[vec![], vec![8, 1]])];
+    for level in [CompressionLevel::Default, CompressionLevel::Best] {
+        let encoded = round_trip(&objects, level, true);
+        assert!(encoded[1].iter().all(|chunk| chunk.base == Some((0, 0))));
+    }
+}
+
 /// A trace of `nodes` nodes: id, dependency on the one before, and a duration that differs from rank to rank.
 fn chain(nodes: u64, rank: u64) -> Vec<u8> {
     let mut records = vec![vec![]];

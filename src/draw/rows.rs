@@ -1,0 +1,46 @@
+//! Labelled rows of rectangles against one axis, which bars and Gantt charts share.
+
+use super::axis::AxisScale;
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
+
+/// Rows under way to a drawing.
+pub(super) struct RowChart {
+    pub svg: SvgDrawing,
+    scale: AxisScale,
+}
+
+impl RowChart {
+    /// Draws the axis, from 0 to `most`, of so many rows.
+    pub fn new(rows: usize, most: u64, format: ValueFormat<'_>) -> Self {
+        let height = ROW * rows as f64;
+        let mut svg = SvgDrawing::new(WIDTH, height + FOOT);
+        let area = Frame {
+            x: LABELS,
+            y: 0.0,
+            width: WIDTH - LABELS - 40.0,
+            height,
+        };
+        let scale = AxisScale::linear(most as f64, (area.x, area.x + area.width));
+        scale.below(&mut svg, area, format);
+        Self { svg, scale }
+    }
+
+    /// Draws the label of a row.
+    pub fn label(&mut self, row: usize, label: &str) {
+        let y = ROW * row as f64 + 14.0;
+        self.svg
+            .text((LABELS - 8.0, y), TextAnchor::End, "label", label);
+    }
+
+    /// Returns the place of what goes from one value to another in a row.
+    pub fn frame(&self, row: usize, from: u64, to: u64) -> Frame {
+        let (x, end) = (self.scale.place(from as f64), self.scale.place(to as f64));
+        Frame {
+            x,
+            y: ROW * row as f64 + 2.0,
+            width: end - x,
+            height: ROW - 4.0,
+        }
+    }
+}
