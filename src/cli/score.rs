@@ -123,7 +123,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let name = args.runs.display().to_string();
     let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
     let machine = &table.runs[0].machine;
-    let compute = args.compute.clone().or_curves(machine);
+    let compute = args.compute.clone();
     compute.check_machine(machine)?;
     let options = ReplayOptions::with(|options| {
         options.compute = compute.model();

@@ -83,11 +83,12 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
+        let (_, measured) = host_launches::by_default(workload, machine, options);
         Self::with_backend(
             workload,
             machine,
             options,
-            &native(machine, &options.custom, options.measured_collectives),
+            &native(machine, &options.custom, measured),
         )
     }
 
@@ -98,7 +99,8 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let launched = host_launches::launched(workload, machine, options.launch);
+        let (launch, measured) = host_launches::by_default(workload, machine, options);
+        let launched = host_launches::launched(workload, machine, launch);
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -110,7 +112,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
-            measured_collectives: options.measured_collectives,
+            measured_collectives: measured,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })

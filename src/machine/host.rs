@@ -32,6 +32,8 @@ impl HostWait {
 pub struct Host {
     /// Time to launch a kernel, with its share of the framework's work.
     pub launch: Span,
+    /// Time to launch a kernel of a backward pass, for which frameworks run no interpreter.
+    pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
     /// Time to launch half of a message.

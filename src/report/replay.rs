@@ -106,6 +106,7 @@ fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            by_curves: basis.by_curves,
             estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,

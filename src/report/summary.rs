@@ -97,6 +97,9 @@ impl MachineName {
 pub struct KernelBasis {
     /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by curves of measured kernels.
+    #[serde(default)]
+    pub by_curves: u64,
     /// Priced by roofline although durations as recorded were asked for, because none was recorded.
     #[serde(default)]
     pub estimated: u64,
@@ -256,7 +259,7 @@ pub struct Report {
 impl KernelBasis {
     /// Returns the number of kernels.
     pub fn all(&self) -> u64 {
-        self.priced + self.estimated + self.kept_recorded + self.unknown
+        self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }
 }
 

@@ -4,7 +4,15 @@ use super::LATENCY;
 use crate::config::{ConfigError, ConfigTable};
 use crate::machine::{Host, HostWait};
 
-const KEYS: &[&str] = &["launch", "collective", "message", "step", "queue", "waits"];
+const KEYS: &[&str] = &[
+    "launch",
+    "backward",
+    "collective",
+    "message",
+    "step",
+    "queue",
+    "waits",
+];
 
 /// Most launches by which a host may be ahead.
 const MAX_QUEUE: u32 = 1 << 24;
@@ -19,8 +27,14 @@ pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> 
         "queue",
         format_args!("a whole number from 1 to {MAX_QUEUE}"),
     )?;
+    let launch = table.quantity("launch", LATENCY)?;
+    let backward = match table.get("backward") {
+        Some(field) => field.quantity(LATENCY)?,
+        None => launch,
+    };
     Ok(Some(Host {
-        launch: table.quantity("launch", LATENCY)?,
+        launch,
+        backward,
         collective: table.quantity("collective", LATENCY)?,
         message: table.quantity("message", LATENCY)?,
         step: table.quantity("step", LATENCY)?,
