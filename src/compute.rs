@@ -117,7 +117,12 @@ pub enum KernelTiming {
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
     /// The duration by the class's curves.
-    Curve(Span),
+    Curve {
+        /// The duration.
+        span: Span,
+        /// Its standard deviation.
+        deviation: Span,
+    },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
     /// Nothing is known of this kernel, so it takes no time.
@@ -133,7 +138,7 @@ impl KernelTiming {
         match self {
             Self::Modeled(span)
             | Self::Fallback(span)
-            | Self::Curve(span)
+            | Self::Curve { span, .. }
             | Self::Estimated(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
@@ -178,9 +183,11 @@ impl ComputeModel {
             _ => 1.0,
         };
         if (*self == Self::Curves || self.prefers_curves() && !timed)
-            && let Some((span, _)) = curves.price(kernel, peaks, memory)
+            && let Some((span, error)) = curves.price(kernel, peaks, memory)
         {
-            return KernelTiming::Curve(scaled::duration(span, factor));
+            let span = scaled::duration(span, factor);
+            let deviation = scaled::duration(span, error);
+            return KernelTiming::Curve { span, deviation };
         }
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);

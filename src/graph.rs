@@ -329,9 +329,8 @@ impl Graph {
     /// Returns whether classes and shapes of kernels are known, and durations are not: so it is of graphs that were
     /// generated.
     pub fn is_unrecorded_model(&self) -> bool {
-        let timed = |(kind, span): (&NodeKind, &Span)| {
-            *kind == NodeKind::Compute && *span > Span::ZERO
-        };
+        let timed =
+            |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
         let mut kernels = self.kinds.iter().zip(&self.recorded);
         !self.kernels.is_empty() && self.captured.is_none() && !kernels.any(timed)
     }

@@ -5,6 +5,7 @@ use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
+    measured_collective,
 };
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
@@ -153,6 +154,15 @@ impl<'a> CompiledReplay<'a> {
     pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
         self.describer.say(kind, group.extent, topology, bytes)
+    }
+
+    /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
+    pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
+        let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
+        let curves = self.machine.collective_curves();
+        self.measured_collectives
+            && !self.custom.iter().any(custom)
+            && measured_collective(curves, (kind, 1), group.extent).is_some()
     }
 
     /// The NPU on which `rank` sits.

@@ -130,6 +130,8 @@ pub struct PricingCoverage {
     pub by_curves: u64,
     /// Sum of the durations of kernels by curves, in picoseconds.
     pub curve_time: u128,
+    /// Sum of their standard deviations, in picoseconds.
+    pub curve_deviation: u128,
     /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
     pub recorded_time: u128,
     /// Sum of the durations of kernels by roofline, in picoseconds.
@@ -150,6 +152,7 @@ impl PricingCoverage {
         self.unknown += other.unknown;
         self.by_curves += other.by_curves;
         self.curve_time += other.curve_time;
+        self.curve_deviation += other.curve_deviation;
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
@@ -172,7 +175,8 @@ impl PricingCoverage {
             KernelTiming::Estimated(span) => {
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::Curve(span) => {
+            KernelTiming::Curve { span, deviation } => {
+                self.curve_deviation += u128::from(deviation.0);
                 (&mut self.by_curves, Some((&mut self.curve_time, span)))
             }
             KernelTiming::Unknown => (&mut self.unknown, None),

@@ -4,6 +4,7 @@ use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::critical_path::RunRecorder;
+use super::interval::PredictionInterval;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
@@ -43,6 +44,7 @@ pub fn replay<O: Observer>(
     let (mut report, _) = finish(prepared, outcome, observers, network);
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
+        report.interval = PredictionInterval::of(&report, prepared);
         extra.critical_path(&path);
     }
     Ok((report, extra))
@@ -112,6 +114,7 @@ fn finish<O>(
             unknown: basis.unknown,
         },
         response: MachineResponse::default(),
+        interval: None,
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
@@ -136,6 +139,7 @@ fn finish<O>(
     report.mean_communicating = report.mean(|time| time.communicating);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
+    report.interval = PredictionInterval::of(&report, prepared);
     report.warnings = warnings(&report, prepared);
     (report, extra)
 }
@@ -177,6 +181,7 @@ fn rows_of_collectives(
             present: group.present,
             kind,
             algorithm: algorithms_label(prepared, kind, group, &tally),
+            measured: prepared.is_measured(kind, group),
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),

@@ -1,8 +1,6 @@
 //! Operation of a node, decoded once from its type and attributes.
 
-use super::{
-    CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape,
-};
+use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape};
 use crate::units::Span;
 
 /// Group as a trace names it.

@@ -12,7 +12,11 @@ const KEYS: &[&str] = &[
     "step",
     "queue",
     "waits",
+    "error",
 ];
+
+/// Relative error of launches where the file does not state it.
+const UNSTATED_ERROR: f64 = 0.4;
 
 /// Most launches by which a host may be ahead.
 const MAX_QUEUE: u32 = 1 << 24;
@@ -40,5 +44,9 @@ pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> 
         step: table.quantity("step", LATENCY)?,
         queue: queue.count(MAX_QUEUE)?,
         waits: table.choice("waits", &HostWait::ALL)?,
+        error: match table.get("error") {
+            Some(field) => field.positive(10.0)?,
+            None => UNSTATED_ERROR,
+        },
     }))
 }
