@@ -13,6 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod calibration;
 mod columns;
 mod constants;
 mod folds;
@@ -20,6 +21,7 @@ mod null_model;
 mod runs;
 mod statistics;
 
+pub use calibration::{StepCorrection, calibrate};
 pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
 pub use folds::{FoldFit, fit_in_folds, folds};
@@ -76,6 +78,15 @@ pub fn score(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<Vec<PredictedRun>, ScoreError> {
+    score_by(table, threads, |_, run| predict(run, options))
+}
+
+/// Answers of `ask` for each run and its number, in their order.
+fn score_by<T: Send>(
+    table: &RunTable,
+    threads: NonZeroUsize,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, ScoreError> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads.get() {
@@ -84,7 +95,7 @@ pub fn score(
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
                 } {
-                    let span = predict(run, options).map_err(|why| ScoreError::Row {
+                    let span = ask(i, run).map_err(|why| ScoreError::Row {
                         file: table.file.clone(),
                         line: run.line,
                         why,

@@ -44,6 +44,8 @@ pub struct NativeBackend<'a> {
     /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
     /// may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
+    /// Factor on measured times, if they are corrected.
+    pub correction: Option<f64>,
     /// Progress of the members that execute them.
     pub players: ScriptExecutor,
 }
@@ -96,6 +98,10 @@ impl CollectiveBackend for NativeBackend<'_> {
         let of = (request.kind, request.buffer);
         let mut chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
         if let Some(span) = curve::measured(self.curves, of, extent) {
+            let span = match self.correction {
+                Some(factor) => Span::from_seconds(span.seconds() * factor),
+                None => span,
+            };
             chunk_schedule = chunk_schedule.measured_as(span);
         }
         let both_ways = chunk_schedule

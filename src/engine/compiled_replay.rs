@@ -1,6 +1,6 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
-use super::host_launches;
+use super::host_launches::{self, ResolvedPrices};
 use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
@@ -37,14 +37,15 @@ pub struct GroupView<'a> {
 fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
-    measured: bool,
+    prices: &ResolvedPrices,
 ) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
         pipeline: machine.pipeline(),
         custom,
-        curves: if measured {
+        correction: prices.correction,
+        curves: if prices.measured_collectives {
             machine.collective_curves()
         } else {
             &[]
@@ -67,7 +68,7 @@ pub struct CompiledReplay<'a> {
     pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
-    measured_collectives: bool,
+    prices: ResolvedPrices,
     /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
     in_order: bool,
     describer: AlgorithmDescriber,
@@ -84,12 +85,12 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
-        let (_, measured) = host_launches::by_default(workload, machine, options);
+        let prices = host_launches::by_default(workload, machine, options);
         Self::with_backend(
             workload,
             machine,
             options,
-            &native(machine, &options.custom, measured),
+            &native(machine, &options.custom, &prices),
         )
     }
 
@@ -100,8 +101,12 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let (launch, measured) = host_launches::by_default(workload, machine, options);
-        let launched = host_launches::launched(workload, machine, launch);
+        let prices = host_launches::by_default(workload, machine, options);
+        let launched = host_launches::launched(workload, machine, prices);
+        let options = &ReplayOptions {
+            correction: prices.correction,
+            ..options.clone()
+        };
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -113,7 +118,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
-            measured_collectives: measured,
+            prices,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -156,11 +161,21 @@ impl<'a> CompiledReplay<'a> {
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
+    /// Whether the machine's host launches nodes, which no trace says how long the host took for.
+    pub fn is_launched(&self) -> bool {
+        self.launched.is_some()
+    }
+
+    /// Relative error that the machine's correction leaves, if one holds.
+    pub fn corrected_to(&self) -> Option<f64> {
+        self.prices.corrected_to
+    }
+
     /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
         let curves = self.machine.collective_curves();
-        self.measured_collectives
+        self.prices.measured_collectives
             && !self.custom.iter().any(custom)
             && measured_collective(curves, (kind, 1), group.extent).is_some()
     }
@@ -227,7 +242,7 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
         let topology = self.machine.topology();
-        let backend = &mut native(self.machine, &self.custom, self.measured_collectives);
+        let backend = &mut native(self.machine, &self.custom, &self.prices);
         match self.network {
             NetworkKind::ContentionFree => {
                 self.run_with_backend(observer, ContentionFreeNetwork::new(topology), backend)

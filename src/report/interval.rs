@@ -7,6 +7,8 @@
 //! s^2 = sum of (p u)^2 + 0.05^2        90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
+//! Where the machine's [correction](crate::machine::PriceCorrection) holds, `s` is the error that it leaves.
+//!
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
 
@@ -117,7 +119,10 @@ impl PredictionInterval {
             let off = part.0 as f64 / known.max(1.0) * error;
             off * off
         });
-        let deviation = (squares.sum::<f64>() + COMMON * COMMON).sqrt();
+        let deviation = match prepared.corrected_to() {
+            Some(left) => left,
+            None => (squares.sum::<f64>() + COMMON * COMMON).sqrt(),
+        };
         let makespan = report.outcome.makespan;
         let end = |side: f64| Span::from_seconds(makespan.seconds() * libm::exp(side * deviation));
         let sum = classes.iter().map(|(part, _)| *part).sum::<Span>();

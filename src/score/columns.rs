@@ -163,6 +163,11 @@ impl RunColumns {
         Ok(())
     }
 
+    /// Returns the name of the machine.
+    pub fn machine(&self) -> &str {
+        &self.machine
+    }
+
     /// Has runs replayed on `machine`.
     pub fn on(&mut self, machine: &str) {
         machine.clone_into(&mut self.machine);
