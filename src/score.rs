@@ -115,8 +115,29 @@ fn score_by<T: Send>(
     found.into_iter().map(|(_, run)| run).collect()
 }
 
-/// Prediction of a run.
+/// Prediction of a run, with its interval.
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
+    replayed(run, options, |compiled| {
+        let (report, ()) = report::replay(compiled, ())?;
+        Ok(PredictedRun {
+            makespan: report.outcome.makespan,
+            interval: report
+                .interval
+                .map(|interval| [interval.low, interval.high]),
+        })
+    })
+}
+
+/// Makespan of a run, without an interval, which takes a report.
+fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
+    replayed(run, options, |compiled| Ok(compiled.run(())?.0.makespan))
+}
+
+fn replayed<T>(
+    run: &MeasuredRun,
+    options: &ReplayOptions,
+    answer: impl FnOnce(&CompiledReplay<'_>) -> Result<T, ReplayError>,
+) -> Result<T, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
@@ -126,12 +147,5 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, S
         .map_err(|error: TraceError| error.to_string())?;
     let compiled = CompiledReplay::new(&workload, &run.machine, options)
         .map_err(|refusal| ReplayError::from(refusal).to_string())?;
-    let (report, ()) = report::replay(&compiled, ()).map_err(|error| error.to_string())?;
-    let interval = report
-        .interval
-        .map(|interval| [interval.low, interval.high]);
-    Ok(PredictedRun {
-        makespan: report.outcome.makespan,
-        interval,
-    })
+    answer(&compiled).map_err(|error| error.to_string())
 }

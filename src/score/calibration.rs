@@ -4,10 +4,11 @@
 //! parallelism are the same. Of each such group, the factor is the geometric mean of measured over predicted, found in two rounds,
 //! since what is not corrected (messages, sums over replicas between nodes) does not grow with it.
 
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict, score_by};
+use super::{MeasuredRun, RunTable, ScoreError, makespan, score_by};
 use crate::engine::ReplayOptions;
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::machine::PriceCorrection;
+use crate::units::Span;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
@@ -62,16 +63,16 @@ pub fn calibrate(
     let mut factors: BTreeMap<[u64; 3], f64> = products.iter().map(|gemm| (*gemm, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
-        let answers: Vec<PredictedRun> = score_by(table, threads, |i, run| {
+        let answers: Vec<Span> = score_by(table, threads, |i, run| {
             let correction = Some(factors[&products[i]]);
             let options = ReplayOptions {
                 correction,
                 ..options.clone()
             };
-            predict(run, &options)
+            makespan(run, &options)
         })?;
         for (i, (run, answer)) in table.runs.iter().zip(&answers).enumerate() {
-            let ratio = (run.measured / answer.makespan.seconds()).ln();
+            let ratio = (run.measured / answer.seconds()).ln();
             ratios[i] = factors[&products[i]].ln() + ratio;
         }
         for (gemm, factor) in &mut factors {
