@@ -210,7 +210,7 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
-    /// How much of the time depends on the machine.
+    /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
     /// The model of the network that carried communication, if one did.
