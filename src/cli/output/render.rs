@@ -40,7 +40,14 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                report::text::render(report, name, &self.whole_basis(report), style)
+                let mut text =
+                    report::text::render(report, name, &self.whole_basis(report), style);
+                for other in &report.beside {
+                    let basis = self.whole_basis(&other.report);
+                    text.push('\n');
+                    text += &report::text::render(&other.report, &other.job, &basis, style);
+                }
+                text
             }
             ReportFormatArg::Json => {
                 report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
