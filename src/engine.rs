@@ -27,6 +27,13 @@
 //! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
 //! order.
 //!
+//! # Launches
+//!
+//! Nodes are of a *launch*, one execution of a program, and launches come from a [`Feed`]; a job is a feed with one launch
+//! at 0. With several, "by rank" above is by NPU and then by the number of the launch. When a round is over feeds are
+//! told what ended in it, then those are woken that asked for it, and what they launch begins in the next round.
+//! [`ProcessorModel`]s settle when no event is left at the instant, before collectives do.
+//!
 //! # Example
 //!
 //! Message by message a collective takes as long as in closed form:

@@ -8,10 +8,12 @@ use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, Job, JobOptions};
 use crate::machine::Machine;
-use crate::report::{self, summary::HashedInput};
+use crate::report::summary::{HashedInput, Provenance};
+use crate::report;
 use crate::trace::file::FoundTraces;
 use crate::units::{Span, Time};
 use clap::Args;
+use serde_json::{Map, Value, json};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +69,26 @@ impl LaunchArgs {
     /// Tells `outputs` which files these options read.
     pub fn reads(&self, outputs: &mut OutputSet) {
         self.starts.iter().for_each(|path| outputs.reads(path));
+    }
+
+    /// Returns these options as documents have them.
+    fn options_json(&self, names: &[String]) -> Map<String, Value> {
+        let mut options = Map::new();
+        if let Some(times) = self.repeat {
+            options.insert("repeat".to_owned(), times.into());
+        }
+        if let Some(path) = &self.starts {
+            options.insert("starts".to_owned(), path.display().to_string().into());
+        }
+        let beside = names.iter().zip(&self.on).map(|(name, on)| {
+            let npus = on.npus().iter().map(|npu| npu.0);
+            json!({"job": name, "npus": npus.collect::<Vec<_>>()})
+        });
+        let beside: Vec<Value> = beside.collect();
+        if !beside.is_empty() {
+            options.insert("with".to_owned(), beside.into());
+        }
+        options
     }
 
     /// The times at which the job is launched.
@@ -142,7 +164,10 @@ impl LaunchArgs {
         drop(progress);
         let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
         match report::beside(reports, &names) {
-            Some(report) => run.print(report, job.name(), options.missing_ranks, inputs, to),
+            Some(mut report) => {
+                report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
+                run.print(report, job.name(), options.missing_ranks, inputs, to)
+            }
             None => Ok(ExitCode::SUCCESS),
         }
     }

@@ -50,7 +50,10 @@ impl RunArgs {
                 text
             }
             ReportFormatArg::Json => {
-                report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
+                let mut options = self.options_json(absent);
+                // Those of launches, which are of the command alone.
+                options.extend(report.provenance.take().unwrap_or_default().options);
+                report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
             }
             ReportFormatArg::Csv => report::csv::render(report, self.table().unwrap_or_default()),
