@@ -9,6 +9,7 @@ use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
+    measured_collective,
 };
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
@@ -87,11 +88,12 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
+        let (_, measured) = host_launches::by_default(workload, machine, options);
         Self::with_backend(
             workload,
             machine,
             options,
-            &native(machine, &options.custom, options.measured_collectives),
+            &native(machine, &options.custom, measured),
         )
     }
 
@@ -102,7 +104,8 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let launched = host_launches::launched(workload, machine, options.launch);
+        let (launch, measured) = host_launches::by_default(workload, machine, options);
+        let launched = host_launches::launched(workload, machine, launch);
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -114,7 +117,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
-            measured_collectives: options.measured_collectives,
+            measured_collectives: measured,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -155,6 +158,15 @@ impl<'a> CompiledReplay<'a> {
     pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
         self.describer.say(kind, group.extent, topology, bytes)
+    }
+
+    /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
+    pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
+        let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
+        let curves = self.machine.collective_curves();
+        self.measured_collectives
+            && !self.custom.iter().any(custom)
+            && measured_collective(curves, (kind, 1), group.extent).is_some()
     }
 
     /// The NPU on which `rank` sits.

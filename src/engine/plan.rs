@@ -40,8 +40,8 @@ pub struct ReplayOptions {
     /// collectives and messages.
     pub network: Option<NetworkKind>,
     /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
-    /// and nothing disturbs them.
-    pub measured_collectives: bool,
+    /// and nothing disturbs them; if absent, where kernels are priced by curves.
+    pub measured_collectives: Option<bool>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
@@ -66,8 +66,10 @@ impl ReplayOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaunchMode {
-    /// In no time.
+    /// Eagerly where kernels are priced by curves, and in no time otherwise.
     #[default]
+    Auto,
+    /// In no time.
     None,
     /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
     /// in no time where it has none.
@@ -125,6 +127,12 @@ pub struct PricingCoverage {
     pub fell_back: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
+    /// Kernels priced by curves.
+    pub by_curves: u64,
+    /// Sum of the durations of kernels by curves, in picoseconds.
+    pub curve_time: u128,
+    /// Sum of their standard deviations, in picoseconds.
+    pub curve_deviation: u128,
     /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
     pub recorded_time: u128,
     /// Sum of the durations of kernels by roofline, in picoseconds.
@@ -143,6 +151,9 @@ impl PricingCoverage {
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
+        self.by_curves += other.by_curves;
+        self.curve_time += other.curve_time;
+        self.curve_deviation += other.curve_deviation;
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
@@ -164,6 +175,10 @@ impl PricingCoverage {
             }
             KernelTiming::Estimated(span) => {
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Curve { span, deviation } => {
+                self.curve_deviation += u128::from(deviation.0);
+                (&mut self.by_curves, Some((&mut self.curve_time, span)))
             }
             KernelTiming::Unknown => (&mut self.unknown, None),
             KernelTiming::NoPeak(_) => return,

@@ -88,11 +88,12 @@ impl UnpricedKernels {
             return Ok((computing, None));
         }
         let recorded = if compute.computes() { 0 } else { basis.priced };
-        let others = basis.estimated + basis.fell_back + basis.unknown + computing;
+        let priced = basis.estimated + basis.by_curves + basis.fell_back;
+        let others = priced + basis.unknown + computing;
         if computing > 0 && recorded <= others {
             return Err(self.without_peaks(workload, machine));
         }
-        let all = basis.priced + basis.estimated + basis.fell_back + basis.unknown + computing;
+        let all = basis.priced + others;
         let unpriced = basis.unknown + computing;
         let refusal = (2 * unpriced > all).then(|| self.without_price(workload, unpriced, all));
         Ok((computing, refusal))

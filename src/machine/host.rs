@@ -28,10 +28,12 @@ impl HostWait {
 }
 
 /// Host of an NPU: a thread that launches kernels, collectives and messages one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     /// Time to launch a kernel, with its share of the framework's work.
     pub launch: Span,
+    /// Time to launch a kernel of a backward pass, for which frameworks run no interpreter.
+    pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
     /// Time to launch half of a message.
@@ -42,4 +44,6 @@ pub struct Host {
     pub queue: u32,
     /// Operations at which it waits for the device besides.
     pub waits: HostWait,
+    /// Relative error of these times, one standard deviation.
+    pub error: f64,
 }

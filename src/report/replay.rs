@@ -4,6 +4,7 @@ use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::critical_path::RunRecorder;
+use super::interval::PredictionInterval;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
@@ -55,6 +56,7 @@ pub fn replay<O: Observer>(
     let (mut report, _) = finish(finished, observers);
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
+        report.interval = PredictionInterval::of(&report, prepared);
         extra.critical_path(&path);
     }
     Ok((report, extra))
@@ -139,11 +141,13 @@ pub(super) fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            by_curves: basis.by_curves,
             estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },
         response: MachineResponse::default(),
+        interval: None,
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
@@ -170,6 +174,7 @@ pub(super) fn finish<O>(
     report.mean_communicating = report.mean(|time| time.communicating);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
+    report.interval = PredictionInterval::of(&report, prepared);
     report.warnings = warnings(&report, prepared);
     (report, extra)
 }
@@ -213,6 +218,7 @@ fn rows_of_collectives(
             present: group.present,
             kind,
             algorithm: algorithms_label(prepared, kind, group, &tally),
+            measured: prepared.is_measured(kind, group),
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),

@@ -6,6 +6,7 @@
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
+use super::interval::PredictionInterval;
 use super::keyed::{by_part, fitting};
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
@@ -97,6 +98,9 @@ impl MachineName {
 pub struct KernelBasis {
     /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by curves of measured kernels.
+    #[serde(default)]
+    pub by_curves: u64,
     /// Priced by roofline although durations as recorded were asked for, because none was recorded.
     #[serde(default)]
     pub estimated: u64,
@@ -137,6 +141,9 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
     pub algorithm: String,
+    /// Whether they last as measured on such a machine, where nothing disturbs them.
+    #[serde(default)]
+    pub measured: bool,
     /// Calls, bytes and times.
     #[serde(flatten)]
     pub tally: CollectiveTally,
@@ -213,6 +220,9 @@ pub struct Report {
     /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
+    /// What the time rests on and how far it may be off, where kernels are priced by curves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<PredictionInterval>,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.
@@ -272,7 +282,7 @@ pub struct NeighbourReport {
 impl KernelBasis {
     /// Returns the number of kernels.
     pub fn all(&self) -> u64 {
-        self.priced + self.estimated + self.kept_recorded + self.unknown
+        self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }
 }
 

@@ -70,6 +70,10 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
+    if let Some(interval) = &report.interval {
+        let text = interval.text(outcome.makespan);
+        paragraph(out, &text, "PREDICTED ", 10, anstyle::Style::new())?;
+    }
     if let Some((heading, text)) = report.host_bound() {
         let lead = format!("{heading}  ");
         paragraph(out, &text, &lead, 10, style.warning)?;
