@@ -154,6 +154,41 @@ words! {
 }
 
 words! {
+    /// Kernels beside products.
+    ElementwiseKernels {
+        /// One for each operator, as hand-written kernels and compilers make them.
+        Fused = "fused",
+        /// Megatron-LM's: also sums for biases, copies around unfused attention, a sum of weights' gradients apart from
+        /// their product, and the passes of its optimizer.
+        Megatron = "megatron",
+        /// PyTorch's operations one by one: RMSNorm, and gates of activations.
+        Eager = "eager",
+    }
+}
+
+words! {
+    /// How numbers of 8 bits are scaled for products.
+    ScalingRecipe {
+        /// By the largest number of steps before.
+        Delayed = "delayed",
+        /// By the largest number of the tensor, which is found first.
+        Current = "current",
+        /// By the largest of each 32 numbers (MXFP8).
+        Block = "block",
+    }
+}
+
+words! {
+    /// What is dealt out evenly to the stages of a pipeline.
+    SplitUnit {
+        /// The blocks; what is before goes with the first, what is behind with the last.
+        Blocks = "blocks",
+        /// All layers, among which embedding and head count as one each.
+        Layers = "layers",
+    }
+}
+
+words! {
     /// An effect that can be left out, to see its share.
     AblationEffect {
         /// Stages wait for one another.

@@ -99,7 +99,7 @@ impl LoweringContext {
                 partial += work.parameters();
             }
             let found = buckets::found(&work);
-            let mut kernels = self.sizes.kernels(work)?;
+            let mut kernels = self.sizes_of(layer).kernels(work)?;
             let enters = operator.cut == TensorSplit::ColumnParallel
                 && before != Some(TensorSplit::ColumnParallel);
             if operator.cut == TensorSplit::ColumnParallel {
@@ -169,6 +169,15 @@ impl LoweringContext {
         })
     }
 
+    /// Sizes of the kernels of `layer`: products outside blocks, the logits first of all, keep the plan's format.
+    pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
+        let linear = self.sizes.linear;
+        CostParameters {
+            linear: linear.filter(|_| layer.role == LayerRole::Block),
+            ..self.sizes
+        }
+    }
+
     /// Number of members that share the tokens.
     fn shares(&self) -> u64 {
         if self.sequence { self.tensor } else { 1 }
@@ -192,10 +201,12 @@ impl LoweringContext {
             kernels.forward.clear();
             kernels.backward.clear();
             kernels.weights = None;
+            kernels.after_weights.clear();
         }
         if self.without.has(AblationEffect::MemoryBound) {
             kernels.forward.retain(|kernel| !kernel.moves);
             kernels.backward.retain(|kernel| !kernel.moves);
+            kernels.after_weights.retain(|kernel| !kernel.moves);
         }
     }
 
@@ -358,10 +369,7 @@ impl LoweringContext {
                 let mut after = if beside { entry } else { to.front.clone() };
                 after.extend(gathered.map(super::program::ProgramDependency::Node));
                 let item = to.push_parallel(name, phase, task, after, shapes);
-                if !beside {
-                    to.front = vec![super::program::ProgramDependency::Node(item)];
-                }
-                to.gradient(item);
+                to.push_behind(item, behind(&part.kernels, &part.operator.name), beside);
             }
             to.free(
                 TensorClass::Activations,
@@ -400,12 +408,25 @@ pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String
     format!("{phase}/{operator}{suffix}")
 }
 
+/// Returns the kernels behind that of the weights' gradient of `operator`.
+pub(super) fn behind<'k>(
+    kernels: &'k OperatorKernels,
+    operator: &'k str,
+) -> impl Iterator<Item = (String, ProgramTask, [&'k str; 2])> {
+    kernels.after_weights.iter().map(move |kernel| {
+        let (task, shapes) = stamp(kernel);
+        let name = name(TrainingPhase::Backward, operator, kernel.suffix);
+        (name, task, shapes)
+    })
+}
+
 /// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
 pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
         shape: kernel.shape,
+        dtype: kernel.dtype,
     };
     (task, [&kernel.inputs, &kernel.outputs])
 }
