@@ -48,6 +48,11 @@ fn native<'a>(
         } else {
             &[]
         },
+        protocols: if measured {
+            machine.collective_protocols()
+        } else {
+            &[]
+        },
         players: ScriptExecutor::default(),
     }
 }

@@ -104,6 +104,8 @@ words! {
         Full = "full",
         /// The least of these with which the plan fits into the NPU's memory.
         AsNeeded = "as-needed",
+        /// Operator by operator: all but attention and every other product.
+        Operators = "operators",
     }
 }
 

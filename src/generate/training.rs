@@ -5,8 +5,8 @@
 //! parameter (`state`), and the order of a rank's nodes (`walk`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer, ParallelGroupKind, ParallelismPlan,
-    RankPlacement, RecomputePolicy, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer,
+    ParallelGroupKind, ParallelismPlan, RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
@@ -24,6 +24,7 @@ mod dataflow;
 mod emit;
 mod layer;
 mod model_chunks;
+mod operator_recompute;
 mod parameter_state;
 mod process_groups;
 mod program;

@@ -139,7 +139,10 @@ fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError
     for (column, field) in field.table(None)?.fields() {
         let items = field.items(expected)?;
         let values = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
-        only.push((column.to_owned(), values.collect::<Result<_, ScoreError>>()?));
+        only.push((
+            column.to_owned(),
+            values.collect::<Result<_, ScoreError>>()?,
+        ));
     }
     Ok(only)
 }

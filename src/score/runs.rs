@@ -111,7 +111,10 @@ impl RunTable {
                 why,
             };
             let cell = |i: usize| record.get(i).unwrap_or_default();
-            if !only.iter().all(|(i, values)| values.iter().any(|value| value == cell(*i))) {
+            if !only
+                .iter()
+                .all(|(i, values)| values.iter().any(|value| value == cell(*i)))
+            {
                 continue;
             }
             let mut options = BTreeMap::new();
@@ -175,15 +178,20 @@ impl RunTable {
     /// Adds the runs of another table, whose groups and folds are its own.
     pub fn append(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
-            self.runs.iter().map(number).max().map_or(0, |most| most + 1)
+            self.runs
+                .iter()
+                .map(number)
+                .max()
+                .map_or(0, |most| most + 1)
         };
         let (groups, folds) = (after(|run| run.group), after(|run| run.fold));
         self.file = format!("{}, {}", self.file, other.file);
-        self.runs.extend(other.runs.into_iter().map(|run| MeasuredRun {
-            group: run.group + groups,
-            fold: run.fold + folds,
-            ..run
-        }));
+        self.runs
+            .extend(other.runs.into_iter().map(|run| MeasuredRun {
+                group: run.group + groups,
+                fold: run.fold + folds,
+                ..run
+            }));
     }
 }
 
@@ -203,7 +211,9 @@ fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let (npus, chunks) = (number(NPUS)?, number("chunks")?);
     let replica = number("tensor")?.saturating_mul(number("pipeline")?);
     if options.contains_key(NPUS) && !options.contains_key("data") {
-        let data = npus.checked_div(replica).filter(|data| data * replica == npus);
+        let data = npus
+            .checked_div(replica)
+            .filter(|data| data * replica == npus);
         let data = data.ok_or_else(|| {
             format!("`{NPUS}` is {npus}, expected a multiple of tensor x pipeline = {replica}")
         })?;
@@ -231,7 +241,10 @@ fn seconds(
     let flops = |again: bool| -> Result<f64, String> {
         let size = |key: &str| -> Result<f64, String> {
             let needed = || format!("there is no `{key}`, from which FLOPs are found");
-            options.get(key).and_then(|text| text.parse().ok()).ok_or_else(needed)
+            options
+                .get(key)
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(needed)
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;

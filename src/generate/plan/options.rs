@@ -263,6 +263,8 @@ plan_options! {
                  attention = unfused"),
             (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
                 "beside a capacity, or a machine that has one"),
+            (|p| p.recompute == RecomputePolicy::Operators && !p.operators.is_empty(), |p| p.recompute.to_string(),
+                "none or full where operators have degrees of their own"),
             (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
                 "none with schedule = inference, which saves no activations"),
         ]

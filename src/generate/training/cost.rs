@@ -480,7 +480,8 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            let dropout = dropout.moving(MovingKernel::ElementWise);
+            // Of scores, by whose rate random numbers go as those of a softmax do.
+            let dropout = dropout.moving(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
         }

@@ -41,7 +41,9 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<[f64; 2], ConfigError> {
             let rated = rated.positive(MOST)?;
             (limit.positive(rated)? / rated).sqrt()
         }
-        (Some(_), None) => return Err(table.missing("rated", "the watts at which rates were measured")),
+        (Some(_), None) => {
+            return Err(table.missing("rated", "the watts at which rates were measured"));
+        }
         (None, Some(_)) => return Err(table.missing("limit", "the watts that an NPU may take")),
     };
     Ok([sustained * capped, capped])
