@@ -110,13 +110,6 @@ impl RunArgs {
                  try: one --machine at a time"
                 .to_owned());
         }
-        if self.html.as_deref() == Some(Path::new("-")) {
-            return Err(
-                "--html - : the page would stand among the lines of the report\n  \
-                 try: --html FILE.html"
-                    .to_owned(),
-            );
-        }
         if self.details && self.format != ReportFormatArg::Text {
             return Err("--details is for --format text; other formats have all rows".to_owned());
         }
@@ -193,9 +186,10 @@ impl RunArgs {
         let start = Instant::now();
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
         let page = self.html.as_ref();
-        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let page = page.map(|path| to.beside("--html", path)).transpose()?;
+        let page = page.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         let instances = workload.instances().iter();
         let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
