@@ -85,7 +85,7 @@ pub fn score(
                     table.runs.get(i).map(|run| (i, run))
                 } {
                     let span = predict(run, options).map_err(|why| ScoreError::Row {
-                        file: table.file.clone(),
+                        file: run.file.clone(),
                         line: run.line,
                         why,
                     });

@@ -53,6 +53,11 @@ pub(super) fn native<'a>(
         } else {
             &[]
         },
+        protocols: if measured {
+            machine.collective_protocols()
+        } else {
+            &[]
+        },
         players: ScriptExecutor::default(),
     }
 }
