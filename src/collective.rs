@@ -29,6 +29,7 @@ mod inter_dimension;
 mod native;
 mod pairwise;
 mod pipeline;
+mod protocol;
 mod recursive_doubling;
 mod ring;
 mod routes;
@@ -51,6 +52,7 @@ pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedul
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use pipeline::ChunkPipeline;
+pub use protocol::CollectiveProtocol;
 pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
 
 /// The operation that a collective performs along one phase.

@@ -11,7 +11,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve};
+use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, CollectiveProtocol};
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
@@ -58,6 +58,7 @@ pub struct Machine {
     network: network::NetworkKind,
     algorithms: Vec<AlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
+    collective_protocols: Vec<Vec<CollectiveProtocol>>,
     pipeline: ChunkPipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
@@ -122,6 +123,7 @@ impl Machine {
             network: network::NetworkKind::default(),
             algorithms,
             collective_curves: Vec::new(),
+            collective_protocols: Vec::new(),
             pipeline: ChunkPipeline::default(),
             scalable: false,
             classes: vec![class],
@@ -164,6 +166,11 @@ impl Machine {
     /// Measured collectives along each dimension, innermost first; empty where there are none.
     pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
         &self.collective_curves
+    }
+
+    /// Protocols of the library of collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
+        &self.collective_protocols
     }
 
     /// Chunking of collectives.

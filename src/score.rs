@@ -96,7 +96,7 @@ fn score_by<T: Send>(
                     table.runs.get(i).map(|run| (i, run))
                 } {
                     let span = ask(i, run).map_err(|why| ScoreError::Row {
-                        file: table.file.clone(),
+                        file: run.file.clone(),
                         line: run.line,
                         why,
                     });

@@ -31,12 +31,12 @@ Examples:
   chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv")]
 pub struct ScoreArgs {
-    /// The measured runs: CSV with a line of headings, a run in each row
-    #[arg(value_name = "RUNS.csv")]
-    runs: PathBuf,
-    /// Which columns are which options of `chakram generate`, and what was measured
-    #[arg(long, value_name = "FILE.toml")]
-    columns: PathBuf,
+    /// The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
+    #[arg(value_name = "RUNS.csv", required = true)]
+    runs: Vec<PathBuf>,
+    /// Which columns are which options of `chakram generate`, and what was measured; one for each table
+    #[arg(long, value_name = "FILE.toml", required = true)]
+    columns: Vec<PathBuf>,
     /// Replay the runs on this machine instead of the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
@@ -140,18 +140,32 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let read = |path: &PathBuf| {
         config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
-    let mut columns =
-        RunColumns::parse(&read(&args.columns)?, &args.columns.display().to_string())?;
-    for (key, value) in &args.set {
-        columns
-            .set(key, value)
-            .map_err(|why| format!("--set {key}={value}: {why}"))?;
+    if args.runs.len() != args.columns.len() {
+        return Err(format!(
+            "there are {} tables and {} files of columns\n  try: --columns FILE.toml once for each table, in their order",
+            args.runs.len(),
+            args.columns.len()
+        )
+        .into());
     }
-    if let Some(machine) = &args.machine {
-        columns.on(machine);
+    let mut tables = None;
+    for (runs, path) in args.runs.iter().zip(&args.columns) {
+        let mut columns = RunColumns::parse(&read(path)?, &path.display().to_string())?;
+        for (key, value) in &args.set {
+            columns
+                .set(key, value)
+                .map_err(|why| format!("--set {key}={value}: {why}"))?;
+        }
+        if let Some(machine) = &args.machine {
+            columns.on(machine);
+        }
+        let table = RunTable::parse(&read(runs)?, &runs.display().to_string(), &columns)?;
+        match &mut tables {
+            None => tables = Some(table),
+            Some(all) => all.append(table),
+        }
     }
-    let name = args.runs.display().to_string();
-    let table = RunTable::parse(&read(&args.runs)?, &name, &columns)?;
+    let table = tables.ok_or("there is no table")?;
     let machine = &table.runs[0].machine;
     let compute = args.compute.clone();
     compute.check_machine(machine)?;
@@ -184,9 +198,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         return Err(format!("--by {key}: no run states this option").into());
     }
     let mut outputs = OutputSet::default();
-    [&args.runs, &args.columns]
-        .iter()
-        .for_each(|path| outputs.reads(path));
+    let read = args.runs.iter().chain(&args.columns);
+    read.for_each(|path| outputs.reads(path));
     let mut to = match &args.output {
         Some(path) => ReportDestination::claim(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),

@@ -18,6 +18,7 @@ use crate::workload::{MissingRankPolicy, RankInstance, Workload, shortened};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
@@ -283,10 +284,44 @@ pub(super) struct SharedGraphPlan {
     pub lane_count: u32,
     /// Per group slot: whether its collectives share a lane with anything else.
     pub mixed: Vec<bool>,
+    /// Nodes on each lane of the NPU, once asked for.
+    lane_nodes: OnceLock<Vec<LaneNodes>>,
     /// Basis of the prices.
     pub basis: PricingCoverage,
     /// Kernels without a price.
     unpriced: UnpricedKernels,
+}
+
+/// Nodes that hold a lane, by whether they are kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaneNodes {
+    pub kernels: u32,
+    pub others: u32,
+}
+
+impl SharedGraphPlan {
+    /// Returns the nodes of `graph`, whose plan this is, on each lane of the NPU.
+    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodes] {
+        self.lane_nodes.get_or_init(|| {
+            let mut nodes = vec![LaneNodes::default(); self.lane_count as usize];
+            for node in graph.nodes() {
+                let lane = self.lanes[graph.lane(node) as usize];
+                let Some(on) = nodes.get_mut(lane as usize) else {
+                    continue;
+                };
+                match graph.kind(node) {
+                    NodeKind::Compute => on.kernels += 1,
+                    _ => on.others += 1,
+                }
+            }
+            nodes
+        })
+    }
+
+    /// Returns whether every kernel has a price.
+    fn is_priced(&self) -> bool {
+        self.unpriced.is_empty()
+    }
 }
 
 /// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
@@ -299,6 +334,9 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
+    /// Of a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on which a kernel has no
+    /// price. Empty for all other jobs.
+    pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
@@ -351,6 +389,23 @@ impl ReplayPlan {
                 pairs: Vec::new(),
             });
         }
+        let mut shared_of_class = Vec::new();
+        if let [instance] = workload.instances() {
+            let own = machine.class(npu_of[instance.rank.index()]);
+            let graph = workload.graph(instance);
+            for (number, class) in machine.classes().iter().enumerate() {
+                if number == own {
+                    shared_of_class.push(0);
+                    continue;
+                }
+                let priced = price_graph(graph, class, machine, instance, options);
+                let priced = priced.ok().filter(SharedGraphPlan::is_priced);
+                shared_of_class.push(priced.map_or(NONE, |priced| {
+                    shared.push(priced);
+                    shared.len() as u32 - 1
+                }));
+            }
+        }
         let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
         // Some recorded durations are enough: nodes without one are counted in the report.
@@ -370,6 +425,7 @@ impl ReplayPlan {
             instance_of,
             instances,
             shared,
+            shared_of_class,
             groups: Vec::new(),
             pairs: 0,
             request_channels: Vec::new(),
@@ -693,6 +749,7 @@ fn price_graph(
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
         mixed: mixed_slots(graph, &lanes),
+        lane_nodes: OnceLock::new(),
         lanes,
         basis,
         unpriced,

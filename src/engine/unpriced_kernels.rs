@@ -47,6 +47,11 @@ impl UnpricedKernels {
         self.formats.entry((0, dtype)).or_insert(first).count += 1;
     }
 
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.formats.is_empty() && self.bare.is_empty()
+    }
+
     /// Adds a kernel of a graph of which nothing is known.
     pub fn without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {

@@ -2,7 +2,7 @@
 
 use crate::units::Span;
 
-/// When the host waits for the device, besides a full queue.
+/// Operations at which the host waits for the device, besides a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostWait {
     /// For none: it runs ahead until its queue is full.
@@ -42,7 +42,7 @@ pub struct Host {
     pub step: Span,
     /// Launches by which it runs ahead of its device, at least one.
     pub queue: u32,
-    /// When it waits for the device besides.
+    /// Operations at which it waits for the device besides.
     pub waits: HostWait,
     /// Relative error of these times, one standard deviation.
     pub error: f64,

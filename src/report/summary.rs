@@ -14,7 +14,7 @@ use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
 use super::throughput::Throughput;
-use crate::engine::{CommTiming, ReplayOutcome};
+use crate::engine::{CommTiming, ReplayOutcome, StepTimes};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::machine::Machine;
@@ -217,7 +217,7 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
-    /// How much of the time depends on the machine.
+    /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
     /// What the time rests on and how far it may be off, where kernels are priced by curves.
@@ -258,9 +258,25 @@ pub struct Report {
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
+    /// When each launch began and ended, if the job was launched several times or beside others; in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<StepTimes>,
+    /// Jobs that shared the machine with it.
+    #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<NeighbourReport>,
     /// Data of the pictures of a page, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
+}
+
+/// A job that shared the machine with another, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NeighbourReport {
+    /// Name of the job.
+    pub job: String,
+    /// Its report, up to its own last end.
+    pub report: Report,
 }
 
 impl KernelBasis {
@@ -301,6 +317,8 @@ impl Report {
     /// Sums operators over micro-batches: one row stands for `mb0/…`, `mb1/…`, ….
     pub fn sum_micro_batches(&mut self) {
         self.operators = over_micro_batches(&self.operators);
+        let beside = self.beside.iter_mut();
+        beside.for_each(|other| other.report.sum_micro_batches());
     }
 
     /// Returns the end of the capture, and the rank that ended last, of several the lowest; `None` unless every

@@ -30,6 +30,7 @@ mod folding;
 mod groups;
 mod hierarchy;
 mod in_switch;
+mod launches;
 mod lines;
 mod links;
 mod machine_keys;
