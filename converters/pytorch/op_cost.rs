@@ -51,7 +51,7 @@ impl OpCosts {
             }
         }
         for (i, device) in rank.devices.iter().enumerate() {
-            let operator = rank.items[device.launch as usize].parent;
+            let operator = rank.operator_of(device);
             let Some(longest) = this.kernel.get_mut(operator as usize) else {
                 continue;
             };

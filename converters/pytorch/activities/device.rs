@@ -58,7 +58,9 @@ pub(super) fn host_syncs(
         });
     }
     for (index, device) in rank.devices.iter().enumerate() {
-        let item = &rank.items[device.launch as usize];
+        let Some(item) = rank.items.get(device.launch as usize) else {
+            continue;
+        };
         let copy = rank.kineto.events[device.event as usize].category == EventCategory::Copy;
         if !copy || device.end > item.end || device.end <= item.start {
             continue;
@@ -116,9 +118,12 @@ pub(super) fn place(
             continue;
         }
         let begin = busy.unwrap_or(device.start);
-        let launch = activities.of_item[device.launch as usize];
-        // The order of submission is that of the launches, not of the kernels.
-        let asked = activities.list[launch as usize].begin;
+        let launch = activities.of_item.get(device.launch as usize);
+        let launch = launch.copied().unwrap_or(NONE);
+        // The order of submission is that of the launches, not of the kernels. What was launched before the capture
+        // comes in the order of its stream.
+        let asked = activities.list.get(launch as usize);
+        let asked = asked.map_or(begin, |launch| launch.begin);
         let mut pieces = Vec::new();
         let mut add = |activities: &mut Activities, doing, end, lane| {
             let work = activities.push(Activity {
@@ -227,7 +232,7 @@ fn collectives(
     };
     for (i, device) in rank.devices.iter().enumerate() {
         // Streams of communication run nothing that computes, so their launches are left out.
-        if streams.binary_search(&device.stream).is_err() {
+        if device.launch != NONE && streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
     }
@@ -281,7 +286,9 @@ impl LaunchIndex {
         let of = |(i, device): (usize, &DeviceInterval)| {
             (
                 device.stream,
-                rank.items[device.launch as usize].start,
+                rank.items
+                    .get(device.launch as usize)
+                    .map_or(i64::MIN, |launch| launch.start),
                 i as u32,
             )
         };
