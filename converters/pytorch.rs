@@ -27,6 +27,7 @@ mod name_repair;
 mod number;
 mod op_cost;
 mod operator_order;
+mod output_shapes;
 mod python_repr;
 mod rank_timeline;
 mod sniff;

@@ -379,10 +379,7 @@ impl ActivityEmitter<'_> {
         // The launch is a call of the driver inside the operator that the kernel belongs to.
         let operator = self.rank.operator_of(own);
         let (effort, dtype) = match event.category {
-            EventCategory::Kernel if self.efforts.is_charged(operator, index) => {
-                (self.efforts.of(operator), self.dtype(operator))
-            }
-            EventCategory::Kernel => (OpCost::default(), None),
+            EventCategory::Kernel => (self.efforts.share(operator, own), self.dtype(operator)),
             _ => {
                 let bytes = event.bytes;
                 (OpCost { flops: 0, bytes }, None)

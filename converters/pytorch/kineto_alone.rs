@@ -1,12 +1,14 @@
 //! Host nodes of a capture without a host trace, made of what Kineto says about its operators.
 //!
-//! Kineto has names, shapes, types and, of scalars, values; it has no outputs and no storages. So who uses a result
-//! follows from times alone.
+//! Kineto has names, shapes, types and, of scalars, values; it has no outputs and no storages. So shapes of outputs follow
+//! from those of inputs, and who uses a result from times alone.
 
 use super::call_names::{carrier_kind, operator_kind};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{CommArgs, HostNode, HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, element_bytes, elements_of};
+use super::output_shapes;
+use crate::graph::NameTable;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,6 +32,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
     let mut link = HostNodeLinks::unlinked(kineto.events.len());
     link.method = LinkMethod::KinetoAlone;
     let carriers = carriers(kineto, &order);
+    let mut outputs = OutputTable::default();
     for (place, &i) in order.iter().enumerate() {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
@@ -43,6 +46,11 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
             host.args.push(comm_args(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
+        let (shapes_out, bytes_out) = match event.category {
+            EventCategory::CpuOp => outputs.of(kineto, i, &mut host.texts),
+            _ => None,
+        }
+        .unwrap_or((none, 0));
         link.host_of[i as usize] = place as u32;
         host.nodes.push(HostNode {
             id: place as u64 + 1,
@@ -61,17 +69,57 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
             op_schema: none,
             shapes_in: text(event.shapes),
             types_in: text(event.types),
-            shapes_out: none,
+            shapes_out,
             types_out: none,
             storages_in: (0, 0),
             storages_out: (0, 0),
             bytes_in: event.bytes_in,
-            bytes_out: 0,
+            bytes_out,
             args,
         });
     }
     link.linked = host.nodes.len() as u64;
     (host, link)
+}
+
+/// Shapes and bytes of outputs that follow from inputs; each operator with its inputs is worked out once.
+#[derive(Default)]
+struct OutputTable(BTreeMap<(u32, u32, u32), Option<(u32, u64)>>);
+
+impl OutputTable {
+    /// Returns the index in `texts` of the shapes of an event's outputs, and their bytes.
+    fn of(
+        &mut self,
+        kineto: &KinetoTrace,
+        event: u32,
+        texts: &mut NameTable,
+    ) -> Option<(u32, u64)> {
+        let event = &kineto.events[event as usize];
+        let key = (event.name, event.shapes, event.types);
+        let concrete = kineto.args.get(event.args as usize);
+        if let Some(known) = self.0.get(&key).filter(|_| concrete.is_none()) {
+            return *known;
+        }
+        let found = (event.shapes != NONE && event.types != NONE).then(|| {
+            let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap_or_default();
+            let dims = parse(kineto.texts.get(event.shapes));
+            let concrete = concrete.map(|args| list(args, "Concrete Inputs"));
+            let name = kineto.texts.get(event.name);
+            let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
+            let types = kineto.texts.get(event.types);
+            // The type of the first tensor.
+            let (_, rest) = types.split_once("Tensor(")?;
+            let size = element_bytes(rest.split_once(')')?.0)?;
+            let elements = shape
+                .iter()
+                .fold(1, |product: u64, &n| product.saturating_mul(n));
+            let text = texts.intern(&format!("[{shape:?}]"))?;
+            Some((text, elements.saturating_mul(size)))
+        });
+        let found = found.flatten();
+        self.0.insert(key, found);
+        found
+    }
 }
 
 /// Returns the event that carries out each communication operator: the first of its kind with a higher id.

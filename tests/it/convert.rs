@@ -7,9 +7,11 @@
 //!
 //! The other modules are tests, one theme each.
 
+mod by_order;
 mod degenerate;
 mod faithful;
 mod kineto_alone;
+mod mixed;
 mod plain_count;
 mod refused;
 pub mod rig;

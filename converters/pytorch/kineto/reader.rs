@@ -133,7 +133,12 @@ impl KinetoReader {
         let raw_args = &raw.args;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective || category == EventCategory::Sync || communicates(&raw.name) {
+        if raw_args.collective
+            || category == EventCategory::Sync
+            || communicates(&raw.name)
+            // The output of a convolution follows from its padding and stride.
+            || category == EventCategory::CpuOp && raw.name.ends_with("n_convolution")
+        {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllEventArgs::of(at.text).0);
         }
