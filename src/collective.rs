@@ -29,6 +29,7 @@ mod inter_dimension;
 mod native;
 mod pairwise;
 mod pipeline;
+mod protocol;
 mod recursive_doubling;
 mod ring;
 mod routes;
@@ -43,7 +44,7 @@ pub use backend::{
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use closed_form::closed_form;
-pub use curve::CollectiveCurve;
+pub use curve::{CollectiveCurve, measured as measured_collective};
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
@@ -51,6 +52,7 @@ pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedul
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use pipeline::ChunkPipeline;
+pub use protocol::CollectiveProtocol;
 pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
 
 /// The operation that a collective performs along one phase.

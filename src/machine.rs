@@ -11,7 +11,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve};
+use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, CollectiveProtocol};
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
@@ -56,6 +56,7 @@ pub struct Machine {
     network: network::NetworkKind,
     algorithms: Vec<AlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
+    collective_protocols: Vec<Vec<CollectiveProtocol>>,
     pipeline: ChunkPipeline,
     scalable: bool,
     classes: Vec<NpuClass>,
@@ -119,6 +120,7 @@ impl Machine {
             network: network::NetworkKind::default(),
             algorithms,
             collective_curves: Vec::new(),
+            collective_protocols: Vec::new(),
             pipeline: ChunkPipeline::default(),
             scalable: false,
             classes: vec![class],
@@ -162,6 +164,11 @@ impl Machine {
         &self.collective_curves
     }
 
+    /// Protocols of the library of collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
+        &self.collective_protocols
+    }
+
     /// Chunking of collectives.
     pub fn pipeline(&self) -> ChunkPipeline {
         self.pipeline
@@ -191,6 +198,18 @@ impl Machine {
     /// Returns whether some class of NPUs has curves of measured kernels.
     pub fn has_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
+    }
+
+    /// Returns the same machine with its host and the curves of its classes as `change` leaves them.
+    pub fn with_prices(
+        &self,
+        change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
+    ) -> Self {
+        let mut machine = self.clone();
+        let classes = machine.classes.iter_mut();
+        let mut curves: Vec<_> = classes.map(|class| &mut class.curves).collect();
+        change(&mut machine.host, &mut curves);
+        machine
     }
 
     /// Host of each NPU, if what it takes to launch work is known.

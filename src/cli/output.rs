@@ -81,7 +81,15 @@ pub struct RunArgs {
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
-fn parse_placement(text: &str) -> Result<RankMapArg, String> {
+impl RankMapArg {
+    /// Returns the NPU of each rank.
+    pub fn npus(&self) -> &[Npu] {
+        &self.0
+    }
+}
+
+/// Parses NPUs of ranks.
+pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     parse_map(text).map(RankMapArg)
 }
 
@@ -109,13 +117,6 @@ impl RunArgs {
             return Err("--html shows one replay, and here are several machines\n  \
                  try: one --machine at a time"
                 .to_owned());
-        }
-        if self.html.as_deref() == Some(Path::new("-")) {
-            return Err(
-                "--html - : the page would stand among the lines of the report\n  \
-                 try: --html FILE.html"
-                    .to_owned(),
-            );
         }
         if self.details && self.format != ReportFormatArg::Text {
             return Err("--details is for --format text; other formats have all rows".to_owned());
@@ -152,6 +153,47 @@ impl RunArgs {
             ));
         }
         custom_algorithm::check(&self.custom)
+    }
+
+    /// Refuses options that show one launch of one job, where there are several, or jobs `beside` it.
+    pub fn check_launches(&self, beside: bool) -> Result<(), String> {
+        let given = [
+            (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
+        ];
+        if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
+            return Err(format!(
+                "{option} draws one launch of one job, and here are several\n  \
+                 try: without --repeat, --starts and --with"
+            ));
+        }
+        if beside && self.format == ReportFormatArg::Csv {
+            return Err(
+                "--format csv prints tables of one job, and with --with there are several\n  \
+                 try: --format json"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Prints `report` as it is asked for.
+    pub fn print(
+        &self,
+        mut report: Report,
+        name: &str,
+        absent: MissingRankPolicy,
+        inputs: &[HashedInput],
+        to: &mut ReportDestination<'_>,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
+        to.fill(|out| self.render(&mut report, name, absent, inputs, style, out))?;
+        self.warn(&report)?;
+        let beside = report.beside.iter().map(|other| &other.report);
+        self.exit_code(beside.chain([&report]))
     }
 
     /// The first option that was given and has no effect without a replay.
@@ -193,9 +235,10 @@ impl RunArgs {
         let start = Instant::now();
         let prepared =
             CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-        let timeline = TimelineFile::start(&self.timeline, &prepared, to.outputs())?;
+        let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
         let page = self.html.as_ref();
-        let page = page.map(|path| to.outputs().create(path)).transpose()?;
+        let page = page.map(|path| to.beside("--html", path)).transpose()?;
+        let page = page.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         let instances = workload.instances().iter();
         let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
@@ -212,13 +255,7 @@ impl RunArgs {
             file.write_all(html.as_bytes())?;
             file.commit()?;
         }
-        let style = TextStyle {
-            details: self.details,
-            ..to.style()
-        };
-        to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
-        self.warn(&report)?;
-        self.exit_code([&report])
+        self.print(report, name, options.missing_ranks, inputs, to)
     }
 
     /// Refuses measured prices on a machine that has none.

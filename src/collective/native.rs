@@ -21,8 +21,9 @@ use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
-    CollectiveCurve, CollectivePrimitive, CollectiveStage, CustomCollective, LinePosition,
-    ScriptExecutor, SendStep, StageAssignment, closed_form, curve, stage_assignment,
+    CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
+    LinePosition, ScriptExecutor, SendStep, StageAssignment, closed_form, curve, protocol,
+    stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
@@ -44,6 +45,8 @@ pub struct NativeBackend<'a> {
     /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
     /// may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
+    /// The library's protocols along each dimension, for what has no curve; may be empty.
+    pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Progress of the members that execute them.
     pub players: ScriptExecutor,
 }
@@ -95,7 +98,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         let lie = (extent, self.topology);
         let of = (request.kind, request.buffer);
         let mut chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
-        if let Some(span) = curve::measured(self.curves, of, extent) {
+        let formula = || protocol::fastest(self.protocols, of, extent);
+        if let Some(span) = curve::measured(self.curves, of, extent).or_else(formula) {
             chunk_schedule = chunk_schedule.measured_as(span);
         }
         let both_ways = chunk_schedule

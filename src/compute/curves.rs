@@ -65,7 +65,8 @@ fn element_bytes(dtype: Dtype) -> f64 {
         Dtype::Fp32 | Dtype::Tf32 => 4.0,
         Dtype::Fp16 | Dtype::Bf16 => 2.0,
         Dtype::Fp8 | Dtype::Int8 => 1.0,
-        Dtype::Fp4 => 0.5,
+        // A scale of a byte goes with 16 numbers.
+        Dtype::Fp4 => 0.5625,
     }
 }
 

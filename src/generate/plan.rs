@@ -104,6 +104,8 @@ words! {
         Full = "full",
         /// The least of these with which the plan fits into the NPU's memory.
         AsNeeded = "as-needed",
+        /// Operator by operator: all but attention and every other product.
+        Operators = "operators",
     }
 }
 
@@ -150,6 +152,41 @@ words! {
         Unfused = "unfused",
         /// As Megatron-LM chooses: fused where the sequences and heads of a micro-batch on an NPU are a multiple of 4.
         Megatron = "megatron",
+    }
+}
+
+words! {
+    /// Kernels beside products.
+    ElementwiseKernels {
+        /// One for each operator, as hand-written kernels and compilers make them.
+        Fused = "fused",
+        /// Megatron-LM's: also sums for biases, copies around unfused attention, a sum of weights' gradients apart from
+        /// their product, and the passes of its optimizer.
+        Megatron = "megatron",
+        /// PyTorch's operations one by one: RMSNorm, and gates of activations.
+        Eager = "eager",
+    }
+}
+
+words! {
+    /// How numbers of 8 bits are scaled for products.
+    ScalingRecipe {
+        /// By the largest number of steps before.
+        Delayed = "delayed",
+        /// By the largest number of the tensor, which is found first.
+        Current = "current",
+        /// By the largest of each 32 numbers (MXFP8).
+        Block = "block",
+    }
+}
+
+words! {
+    /// What is dealt out evenly to the stages of a pipeline.
+    SplitUnit {
+        /// The blocks; what is before goes with the first, what is behind with the last.
+        Blocks = "blocks",
+        /// All layers, among which embedding and head count as one each.
+        Layers = "layers",
     }
 }
 

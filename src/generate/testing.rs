@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::write::TraceWriter;
-use crate::trace::{CollectiveKind, GroupName};
+use crate::trace::{CollectiveKind, Dtype, GroupName};
 use std::collections::BTreeMap;
 
 /// A node as a sink received it; `op` in the words of `Debug`.
@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(super) struct EmittedNode {
     pub name: String,
     pub op: String,
+    /// FLOPs, bytes and number format of a kernel.
+    pub kernel: Option<(u64, u64, Option<Dtype>)>,
     pub lane: Option<i64>,
     pub recorded: Span,
     pub data: Vec<u64>,
@@ -28,6 +30,14 @@ impl Sink for EmissionRecorder {
         self.seen.push(EmittedNode {
             name: node.name.to_owned(),
             op: format!("{:?}", node.op),
+            kernel: match node.op {
+                Op::Compute {
+                    flops,
+                    bytes,
+                    dtype,
+                } => Some((flops, bytes, dtype)),
+                _ => None,
+            },
             lane: node.lane,
             recorded: node.recorded,
             data: data.to_vec(),

@@ -5,8 +5,8 @@
 //! parameter (`state`), and the order of a rank's nodes (`walk`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
-    RankPlacement, RecomputePolicy, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer,
+    ParallelGroupKind, ParallelismPlan, RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
@@ -24,6 +24,7 @@ mod dataflow;
 mod emit;
 mod layer;
 mod model_chunks;
+mod operator_recompute;
 mod parameter_state;
 mod process_groups;
 mod program;
@@ -158,6 +159,9 @@ impl TrainingGenerator {
             fused: plan.attention == AttentionKernel::Flash,
             softmax: plan.softmax,
             dropout: plan.dropout && plan.trains(),
+            linear: plan.linears.filter(|linears| *linears != plan.dtype),
+            scaling: plan.scaling,
+            elementwise: plan.elementwise,
         };
         let context = LoweringContext {
             sizes,
@@ -257,7 +261,30 @@ impl TrainingGenerator {
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
             replicas: self.plan.data,
+            passes: self.optimizer_passes(),
         }
+    }
+
+    /// Bytes of each parameter that goes over gradients and weights move beside the optimizer's own kernel.
+    fn optimizer_passes(&self) -> u64 {
+        let mut bytes = 0;
+        if self.plan.elementwise == ElementwiseKernels::Megatron {
+            // Megatron-LM's optimizer for 16 bits. Gradients in fp16 are copied to single precision (4 written), then
+            // unscaled and checked (4 + 4), and the master copy is read for the weights (4).
+            if self.plan.dtype == Dtype::Fp16 {
+                bytes += 16;
+            }
+            // Their norm, and the product with what clips them.
+            if self.plan.clip {
+                bytes += 12;
+            }
+        }
+        if self.sizes.quantizes() {
+            // Weights are read, and written as operands, as they are and transposed.
+            let linears = self.plan.linears.map_or(0, cost::pair_bytes);
+            bytes += self.sizes.number + linears;
+        }
+        bytes
     }
 
     fn resident(&self, stage: u32) -> ResidentBytes {

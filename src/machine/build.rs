@@ -54,6 +54,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         network: network.model,
         algorithms: network.algorithms,
         collective_curves: network.curves,
+        collective_protocols: network.protocols,
         pipeline: collectives::pipeline(&root)?,
         scalable: network.scalable,
         classes,

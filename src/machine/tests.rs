@@ -303,6 +303,38 @@ fn assignments_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn power_slows_products_by_the_root_of_its_ratio() {
+    let text = |power: &str| {
+        let source = super::source("dgx-h100").unwrap().text;
+        source.replace("sustained = 0.87", power)
+    };
+    let curves = |power: &str| {
+        let machine = Machine::parse(&text(power), "h100.toml").unwrap();
+        machine.classes()[0].curves.clone()
+    };
+    let bf16 = crate::trace::Dtype::Bf16 as usize;
+    let (whole, less) = (
+        curves("sustained = 1"),
+        curves("sustained = 0.5\nlimit = 175\nrated = 700"),
+    );
+    let products = |c: &crate::compute::KernelCurves| c.gemm[bf16].unwrap().efficiency;
+    let attention = |c: &crate::compute::KernelCurves| c.attention[bf16].unwrap().compute;
+    // A quarter of the power is half of the rate, of which products keep half.
+    assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
+    assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
+    for (power, expected) in [
+        ("sustained = 1.1", "at most 1"),
+        ("limit = 500", "the watts at which rates were measured"),
+        ("limit = 800\nrated = 700", "at most 700"),
+    ] {
+        let refused = Machine::parse(&text(power), "h100.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
 fn uniform_machines_are_checked() {
     let whole = Machine::parse(GOOD, "m.toml").unwrap();
     let make = |algorithms: &[CollectiveAlgorithm], class: NpuClass| {

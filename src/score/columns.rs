@@ -12,6 +12,12 @@
 //!
 //! [fixed]                                # options that are the same for all runs
 //! recompute = "full"
+//!
+//! [only]                                 # rows that count: those with one of these values in a column
+//! phase = ["pre-training"]
+//!
+//! [when.System]                          # options of runs with some value in a column, before all others
+//! DGX-H100 = { machine = "dgx-h100" }
 //! ```
 
 use super::ScoreError;
@@ -31,12 +37,45 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// The model's name.
 pub(super) const MODEL: &str = "model";
-/// The number of NPUs, which need not be given; for groups.
+/// The number of NPUs, which need not be given; for groups, and for the data-parallel degree where that is not given.
 pub(super) const NPUS: &str = "npus";
+/// The machine, where it differs from run to run.
+pub(super) const MACHINE: &str = "machine";
 
 const ROOT: &[&str] = &[
-    "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names",
+    "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
 ];
+
+/// Unit of what was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum MeasuredUnit {
+    /// A time of so many seconds.
+    Time(f64),
+    /// Tokens per second and NPU.
+    Tokens,
+    /// TFLOP per second and NPU, as Narayanan et al. (SC'21, section 3.2) count those of a transformer; true where the
+    /// forward pass that is done again counts.
+    Flops(bool),
+}
+
+/// Words of each unit.
+const UNITS: [(MeasuredUnit, &str); 6] = [
+    (MeasuredUnit::Time(1.0), "s"),
+    (MeasuredUnit::Time(1e-3), "ms"),
+    (MeasuredUnit::Time(1e-6), "us"),
+    (MeasuredUnit::Tokens, "tokens/s/npu"),
+    (MeasuredUnit::Flops(false), "model TFLOP/s/npu"),
+    (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
+];
+
+/// Options of runs by the value that they have in a column.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ConditionalOptions {
+    /// Heading of the column.
+    pub column: String,
+    /// Options and their values, by the column's value.
+    pub values: BTreeMap<String, BTreeMap<String, String>>,
+}
 
 /// Value of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +90,16 @@ pub(super) enum OptionSource {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumns {
     pub(super) measured: String,
-    /// Seconds of the unit of what was measured.
-    pub(super) unit: f64,
+    pub(super) unit: MeasuredUnit,
     pub(super) machine: String,
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
     /// What stands for a value of `model`.
     pub(super) names: BTreeMap<String, String>,
+    /// Columns and the values of which a run has one in each.
+    pub(super) only: Vec<(String, Vec<String>)>,
+    pub(super) when: Vec<ConditionalOptions>,
 }
 
 /// The option of plans called `key`, with dashes or without.
@@ -69,7 +110,7 @@ pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
 }
 
 fn known(key: &str) -> bool {
-    key == MODEL || key == NPUS || SIZES.contains(&key) || plan_option(key).is_some()
+    [MODEL, NPUS, MACHINE].contains(&key) || SIZES.contains(&key) || plan_option(key).is_some()
 }
 
 /// The option that `field` is called after, if it is one.
@@ -79,13 +120,53 @@ fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
         return Ok(key);
     }
     let plan = OPTIONS.iter().map(|option| option.key);
-    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS]));
+    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE]));
     let expected = format!(
-        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {}{}",
+        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {}{}",
         SIZES.join(", "),
         did_you_mean(near)
     );
     Err(field.refuse("an unknown option", expected).into())
+}
+
+/// The values that count of each column.
+fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
+    let Some(field) = root.get("only") else {
+        return Ok(Vec::new());
+    };
+    let expected = "a list of the column's values, in quotes";
+    let mut only = Vec::new();
+    for (column, field) in field.table(None)?.fields() {
+        let items = field.items(expected)?;
+        let values = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
+        only.push((
+            column.to_owned(),
+            values.collect::<Result<_, ScoreError>>()?,
+        ));
+    }
+    Ok(only)
+}
+
+/// The options that follow from values of columns.
+fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
+    let Some(field) = root.get("when") else {
+        return Ok(Vec::new());
+    };
+    let mut when = Vec::new();
+    for (column, field) in field.table(None)?.fields() {
+        let mut values = BTreeMap::new();
+        for (value, field) in field.table(None)?.fields() {
+            let mut options = BTreeMap::new();
+            for (name, field) in field.table(None)?.fields() {
+                let text = field.text("a text in quotes")?.to_owned();
+                options.insert(key(name, &field)?, text);
+            }
+            values.insert(value.to_owned(), options);
+        }
+        let column = column.to_owned();
+        when.push(ConditionalOptions { column, values });
+    }
+    Ok(when)
 }
 
 fn list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
@@ -133,10 +214,9 @@ impl RunColumns {
                 names.insert(name.to_owned(), field.line()?.to_owned());
             }
         }
-        let units = [(1.0, "s"), (1e-3, "ms"), (1e-6, "us")];
         Ok(Self {
             measured: measured.line()?.to_owned(),
-            unit: root.choice("unit", &units)?,
+            unit: root.choice("unit", &UNITS)?,
             machine: root
                 .need("machine", "a preset or a machine file")?
                 .line()?
@@ -145,6 +225,8 @@ impl RunColumns {
             folds: list(&root, "folds")?,
             options,
             names,
+            only: only(&root)?,
+            when: when(&root)?,
         })
     }
 
@@ -158,6 +240,11 @@ impl RunColumns {
         if !known(&key) {
             return Err(format!("there is no option `{key}`"));
         }
+        for condition in &mut self.when {
+            for options in condition.values.values_mut() {
+                options.remove(&key);
+            }
+        }
         self.options
             .insert(key, OptionSource::Fixed(value.to_owned()));
         Ok(())
@@ -165,6 +252,7 @@ impl RunColumns {
 
     /// Has runs replayed on `machine`.
     pub fn on(&mut self, machine: &str) {
-        machine.clone_into(&mut self.machine);
+        // An option of that name goes before the machine of the file.
+        let _ = self.set(MACHINE, machine);
     }
 }

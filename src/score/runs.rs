@@ -1,6 +1,6 @@
 //! Tables of measured runs: CSV, each row a model, a plan, a machine and what was measured.
 
-use super::columns::{MODEL, NPUS, OptionSource, plan_option};
+use super::columns::{MACHINE, MODEL, MeasuredUnit, NPUS, OptionSource, plan_option};
 use super::{RunColumns, ScoreError};
 use crate::config::quoted;
 use crate::generate::TrainingPattern;
@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 /// A run that was measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
+    /// The table.
+    pub file: String,
     /// Line of the table, from 1.
     pub line: u64,
     /// Seconds of a step.
@@ -90,6 +92,14 @@ impl RunTable {
                 OptionSource::Fixed(value) => (key, Err(value)),
             });
         }
+        let mut only = Vec::new();
+        for (head, values) in &columns.only {
+            only.push((find(head)?, values));
+        }
+        let mut when = Vec::new();
+        for condition in &columns.when {
+            when.push((find(&condition.column)?, &condition.values));
+        }
         let (mut groups, mut folds) = (KeyNumbers::default(), KeyNumbers::default());
         let mut runs = Vec::new();
         for record in reader.records() {
@@ -101,29 +111,47 @@ impl RunTable {
                 why,
             };
             let cell = |i: usize| record.get(i).unwrap_or_default();
+            if !only
+                .iter()
+                .all(|(i, values)| values.iter().any(|value| value == cell(*i)))
+            {
+                continue;
+            }
             let mut options = BTreeMap::new();
             for (key, source) in &sources {
                 let value = match source {
                     Ok(column) => cell(*column),
                     Err(value) => value.as_str(),
                 };
-                if !value.is_empty() {
+                if !EMPTY.contains(&value) {
                     options.insert((*key).clone(), value.to_owned());
                 }
             }
-            let seconds = cell(measured).parse::<f64>().ok().map(|n| n * columns.unit);
-            let seconds = seconds
+            for (column, values) in &when {
+                for (key, value) in values.get(cell(*column)).into_iter().flatten() {
+                    if value.is_empty() {
+                        options.remove(key);
+                    } else {
+                        options.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+            complete(&mut options).map_err(row)?;
+            let number = cell(measured).parse::<f64>().ok();
+            let number = number
                 .filter(|s| s.is_finite() && *s > 0.0)
                 .ok_or_else(|| {
                     row(format!(
-                        "{} is {}, expected a time of more than zero",
+                        "{} is {}, expected a number of more than zero",
                         quoted(&columns.measured),
                         quoted(cell(measured))
                     ))
                 })?;
             let (training, machine) = resolve(&options, columns).map_err(row)?;
+            let seconds = seconds(number, columns.unit, &training, &options).map_err(row)?;
             options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
             runs.push(MeasuredRun {
+                file: file.to_owned(),
                 line,
                 measured: seconds,
                 training,
@@ -134,12 +162,101 @@ impl RunTable {
             });
         }
         if runs.is_empty() {
-            return Err(table("there is no run in it".to_owned()));
+            let picked = if columns.only.is_empty() {
+                ""
+            } else {
+                " that [only] picks"
+            };
+            return Err(table(format!("there is no run in it{picked}")));
         }
         Ok(Self {
             file: file.to_owned(),
             runs,
         })
+    }
+
+    /// Adds the runs of another table, whose groups and folds are its own.
+    pub fn append(&mut self, other: Self) {
+        let after = |number: fn(&MeasuredRun) -> usize| {
+            self.runs
+                .iter()
+                .map(number)
+                .max()
+                .map_or(0, |most| most + 1)
+        };
+        let (groups, folds) = (after(|run| run.group), after(|run| run.fold));
+        self.file = format!("{}, {}", self.file, other.file);
+        self.runs
+            .extend(other.runs.into_iter().map(|run| MeasuredRun {
+                group: run.group + groups,
+                fold: run.fold + folds,
+                ..run
+            }));
+    }
+}
+
+/// Cells that state nothing.
+const EMPTY: [&str; 3] = ["", "n/a", "-"];
+
+/// Adds what follows from `options`: the data-parallel degree from the number of NPUs, and the schedule from that of
+/// chunks, of which one is none.
+fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
+    let number = |key: &str| -> Result<u64, String> {
+        let Some(text) = options.get(key) else {
+            return Ok(1);
+        };
+        let wrong = || format!("`{key}` is {}, expected a whole number", quoted(text));
+        text.parse::<u64>().map_err(|_| wrong())
+    };
+    let (npus, chunks) = (number(NPUS)?, number("chunks")?);
+    let replica = number("tensor")?.saturating_mul(number("pipeline")?);
+    if options.contains_key(NPUS) && !options.contains_key("data") {
+        let data = npus
+            .checked_div(replica)
+            .filter(|data| data * replica == npus);
+        let data = data.ok_or_else(|| {
+            format!("`{NPUS}` is {npus}, expected a multiple of tensor x pipeline = {replica}")
+        })?;
+        options.insert("data".to_owned(), data.to_string());
+    }
+    if chunks == 1 {
+        options.remove("chunks");
+    } else {
+        let schedule = options.entry("schedule".to_owned());
+        schedule.or_insert_with(|| "interleaved".to_owned());
+    }
+    Ok(())
+}
+
+/// Seconds of a step of which `number` was measured.
+fn seconds(
+    number: f64,
+    unit: MeasuredUnit,
+    training: &TrainingPattern,
+    options: &BTreeMap<String, String>,
+) -> Result<f64, String> {
+    let (plan, model) = (&training.plan, &training.model);
+    let samples = plan.batch as f64;
+    let each_second = plan.ranks() as f64 * number;
+    let flops = |again: bool| -> Result<f64, String> {
+        let size = |key: &str| -> Result<f64, String> {
+            let needed = || format!("there is no `{key}`, from which FLOPs are found");
+            options
+                .get(key)
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(needed)
+        };
+        let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
+        let s = model.sequence as f64;
+        // Equation 3, and without the forward pass that is done again, which the logits do not have.
+        let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
+        let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
+        Ok(blocks * s * l * h * h * each)
+    };
+    match unit {
+        MeasuredUnit::Time(unit) => Ok(number * unit),
+        MeasuredUnit::Tokens => Ok(samples * model.sequence as f64 / each_second),
+        MeasuredUnit::Flops(again) => Ok(samples * flops(again)? / (each_second * 1e12)),
     }
 }
 
@@ -176,7 +293,8 @@ fn resolve(
             quoted(npus)
         ));
     }
-    let machine = machine::for_ranks(&columns.machine, ranks).map_err(|error| error.to_string())?;
+    let machine = options.get(MACHINE).unwrap_or(&columns.machine);
+    let machine = machine::for_ranks(machine, ranks).map_err(|error| error.to_string())?;
     Ok((TrainingPattern { model, plan }, machine))
 }
 

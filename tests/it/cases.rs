@@ -118,6 +118,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
+        // A case is its traces; the job's file would tie them to the version that wrote it.
+        std::fs::remove_file(prefix.with_file_name("job.job.json")).unwrap();
         for entry in std::fs::read_dir(&case).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap();
@@ -135,4 +137,45 @@ fn captured_cases_are_what_their_captures_convert_to() {
         }
     }
     assert!(found > 0, "there is such a case");
+}
+
+/// `traces/corpus.etz` is an archive of the cases that can be replayed, with what was predicted for them. Where a case
+/// was changed on purpose, `chakram archive add … --replace` and `chakram archive baseline … --reason` say so in it.
+#[test]
+fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let archive = root.join("traces/corpus.etz");
+    let chakram = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .current_dir(root)
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let check = chakram(&["archive", "check", "traces/corpus.etz", "--threshold", "0%"]);
+    assert_eq!(check, "8 predictions checked, 0 moved by more than 0 %\n");
+    let folder = tempfile::tempdir().unwrap();
+    let mut found = 0;
+    for entry in chakram::internals::archive::Archive::open(&archive)
+        .unwrap()
+        .workloads()
+        .values()
+    {
+        let workload = format!("traces/corpus.etz::{}", entry.name);
+        let to = folder.path().join(&entry.name);
+        chakram(&["archive", "extract", &workload, "-o", to.to_str().unwrap()]);
+        for file in std::fs::read_dir(&to).unwrap() {
+            let (path, case) = (file.unwrap().path(), root.join("traces").join(&entry.name));
+            let original = case.join(path.file_name().unwrap());
+            assert!(
+                std::fs::read(&path).unwrap() == std::fs::read(&original).unwrap(),
+                "{}",
+                original.display()
+            );
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
 }

@@ -5,7 +5,7 @@
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::collective::CollectiveCurve;
+use chakram::internals::collective::{CollectiveCurve, CollectiveProtocol};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -86,10 +86,16 @@ fn collective_curves_are_near_what_was_measured() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
         return;
     };
-    for (system, preset) in [("a100_sxm", "dgx-a100"), ("h100_sxm", "dgx-h100")] {
+    for (system, preset) in [
+        ("a100_sxm", "dgx-a100"),
+        ("h100_sxm", "dgx-h100"),
+        ("b200_sxm", "dgx-b200"),
+    ] {
         let machine = Machine::preset(preset).expect("it is a preset");
         let curves: &[CollectiveCurve] = &machine.collective_curves()[0];
         assert_eq!(curves.len(), 12, "four kinds among 2, 4 and 8");
+        let protocols: &[CollectiveProtocol] = &machine.collective_protocols()[0];
+        let mut formula = Vec::new();
         for (kind, name) in [
             (CollectiveKind::AllReduce, "all_reduce"),
             (CollectiveKind::AllGather, "all_gather"),
@@ -109,6 +115,10 @@ fn collective_curves_are_near_what_was_measured() {
                 };
                 let predicted = curve.seconds(number("bytes")) * 1e6;
                 errors.push((predicted / number("latency_us") - 1.0).abs());
+                let alike = protocols.iter().filter(|protocol| protocol.kind == kind);
+                let seconds = alike.map(|protocol| protocol.seconds(members, number("bytes")));
+                let fastest = seconds.min_by(f64::total_cmp).expect("there is a protocol");
+                formula.push((fastest * 1e6 / number("latency_us") - 1.0).abs());
             }
             let mean = errors.iter().sum::<f64>() / errors.len() as f64;
             println!(
@@ -118,10 +128,69 @@ fn collective_curves_are_near_what_was_measured() {
             );
             assert!(errors.len() > 30, "{preset} {name}: {} sizes", errors.len());
             // What is measured of all-to-all on H100 differs among NCCL's versions.
-            let most = if name == "alltoall" { 0.09 } else { 0.06 };
+            let most = if name == "alltoall" { 0.1 } else { 0.06 };
             assert!(mean < most, "{preset} {name}: {:.1} %", 100.0 * mean);
         }
+        let mean = formula.iter().sum::<f64>() / formula.len() as f64;
+        println!("{preset} by protocols: {:.1} %", 100.0 * mean);
+        assert!(mean < 0.09, "{preset} by protocols: {:.1} %", 100.0 * mean);
     }
+}
+
+/// Every other size of NCCL's newest tables as a curve, against the sizes between.
+#[test]
+fn sizes_that_were_left_out_are_interpolated() {
+    let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
+        return;
+    };
+    let mut tables: BTreeMap<[&str; 4], Vec<(f64, f64)>> = BTreeMap::new();
+    for row in &rows {
+        let newest = [
+            ("a100_sxm", "2.27.3"),
+            ("h100_sxm", "2.29.2"),
+            ("b200_sxm", "2.29.2"),
+        ];
+        let heads = ["system", "nccl_version", "op_name", "num_gpus"];
+        let key = heads.map(|head| row[head].as_str());
+        if newest.contains(&(key[0], key[1])) {
+            let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+            let points = tables.entry(key).or_default();
+            points.push((number("bytes"), number("latency_us")));
+        }
+    }
+    assert_eq!(
+        tables.len(),
+        36,
+        "three machines, four kinds, 2, 4 and 8 members"
+    );
+    let (mut errors, mut large) = (Vec::new(), Vec::new());
+    for points in tables.values_mut() {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let curve = CollectiveCurve {
+            kind: CollectiveKind::AllReduce,
+            members: 2,
+            points: points.iter().step_by(2).copied().collect(),
+        };
+        for &(bytes, time) in points.iter().skip(1).step_by(2) {
+            let off = (curve.seconds(bytes) / time - 1.0).abs();
+            errors.push(off);
+            if bytes > 1e6 {
+                large.push(off);
+            }
+        }
+    }
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    large.sort_by(f64::total_cmp);
+    let p90 = large[large.len() * 9 / 10];
+    println!(
+        "mean {:.1} %, above 1 MB {:.1} %, p90 {:.1} %",
+        100.0 * mean(&errors),
+        100.0 * mean(&large),
+        100.0 * p90
+    );
+    assert!(mean(&errors) < 0.05, "{:.1} %", 100.0 * mean(&errors));
+    // Protocols change between two sizes; NCCL's own jumps are not smooth.
+    assert!(p90 < 0.17, "{:.1} %", 100.0 * p90);
 }
 
 const COLUMNS: &str = "\
@@ -198,6 +267,53 @@ fn scores_are_errors_of_predictions() {
     assert_eq!(ours["runs"], 2);
 }
 
+/// A table in tokens per second of which half the rows count, and another in FLOPs, beside one in seconds.
+#[test]
+fn tables_state_rates_pick_rows_and_set_options() {
+    let (good, text) = score(
+        "width,tp,seconds\n256,1,1\n256,2,2\n",
+        COLUMNS,
+        &["--format", "json"],
+    );
+    assert!(good, "{text}");
+    let runs: Value = serde_json::from_str(&text).expect("it is JSON");
+    let of = |i: usize| {
+        runs["runs"][i]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    // 2 samples of 128 tokens on 1 and 2 NPUs, at half of the predicted rate.
+    let csv = format!(
+        "width,cut,rate,phase\n256,one,{},train\n256,two,{},train\n256,two,nothing,tune\n",
+        2.0 * 128.0 / of(0) / 2.0,
+        2.0 * 128.0 / of(1) / 2.0 / 2.0
+    );
+    let columns = COLUMNS
+        .replace("measured = \"seconds\"", "measured = \"rate\"")
+        .replace("unit = \"s\"", "unit = \"tokens/s/npu\"")
+        .replace("tensor = \"tp\"\n", "")
+        + "[only]\nphase = [\"train\"]\n[when.cut]\none = { npus = \"1\" }\ntwo = { npus = \"2\", tensor = \"2\" }\n";
+    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let ours = &scores["scores"]["chakram"];
+    assert_eq!(ours["runs"], 2, "the third row is of another phase");
+    let bias = ours["bias"].as_f64().expect("it is a number");
+    assert!((bias + 0.5).abs() < 1e-9, "{bias}");
+    // Equation 3 of SC'21, without recomputation: 72 B s l h^2 (1 + s / 6h + V / 12lh).
+    let (s, h, l, v) = (128.0, 256.0, 2.0, 1024.0);
+    let flops = 2.0 * 72.0 * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
+    let csv = format!("width,tp,seconds\n256,1,{}\n", flops / 1e12 / of(0));
+    let columns = COLUMNS.replace("unit = \"s\"", "unit = \"model TFLOP/s/npu\"");
+    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let most = scores["scores"]["chakram"]["max"]
+        .as_f64()
+        .expect("it is a number");
+    assert!(most < 1e-6, "{most}");
+}
+
 /// A host that takes no time changes nothing; one that takes longer than its kernels is what a step takes.
 #[test]
 fn hosts_that_are_slower_than_kernels_set_the_time() {
@@ -221,6 +337,111 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
         graph >= none && graph < none + 1e-3,
         "{graph} s against {none} s"
     );
+}
+
+/// The makespan that a report in JSON states, and whether it states an interval.
+fn makespan(arguments: &[&str]) -> (u64, bool) {
+    let output = chakram(&[arguments, &["--format", "json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let makespan = report["makespan_ps"].as_u64().expect("it is a number");
+    (makespan, report.get("interval").is_some())
+}
+
+/// Without flags a model is priced by curves, its host launches it, and collectives are measured, whether it is replayed
+/// at once or from files; with an efficiency, or on machines without curves, it is as by roofline.
+#[test]
+fn generated_models_are_priced_by_curves_where_there_are_any() {
+    let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
+    let on = |machine: &str, more: &[&str]| {
+        makespan(&[&model[..], &["--machine", machine], more].concat())
+    };
+    let (by_default, interval) = on("dgx-a100", &[]);
+    assert!(interval);
+    let all = [
+        "--compute",
+        "curves",
+        "--launch",
+        "eager",
+        "--collectives",
+        "curves",
+    ];
+    assert_eq!(by_default, on("dgx-a100", &all).0);
+    for (flag, value) in [("--launch", "none"), ("--collectives", "algorithms")] {
+        assert_ne!(
+            by_default,
+            on("dgx-a100", &[flag, value]).0,
+            "{flag} {value}"
+        );
+    }
+    let (roofline, interval) = on("dgx-a100", &["--compute", "roofline"]);
+    assert!(!interval && roofline < by_default);
+    assert_eq!(roofline, on("dgx-a100", &["--efficiency", "1"]).0);
+    assert_eq!(on("mi300x", &[]), on("mi300x", &["--compute", "roofline"]));
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = folder.path().join("job");
+    let prefix = prefix.to_str().expect("a plain name");
+    let output = chakram(&[&model[..], &["-o", prefix]].concat());
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(
+        by_default,
+        makespan(&["replay", prefix, "--machine", "dgx-a100"]).0
+    );
+}
+
+/// Runs that were measured on a machine whose host is half again as slow: what is fitted to the others predicts each.
+#[test]
+fn constants_are_fitted_to_the_runs_of_other_folds() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let preset = std::fs::read_to_string("src/machine/presets/dgx-a100.toml").expect("it is there");
+    let slower = preset.replace("launch = \"117 us\"", "launch = \"175.5 us\"");
+    assert_ne!(slower, preset);
+    let machine = folder.path().join("slower.toml");
+    std::fs::write(&machine, slower).expect("there is room");
+    let machine = machine.to_str().expect("a plain name");
+    let table = |seconds: [f64; 4]| {
+        let [a, b, c, d] = seconds;
+        format!("width,tp,seconds\n256,1,{a}\n256,2,{b}\n512,1,{c}\n512,2,{d}\n")
+    };
+    let json = |csv: &str, more: &[&str]| -> Value {
+        let columns = COLUMNS.replace("groups", "folds = [\"hidden\"]\ngroups");
+        let (good, text) = score(csv, &columns, &[&["--format", "json"], more].concat());
+        assert!(good, "{text}");
+        serde_json::from_str(&text).expect("it is JSON")
+    };
+    let measured = json(&table([1.0; 4]), &["--machine", machine]);
+    let seconds = [0, 1, 2, 3].map(|i| {
+        measured["runs"][i]["predicted_s"]
+            .as_f64()
+            .expect("a number")
+    });
+    let csv = table(seconds);
+    let mean = |scores: &Value| {
+        scores["scores"]["chakram"]["mean"]
+            .as_f64()
+            .expect("a number")
+    };
+    let unfitted = json(&csv, &["--machine", "dgx-a100"]);
+    let fitted = json(
+        &csv,
+        &["--machine", "dgx-a100", "--fit", "launch", "--folds", "2"],
+    );
+    assert!(
+        mean(&unfitted) > 0.15 && mean(&fitted) < 0.01,
+        "{unfitted} {fitted}"
+    );
+    for fold in [0, 1] {
+        let factor = fitted["folds"][fold]["factors"]["launch"]
+            .as_f64()
+            .expect("a number");
+        assert!((factor - 1.5).abs() < 0.02, "{fitted}");
+    }
+    assert_eq!(fitted["intervals"]["coverage"], 1.0);
 }
 
 #[test]
@@ -270,7 +491,7 @@ fn measured_iterations_are_predicted() {
     let Some(folder) = corpus("validation") else {
         return;
     };
-    for (table, mean, tau) in [("single", 0.075, 0.80), ("multi", 0.09, 0.5)] {
+    for (table, mean, tau) in [("single", 0.058, 0.84), ("multi", 0.08, 0.5)] {
         let runs = folder.join(format!("vtrain_a100_{table}.part.csv"));
         let columns = format!("docs/columns/vtrain-{table}.toml");
         let runs = runs.to_str().expect("a plain name");

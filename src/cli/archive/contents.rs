@@ -3,10 +3,12 @@
 use super::WorkloadPath;
 use crate::archive::{Archive, MetadataQuery, RankRange, WorkloadEntry};
 use crate::cli::terminal;
+use crate::report::csv::CsvRows;
 use crate::trace::escape;
 use crate::units::Bytes;
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,6 +21,8 @@ pub enum ListFormat {
     Text,
     /// One document
     Json,
+    /// A row for each workload, a column for each key of the metadata
+    Csv,
 }
 
 #[derive(Debug, Args)]
@@ -38,7 +42,7 @@ pub struct ListArgs {
     /// Only workloads of which this holds
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
-    /// How to print them
+    /// Format of the list
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
     format: ListFormat,
 }
@@ -46,6 +50,31 @@ pub struct ListArgs {
 /// Parses a question.
 pub fn query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
+}
+
+/// Renders workloads as CSV; keys that one has and another has not are empty there.
+fn list_csv(found: &[&WorkloadEntry]) -> String {
+    let keys = found.iter().flat_map(|entry| entry.metadata.keys());
+    let keys: BTreeSet<&String> = keys.collect();
+    let mut rows = CsvRows::empty();
+    rows.add(
+        ["name", "ranks", "trace_bytes"]
+            .into_iter()
+            .chain(keys.iter().map(|key| &key[..])),
+    );
+    for entry in found {
+        let own = [
+            entry.name.clone(),
+            entry.ranks().to_string(),
+            entry.trace_bytes().to_string(),
+        ];
+        let value = |key: &&String| entry.metadata.get(*key).map(ToString::to_string);
+        rows.add(
+            own.into_iter()
+                .chain(keys.iter().map(|key| value(key).unwrap_or_default())),
+        );
+    }
+    rows.text()
 }
 
 /// Lists workloads.
@@ -59,6 +88,10 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             terminal::json(&json!({ "schema": "chakram.archive.1", "workloads": found }))
                 .as_bytes(),
         )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.format == ListFormat::Csv {
+        out.write_all(list_csv(&found).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = found
@@ -103,7 +136,7 @@ pub struct ShowArgs {
     /// The workload
     #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
     workload: WorkloadPath,
-    /// How to print it
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
     format: ListFormat,
 }

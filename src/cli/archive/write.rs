@@ -56,13 +56,13 @@ pub struct AddArgs {
     /// Name of the workload; that of the folder, file or prefix by default
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What is known of it: gpu=h100; may be given more than once
+    /// Metadata of the workload: gpu=h100; may be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, MetadataValue)>,
     /// Keep another file or folder beside the traces, such as the capture they come from
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
-    /// How much it is compressed
+    /// Compression level
     #[arg(long, value_enum, default_value_t = LevelArg::Default, value_name = "LEVEL")]
     level: LevelArg,
     /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
@@ -73,7 +73,7 @@ pub struct AddArgs {
     replace: bool,
 }
 
-/// How much is compressed.
+/// Compression level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LevelArg {
     /// Traces that `zstd -d` unpacks one after another
@@ -122,6 +122,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     for path in &args.with {
         beside(path, &mut files)?;
     }
+    let files = one_of_each_name(files)?;
     let measured = args.measured.as_deref().map(|path| {
         let text = job::read_text(path)?;
         read_steps(&text).map_err(|error| format!("{}: {error}", path.display()).into())
@@ -183,6 +184,24 @@ fn folder_of(path: &Path) -> PathBuf {
         return path.to_owned();
     }
     path.parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+/// Keeps a file that is named twice once, and refuses two files of one name.
+fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
+    files.sort();
+    files.dedup_by(|b, a| {
+        let identity = crate::files::identity(&a.1);
+        a.0 == b.0 && identity.is_some() && identity == crate::files::identity(&b.1)
+    });
+    match files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        None => Ok(files),
+        Some(pair) => Err(format!(
+            "{} and {} would both be kept as `{}`\n  expected: files of different names\n  try: --with a folder that holds one of them",
+            pair[0].1.display(),
+            pair[1].1.display(),
+            escape(&pair[0].0)
+        )),
+    }
 }
 
 /// Adds the file `path`, or all in the folder, with names from its own on.

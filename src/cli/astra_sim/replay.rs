@@ -42,7 +42,7 @@ pub fn run(
     });
     let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
     let path = args.timeline.path();
-    let timeline = TimelineFile::start(&args.timeline, &prepared, to.outputs())?;
+    let timeline = TimelineFile::start(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
         .transcribes()

@@ -6,7 +6,7 @@ use crate::report::text::TextStyle;
 use crate::trace::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Destination of a report, among the outputs of a command.
 pub struct ReportDestination<'a> {
@@ -41,6 +41,19 @@ impl<'a> ReportDestination<'a> {
     /// The outputs that the command has beside.
     pub fn outputs(&mut self) -> &mut OutputSet {
         &mut self.outputs
+    }
+
+    /// Returns where a file beside the report goes that `option` names `path`: `-` is standard output, unless the report
+    /// is there.
+    pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
+        match (path == Path::new("-"), &self.file) {
+            (false, _) => Ok(path.to_owned()),
+            (true, Some(_)) => Ok(PathBuf::from("/dev/stdout")),
+            (true, None) => Err(format!(
+                "{option} - : it would stand among the lines of the report\n  \
+                 try: {option} FILE, or -o FILE for the report"
+            )),
+        }
     }
 
     /// Returns the text style that suits it.

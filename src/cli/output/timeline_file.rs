@@ -1,5 +1,6 @@
 //! The file that a replay is drawn into, and the part of the replay that is drawn.
 
+use super::ReportDestination;
 use crate::engine::CompiledReplay;
 use crate::files::{OutputFile, OutputSet};
 use crate::report::TimelineWriter;
@@ -95,17 +96,18 @@ impl TimelineArgs {
 pub struct TimelineFile;
 
 impl TimelineFile {
-    /// Starts the timeline of `prepared` that will be a file of `outputs`, if one is wanted.
+    /// Starts the timeline of `prepared` that will be a file beside the report, if one is wanted.
     pub fn start<'a>(
         args: &TimelineArgs,
         prepared: &'a CompiledReplay<'a>,
-        outputs: &mut OutputSet,
+        to: &mut ReportDestination<'_>,
     ) -> Result<Option<TimelineWriter<'a, TimelineSink>>, Box<dyn Error>> {
         let Some(path) = args.path() else {
             return Ok(None);
         };
+        let path = &*to.beside("--timeline", path)?;
         let selection = args.selection(prepared)?;
-        let sink = TimelineSink::create(path, outputs)?;
+        let sink = TimelineSink::create(path, to.outputs())?;
         let format = format_of(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }

@@ -2,8 +2,9 @@
 
 use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, OperatorDegrees, Optimizer,
-    ParallelAxis, RecomputePolicy, ScheduleName, SoftmaxKernel, ZeroStage,
+    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, ElementwiseKernels,
+    OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ScalingRecipe, ScheduleName,
+    SoftmaxKernel, SplitUnit, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -230,6 +231,10 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks);
+    split: SplitUnit = SplitUnit::Blocks,
+    "What stages have equally many of: blocks, or all layers, the embedding and the head among them" {
+        value: "UNIT", default: "blocks", is_rare: true
+    };
     order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
     "Rank order: axes of neighbouring ranks, innermost first" { value: "AXES", default: "tp,dp,pp", is_rare: true }
         as [ParallelAxis; 3] => |draft, order| {
@@ -258,6 +263,8 @@ plan_options! {
                  attention = unfused"),
             (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
                 "beside a capacity, or a machine that has one"),
+            (|p| p.recompute == RecomputePolicy::Operators && !p.operators.is_empty(), |p| p.recompute.to_string(),
+                "none or full where operators have degrees of their own"),
             (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
                 "none with schedule = inference, which saves no activations"),
         ]
@@ -287,6 +294,9 @@ plan_options! {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     tensor_overlap: bool = true, "Overlap tensor-parallel all-reduces with weight gradients" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    pipeline_overlap: bool = true, "Overlap messages between stages with the passes behind them" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     scatter_gather: bool = false,
@@ -321,6 +331,21 @@ plan_options! {
             (|p| p.gradients == Some(Dtype::Fp4), |_| "fp4".to_owned(), "a format of whole bytes"),
         ]
     } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
+    linears: Option<Dtype> = None,
+    "Data type of the operands of the blocks' linear layers; that of weights by default" {
+        value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
+            (|p| matches!((p.linears, p.dtype), (Some(Dtype::Tf32), dtype) if dtype != Dtype::Fp32),
+                |_| "tf32".to_owned(), "tf32 with dtype = fp32, whose numbers it shortens"),
+        ]
+    } as Dtype => |draft, dtype| draft.plan.linears = Some(dtype);
+    scaling: ScalingRecipe = ScalingRecipe::Delayed,
+    "Scaling of operands of 8 bits: delayed, current (their largest number is found first) or block (MXFP8)" {
+        value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
+    };
+    elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
+    "Kernels beside products: fused (one an operator), megatron (as Megatron-LM) or eager (as PyTorch)" {
+        value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
+    };
     attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
         value: "KERNEL", heading: NUMERICS, default: "flash"
     };

@@ -2,7 +2,7 @@
 
 use super::model_chunks::chunk_starts;
 use super::{any, bytes_of};
-use crate::generate::plan::{AttentionKernel, ParallelAxis, ParallelismPlan};
+use crate::generate::plan::{AttentionKernel, ParallelAxis, ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
@@ -51,9 +51,9 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
 /// The most samples of a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// No parameter has more bytes of weight, gradient and the optimizer's state, and no step moves more for it: 56, for
-/// Adam in numbers of 8 bytes.
-const STATE: u128 = 64;
+/// No parameter has more bytes of weight, gradient and the optimizer's state, and no step moves more for it: 86, for
+/// Adam in numbers of 8 bytes with all passes beside it.
+const STATE: u128 = 96;
 
 /// Refuses amounts whose sums could overflow later: sums of FLOPs fit 128 bits, and bytes of a rank at one moment of
 /// a pass fit 64. A rank has no more of an operator than the model.
@@ -175,6 +175,9 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
     }
+    if plan.split == SplitUnit::Layers {
+        return split_layers(plan, count as u64, parts);
+    }
     let blocks = model
         .layers
         .iter()
@@ -194,6 +197,18 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     }
     debug_assert!(chunk_starts(model, plan).is_sorted());
     Ok(())
+}
+
+/// Refuses a pipeline that does not split all `count` layers into equal parts.
+fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
+    if count.is_multiple_of(parts) {
+        return Ok(());
+    }
+    let expected = format!(
+        "a number that times {} chunks is a divisor of all {count} layers, with split = layers",
+        plan.schedule.chunks()
+    );
+    Err(refused("pipeline", plan.pipeline, expected))
 }
 
 /// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.

@@ -7,16 +7,19 @@
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
-//! | linear, `n x k` by `k x m` | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk` |
+//! | linear, `n x k` by `k x m` (`cost/linear.rs`) | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk`, or as it was cast |
 //! | convolution of `p` outputs per channel, `c` to `m` channels in `q` groups, filter `r` | `2 p m r c / q` | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
 //! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
 //! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
 //! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
 //! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
 //! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
+//! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
+//! | RMSNorm, operation by operation | | `(4d + 28) nw`: cast, square, mean, product, cast, gain | | `(6d + 48) nw` | its input |
 //! | norm, `w` wide | | `2d nw` | | `3d nw` | its input |
 //! | activation, `w` wide | | `2d nw`; a gate `3d nw` | | `3d nw`; a gate `5d nw` | its input |
+//! | … a gate, operation by operation | | `2d nw`; `3d nw` | | `3d nw` three times | its input |
 //! | residual | | `3d nw` | | `3d nw`: two gradients are added | |
 //! | … with dropout | | `(3d + 1) nw` | | `(5d + 1) nw` | the mask, `nw` |
 //! | embedding | | `2d nw` | | `d nw + 2g nw` | |
@@ -33,9 +36,13 @@
 //! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
-use crate::generate::plan::SoftmaxKernel;
+use crate::generate::plan::{ElementwiseKernels, ScalingRecipe, SoftmaxKernel};
 use crate::model::OperatorKind;
-use crate::trace::{KernelShape, MovingKernel};
+use crate::trace::{Dtype, KernelShape, MovingKernel};
+
+mod linear;
+
+pub(super) use linear::pair_bytes;
 
 /// Sizes that all kernels share.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +61,12 @@ pub(super) struct CostParameters {
     pub softmax: SoftmaxKernel,
     /// True if models that have dropout apply it.
     pub dropout: bool,
+    /// Number format of the operands of linear layers, where it is another.
+    pub linear: Option<Dtype>,
+    /// How numbers of 8 bits are scaled.
+    pub scaling: ScalingRecipe,
+    /// Kernels beside products.
+    pub elementwise: ElementwiseKernels,
 }
 
 /// One kernel.
@@ -67,6 +80,8 @@ pub(super) struct LoweredKernel {
     pub moves: bool,
     /// Class and shape, where prices know any.
     pub shape: Option<KernelShape>,
+    /// Number format that it computes in, if that is not the plan's.
+    pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
 }
@@ -79,6 +94,8 @@ pub(super) struct OperatorKernels {
     pub backward: Vec<LoweredKernel>,
     /// The one that finds the gradient of the weights, if it is one of its own.
     pub weights: Option<LoweredKernel>,
+    /// Kernels behind that one, which find gradients too.
+    pub after_weights: Vec<LoweredKernel>,
     /// Bytes kept from the forward to the backward pass.
     pub keeps: u64,
     /// Bytes kept that selective recomputation finds again.
@@ -114,6 +131,7 @@ fn kernel(
         bytes: bytes(moved)?,
         moves: flops == 0,
         shape: None,
+        dtype: None,
         inputs: shapes(inputs),
         outputs: shapes(outputs),
     })
@@ -137,7 +155,45 @@ fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     KernelShape::Gemm { batch, m, n, k }
 }
 
+/// Kernels one after another, each of which moves some bytes for each element of `x`.
+fn chain(
+    x: [u128; 2],
+    class: MovingKernel,
+    names: &[&'static str],
+    bytes: &[u128],
+) -> Result<Vec<LoweredKernel>, GenerateError> {
+    let one = |(name, bytes): (&&'static str, &u128)| {
+        Ok(kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving(class))
+    };
+    names.iter().zip(bytes).map(one).collect()
+}
+
 impl CostParameters {
+    /// RMSNorm operation by operation, in single precision between two casts, as PyTorch's composite function runs it.
+    fn rms_norm(&self, x: [u128; 2]) -> Result<OperatorKernels, GenerateError> {
+        let d = u128::from(self.number);
+        let names = [".single", ".square", ".mean", ".product", ".half", ".gain"];
+        let back = [
+            ".gain.dinput",
+            ".gain.dgain",
+            ".single",
+            ".product.dinput",
+            ".product.dscale",
+            ".square",
+            ".sum",
+            ".half",
+        ];
+        let class = MovingKernel::ElementWise;
+        let forward = chain(x, class, &names, &[d + 4, 8, 4, 8, 4 + d, 2 * d])?;
+        let bytes = [2 * d, 2 * d, d + 4, 8, 8, 12, 12, 4 + d];
+        let backward = chain(x, class, &back, &bytes)?;
+        Ok(OperatorKernels {
+            forward,
+            backward,
+            ..OperatorKernels::default()
+        })
+    }
+
     /// The kernels of `work`, which is one member's shard of an operator.
     pub fn kernels(&self, mut work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
         if let OperatorKind::Attention { dropout, .. } | OperatorKind::Residual { dropout, .. } =
@@ -151,6 +207,12 @@ impl CostParameters {
         };
         let mut kernels = self.of(&work)?;
         kernels.keeps = saved(self.fused)?;
+        if let (OperatorKind::Linear { .. }, Some(dtype), true) =
+            (&work, self.linear, self.quantizes())
+        {
+            // What is kept was cast.
+            kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
+        }
         if let (OperatorKind::Attention { .. }, false) = (&work, self.fused) {
             let input = u128::from(self.number) * u128::from(work.input_elements());
             kernels.scores = kernels.keeps - bytes(u128::from(self.samples) * input)?;
@@ -162,7 +224,6 @@ impl CostParameters {
 
     fn of(&self, work: &OperatorKind) -> Result<OperatorKernels, GenerateError> {
         let [b, d, g] = [self.samples, self.number, self.gradient].map(u128::from);
-        // Gradients of weights are read before they are written where there is something to add to.
         let sums = g * if self.sums { 2 } else { 1 };
         let wide = |rows: u64| b * u128::from(rows);
         Ok(match *work {
@@ -170,23 +231,9 @@ impl CostParameters {
                 rows,
                 inputs,
                 outputs,
+                bias,
                 ..
-            } => {
-                let [n, k, m] = [wide(rows), inputs.into(), outputs.into()];
-                let (flops, moved) = (2 * n * k * m, d * (n * k + k * m + n * m));
-                let wgrad = d * (n * k + n * m) + sums * k * m;
-                let [x, w, y] = [[n, k], [k, m], [n, m]];
-                OperatorKernels {
-                    forward: vec![kernel("", flops, moved, &[&x, &w], &[&y])?.of(gemm(1, n, m, k))],
-                    backward: vec![
-                        kernel(".dgrad", flops, moved, &[&y, &w], &[&x])?.of(gemm(1, n, k, m)),
-                    ],
-                    weights: Some(
-                        kernel(".wgrad", flops, wgrad, &[&x, &y], &[&w])?.of(gemm(1, k, m, n)),
-                    ),
-                    ..OperatorKernels::default()
-                }
-            }
+            } => self.linear([wide(rows), inputs.into(), outputs.into()], bias)?,
             OperatorKind::Convolution {
                 inputs,
                 outputs,
@@ -267,14 +314,27 @@ impl CostParameters {
                     self.unfused(dropout, n, s, [a, v, w], q, kv)?
                 }
             }
-            OperatorKind::Norm { rows, width, .. } => {
+            OperatorKind::Norm { rows, width, bias } => {
                 let x = [wide(rows), width.into()];
+                if self.elementwise == ElementwiseKernels::Eager && !bias {
+                    return self.rms_norm(x);
+                }
                 self.moving(MovingKernel::Normalization, x, 2 * d, 3 * d)?
             }
             OperatorKind::Activation {
                 rows, width, gated, ..
             } => {
                 let x = [wide(rows), width.into()];
+                if gated && self.elementwise == ElementwiseKernels::Eager {
+                    let names = [".function", ".gate"];
+                    let back = [".gate.dgate", ".gate.dvalue", ".function"];
+                    let class = MovingKernel::ElementWise;
+                    return Ok(OperatorKernels {
+                        forward: chain(x, class, &names, &[2 * d, 3 * d])?,
+                        backward: chain(x, class, &back, &[3 * d; 3])?,
+                        ..OperatorKernels::default()
+                    });
+                }
                 if gated {
                     self.moving(MovingKernel::ElementWise, x, 3 * d, 5 * d)?
                 } else {
@@ -420,11 +480,20 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            let dropout = dropout.moving(MovingKernel::ElementWise);
+            // Of scores, by whose rate random numbers go as those of a softmax do.
+            let dropout = dropout.moving(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
         }
         forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        let megatron = self.elementwise == ElementwiseKernels::Megatron;
+        if megatron {
+            // Heads are laid beside one another for the product behind, and taken apart on the way back.
+            let merge = kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
+            let merge = merge.moving(MovingKernel::Copy);
+            backward.insert(0, merge.clone());
+            forward.push(merge);
+        }
         if in_one {
             backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
         } else {
@@ -433,6 +502,11 @@ impl CostParameters {
         }
         backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
         backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(sums));
+        if megatron {
+            let moved = 2 * d * n * (a + 2 * v) * w;
+            let split = kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
+            backward.push(split.moving(MovingKernel::Copy));
+        }
         Ok(OperatorKernels {
             forward,
             backward,

@@ -222,7 +222,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.reduce_all(at, pass)?;
         }
         if at != plan.parts() - 1 - edge && !alone {
-            self.send(pass, at)?;
+            let sent = self.send(pass, at)?;
+            if !plan.plan.pipeline_overlap {
+                self.chain_tail.clear();
+                self.chain_tail.push(sent);
+            }
         }
         Ok(())
     }
@@ -305,8 +309,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             )),
         }
         let (op, lane) = match item.task {
-            ProgramTask::Kernel { flops, bytes, .. } => {
-                let dtype = Some(plan.plan.dtype);
+            ProgramTask::Kernel {
+                flops,
+                bytes,
+                dtype,
+                ..
+            } => {
+                let dtype = dtype.or(Some(plan.plan.dtype));
                 (
                     Op::Compute {
                         flops,

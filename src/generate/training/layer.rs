@@ -16,6 +16,7 @@
 use super::super::GenerateError;
 use super::buckets;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::operator_recompute::{RecomputedPart, recomputed};
 use super::program::{LayerProgram, ProgramBuilder, ProgramTask};
 use super::shard::shard;
 use crate::generate::plan::{AblationEffect, AblationSet, ParallelGroupKind, RecomputePolicy};
@@ -82,6 +83,8 @@ struct LoweredOperator<'l> {
     enters: bool,
     /// True if the gradient of its input is needed.
     wanted: bool,
+    /// What is done again of it, where that is chosen operator by operator.
+    again: RecomputedPart,
 }
 
 impl LoweringContext {
@@ -99,7 +102,8 @@ impl LoweringContext {
                 partial += work.parameters();
             }
             let found = buckets::found(&work);
-            let mut kernels = self.sizes.kernels(work)?;
+            let sizes = self.sizes_of(layer);
+            let mut kernels = sizes.kernels(work.clone())?;
             let enters = operator.cut == TensorSplit::ColumnParallel
                 && before != Some(TensorSplit::ColumnParallel);
             if operator.cut == TensorSplit::ColumnParallel {
@@ -112,6 +116,12 @@ impl LoweringContext {
             }
             before = Some(operator.cut);
             self.leave_out(layer, &operator.work, &mut kernels);
+            let chosen = self.recompute == RecomputePolicy::Operators;
+            let again = if chosen && layer.role == LayerRole::Block {
+                recomputed(&layer.operators, i, &work, &kernels, &sizes)?
+            } else {
+                RecomputedPart::default()
+            };
             let bytes = self.sizes.samples.saturating_mul(self.sizes.number);
             parts.push(LoweredOperator {
                 operator,
@@ -121,6 +131,7 @@ impl LoweringContext {
                 output: operator.work.output_elements().saturating_mul(bytes),
                 enters,
                 wanted: !(first && i == 0),
+                again,
             });
         }
         let full = layer.role == LayerRole::Block && self.recompute == RecomputePolicy::Full;
@@ -144,12 +155,22 @@ impl LoweringContext {
                     self.forward(part, TrainingPhase::Recompute, true, &mut backward);
                 }
             }
+            for part in &parts {
+                backward.allocate(TensorClass::Activations, part.again.dropped);
+                for kernel in &part.again.kernels {
+                    let phase = TrainingPhase::Recompute;
+                    let (task, shapes) = stamp(kernel);
+                    let name = name(phase, &part.operator.name, kernel.suffix);
+                    backward.push_chained(name, phase, task, shapes);
+                }
+            }
             self.backward(&parts, &mut backward);
             if full {
                 backward.free(TensorClass::Activations, kept_input);
             }
         }
-        let all = parts.iter().map(|part| self.keeps(&part.kernels)).sum();
+        let kept = |part: &LoweredOperator<'_>| self.keeps(&part.kernels) - part.again.dropped;
+        let all = parts.iter().map(kept).sum();
         Ok(LoweredLayer {
             forward: vec![forward.finish()],
             backward: vec![backward.finish()],
@@ -167,6 +188,15 @@ impl LoweringContext {
                 (true, false) => all,
             },
         })
+    }
+
+    /// Sizes of the kernels of `layer`: products outside blocks, the logits first of all, keep the plan's format.
+    pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
+        let linear = self.sizes.linear;
+        CostParameters {
+            linear: linear.filter(|_| layer.role == LayerRole::Block),
+            ..self.sizes
+        }
     }
 
     /// Number of members that share the tokens.
@@ -192,10 +222,12 @@ impl LoweringContext {
             kernels.forward.clear();
             kernels.backward.clear();
             kernels.weights = None;
+            kernels.after_weights.clear();
         }
         if self.without.has(AblationEffect::MemoryBound) {
             kernels.forward.retain(|kernel| !kernel.moves);
             kernels.backward.retain(|kernel| !kernel.moves);
+            kernels.after_weights.retain(|kernel| !kernel.moves);
         }
     }
 
@@ -249,7 +281,8 @@ impl LoweringContext {
             }
         }
         if keeps {
-            to.allocate(TensorClass::Activations, self.keeps(&part.kernels));
+            let kept = self.keeps(&part.kernels) - part.again.dropped;
+            to.allocate(TensorClass::Activations, kept);
         }
         self.kernels(part, phase, to);
         match (&part.operator.work, part.operator.cut) {
@@ -358,10 +391,7 @@ impl LoweringContext {
                 let mut after = if beside { entry } else { to.front.clone() };
                 after.extend(gathered.map(super::program::ProgramDependency::Node));
                 let item = to.push_parallel(name, phase, task, after, shapes);
-                if !beside {
-                    to.front = vec![super::program::ProgramDependency::Node(item)];
-                }
-                to.gradient(item);
+                to.push_behind(item, behind(&part.kernels, &part.operator.name), beside);
             }
             to.free(
                 TensorClass::Activations,
@@ -400,12 +430,25 @@ pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String
     format!("{phase}/{operator}{suffix}")
 }
 
+/// Returns the kernels behind that of the weights' gradient of `operator`.
+pub(super) fn behind<'k>(
+    kernels: &'k OperatorKernels,
+    operator: &'k str,
+) -> impl Iterator<Item = (String, ProgramTask, [&'k str; 2])> {
+    kernels.after_weights.iter().map(move |kernel| {
+        let (task, shapes) = stamp(kernel);
+        let name = name(TrainingPhase::Backward, operator, kernel.suffix);
+        (name, task, shapes)
+    })
+}
+
 /// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
 pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,
         shape: kernel.shape,
+        dtype: kernel.dtype,
     };
     (task, [&kernel.inputs, &kernel.outputs])
 }

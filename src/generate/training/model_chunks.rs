@@ -3,7 +3,7 @@
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
 use super::layer::LoweredLayer;
-use crate::generate::plan::ParallelismPlan;
+use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::{PassDirection, PipelineSchedule};
 use crate::model::{LayerRole, Model};
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) struct ModelChunks {
 }
 
 /// First layer of each part when blocks are distributed evenly; layers before the blocks go with the first part, and
-/// those behind with the last.
+/// those behind with the last. With [`SplitUnit::Layers`] all of them count alike.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.chunks() * plan.pipeline;
@@ -35,6 +35,11 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     }
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
+    }
+    if plan.split == SplitUnit::Layers {
+        // Divides exactly: `check` refuses other plans.
+        let each = count / parts as usize;
+        return (0..=parts as usize).map(|part| part * each).collect();
     }
     let is_block = |layer: &&crate::model::ModelLayer| layer.role == LayerRole::Block;
     let blocks = model.layers.iter().filter(is_block).count();

@@ -9,6 +9,10 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
+//! Passes beside the optimizer's own kernel add to what a step moves: Megatron-LM's for gradients in fp16 (16: copied to
+//! single precision, unscaled and checked, copied back to weights), those that clip (12: norm, and product), and weights
+//! that are cast for products of 8 bits.
+//!
 //! With 16 bits Adam in mixed precision is 16 bytes, and a third of what is kept by each of `N` replicas with ZeRO
 //! (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
@@ -29,6 +33,8 @@ pub struct ParameterState {
     pub zero: ZeroStage,
     /// Number of replicas.
     pub replicas: u32,
+    /// Bytes that other passes over a parameter's gradient and weight move in a step.
+    pub passes: u64,
 }
 
 /// Bytes resident on one NPU, by purpose.
@@ -82,9 +88,9 @@ impl ParameterState {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
             (Optimizer::None, _) => 0,
-            (Optimizer::Sgd, _) => g + 2 * d,
-            (Optimizer::Adam, true) => g + d + 24,
-            (Optimizer::Adam, false) => g + 6 * d,
+            (Optimizer::Sgd, _) => g + 2 * d + self.passes,
+            (Optimizer::Adam, true) => g + d + 24 + self.passes,
+            (Optimizer::Adam, false) => g + 6 * d + self.passes,
         }
     }
 
@@ -126,6 +132,7 @@ mod tests {
                 mixed: true,
                 zero,
                 replicas: 64,
+                passes: 0,
             };
             assert_eq!(state.resident(7_500_000_000).total(), bytes, "{zero}");
         }
@@ -149,6 +156,7 @@ mod tests {
                 mixed,
                 zero: ZeroStage::None,
                 replicas: 1,
+                passes: 0,
             };
             let resident = ResidentBytes {
                 weights,

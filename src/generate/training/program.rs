@@ -1,7 +1,7 @@
 //! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
 use crate::generate::plan::ParallelGroupKind;
-use crate::trace::{CollectiveKind, KernelShape, MemoryChanges, TensorClass, TrainingPhase};
+use crate::trace::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase};
 
 /// Operation of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +11,8 @@ pub(super) enum ProgramTask {
         flops: u64,
         bytes: u64,
         shape: Option<KernelShape>,
+        /// Number format that it computes in, if that is not the plan's.
+        dtype: Option<Dtype>,
     },
     /// A collective of the tensor group or of a part of it, with its `comm_size`.
     Collective {
@@ -144,6 +146,25 @@ impl ProgramBuilder {
         let item = self.push_parallel(name, phase, task, after, shapes);
         self.front.push(ProgramDependency::Node(item));
         item
+    }
+
+    /// Adds the kernels behind `item`, the one that finds the gradient of an operator's weights; they find gradients
+    /// too, and the chain waits for them unless they run `beside` it.
+    pub fn push_behind<'k>(
+        &mut self,
+        mut item: u32,
+        kernels: impl IntoIterator<Item = (String, ProgramTask, [&'k str; 2])>,
+        beside: bool,
+    ) {
+        self.gradient(item);
+        for (name, task, shapes) in kernels {
+            let after = vec![ProgramDependency::Node(item)];
+            item = self.push_parallel(name, TrainingPhase::Backward, task, after, shapes);
+            self.gradient(item);
+        }
+        if !beside {
+            self.front = vec![ProgramDependency::Node(item)];
+        }
     }
 
     /// Records that `item` produces a gradient of weights.

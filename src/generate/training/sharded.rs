@@ -30,7 +30,7 @@ use super::super::GenerateError;
 use super::buckets;
 use super::cost::OperatorKernels;
 use super::dataflow::{LayerDataflow, ShardedActivation, ShardedOperator};
-use super::layer::{LoweredLayer, LoweringContext, name, stamp, tied_weights};
+use super::layer::{LoweredLayer, LoweringContext, behind, name, stamp, tied_weights};
 use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
 use crate::generate::check_limit;
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
@@ -129,7 +129,7 @@ impl ShardedLowering {
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
             let work = cutting.local_shard(&step.operator.work);
-            let mut sizes = self.context.sizes;
+            let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
             let mut kernels = sizes.kernels(work.clone())?;
             let weights = work.parameters();
@@ -372,10 +372,7 @@ impl MemberProgramWriter<'_> {
             let (task, shapes) = stamp(kernel);
             let name = name(phase, operator, kernel.suffix);
             let item = to.push_parallel(name, phase, task, after, shapes);
-            if !beside {
-                to.front = vec![ProgramDependency::Node(item)];
-            }
-            to.gradient(item);
+            to.push_behind(item, behind(&one.kernels, operator), beside);
         };
         let before = to.front.clone();
         if !context.overlap {

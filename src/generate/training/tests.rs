@@ -4,6 +4,8 @@ use super::super::testing::{EmittedNode, every_rank, why_not};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
+mod formats;
+
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::named("gpt2-small").unwrap();
     WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }))

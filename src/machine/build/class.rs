@@ -18,6 +18,7 @@ const KEYS: &[&str] = &[
     "gemm",
     "attention",
     "moving",
+    "power",
 ];
 
 /// An example of a rate, for messages.

@@ -1,12 +1,14 @@
-//! The `curve` tables of a dimension: measured times of collectives along it.
+//! The `curve` and `protocol` tables of a dimension: measured times of collectives along it, and the formula of a library.
 
-use super::{CAPACITY, LATENCY};
-use crate::collective::CollectiveCurve;
+use super::{BANDWIDTH, CAPACITY, LATENCY};
+use crate::collective::{CollectiveCurve, CollectiveProtocol};
 use crate::config::{ConfigError, ConfigTable, quoted};
 use crate::trace::CollectiveKind;
-use crate::units::{Bytes, Span};
+use crate::units::{Bandwidth, Bytes, Span};
 
 const KEYS: &[&str] = &["collective", "members", "first", "factor", "times"];
+
+const PROTOCOL: &[&str] = &["collective", "start", "step", "members", "bandwidths"];
 
 /// Collectives that have curves, with their names.
 const KINDS: [(CollectiveKind, &str); 4] = [
@@ -64,4 +66,43 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
         });
     }
     Ok(curves)
+}
+
+/// The protocols that the table of a dimension has.
+pub(super) fn protocols(
+    dimension: &ConfigTable<'_>,
+) -> Result<Vec<CollectiveProtocol>, ConfigError> {
+    let Some(field) = dimension.get("protocol") else {
+        return Ok(Vec::new());
+    };
+    let mut protocols = Vec::new();
+    for table in field.tables(PROTOCOL)? {
+        let list = "a list of numbers of members, ascending";
+        let mut members: Vec<u32> = Vec::new();
+        for item in table.need("members", list)?.items(list)? {
+            let number = item.count(MOST)?;
+            if members.last().is_some_and(|last| *last >= number) {
+                return Err(item.refuse(number, "more than the number before"));
+            }
+            members.push(number);
+        }
+        let list = "a list of bandwidths, one for each number of members";
+        let field = table.need("bandwidths", list)?;
+        let mut rates = Vec::new();
+        for item in field.items(list)? {
+            let rate: Bandwidth = item.quantity(BANDWIDTH)?;
+            rates.push(rate.bytes_per_second());
+        }
+        if rates.len() != members.len() || rates.is_empty() {
+            return Err(field.refuse(format_args!("{} bandwidths", rates.len()), list));
+        }
+        let seconds = |key| Ok(table.quantity::<Span>(key, LATENCY)?.seconds());
+        protocols.push(CollectiveProtocol {
+            kind: table.choice("collective", &KINDS)?,
+            start: seconds("start")?,
+            step: seconds("step")?,
+            rates: members.into_iter().zip(rates).collect(),
+        });
+    }
+    Ok(protocols)
 }

@@ -1,4 +1,4 @@
-//! The tables `gemm`, `attention` and `moving` of an NPU class: curves of kernels that were measured.
+//! The tables `gemm`, `attention`, `moving` and `power` of an NPU class: curves of kernels that were measured.
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{AttentionCurve, GemmCurve, KernelCurves, MovingCurve};
@@ -21,17 +21,45 @@ const ATTENTION: &[&str] = &[
     "formats", "start", "compute", "memory", "ramp", "backward", "error",
 ];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
+const POWER: &[&str] = &["sustained", "limit", "rated"];
 
-/// Most multiprocessors of an NPU, queries of a ramp and factors.
+/// Parts of their rates that products and attention keep under continuous load and a limit of power.
+///
+/// Near its limit an NPU's rate goes with the square root of its power.
+fn kept_rates(class: &ConfigTable<'_>) -> Result<[f64; 2], ConfigError> {
+    let Some(field) = class.get("power") else {
+        return Ok([1.0; 2]);
+    };
+    let table = field.table(Some(POWER))?;
+    let sustained = match table.get("sustained") {
+        Some(field) => field.positive(1.0)?,
+        None => 1.0,
+    };
+    let capped = match (table.get("limit"), table.get("rated")) {
+        (None, None) => 1.0,
+        (Some(limit), Some(rated)) => {
+            let rated = rated.positive(MOST)?;
+            (limit.positive(rated)? / rated).sqrt()
+        }
+        (Some(_), None) => {
+            return Err(table.missing("rated", "the watts at which rates were measured"));
+        }
+        (None, Some(_)) => return Err(table.missing("limit", "the watts that an NPU may take")),
+    };
+    Ok([sustained * capped, capped])
+}
+
+/// Most multiprocessors of an NPU, queries of a ramp, watts and factors.
 const MOST: f64 = 1e6;
 
 /// The curves that the table of a class has.
 pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves::default();
+    let [products, attention] = kept_rates(class)?;
     for table in tables(class, "gemm", GEMM)? {
         let curve = GemmCurve {
             start: seconds(&table, "start")?,
-            efficiency: number(&table, "efficiency", 1.0)?,
+            efficiency: products * number(&table, "efficiency", 1.0)?,
             multiprocessors: number(&table, "multiprocessors", MOST)?,
             operands: rate(&table, "operands")?,
             results: rate(&table, "results")?,
@@ -46,7 +74,7 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
     for table in tables(class, "attention", ATTENTION)? {
         let curve = AttentionCurve {
             start: seconds(&table, "start")?,
-            compute: number(&table, "compute", 1.0)?,
+            compute: attention * number(&table, "compute", 1.0)?,
             memory: number(&table, "memory", 2.0)?,
             ramp: number(&table, "ramp", MOST)?,
             backward: number(&table, "backward", MOST)?,

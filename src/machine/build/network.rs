@@ -2,7 +2,7 @@
 //! switching.
 
 use super::{BANDWIDTH, LATENCY, SEGMENT, collective_curves};
-use crate::collective::{AlgorithmChoice, CollectiveCurve};
+use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::config::{ConfigError, ConfigTable, quoted};
 use crate::network::NetworkKind;
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
@@ -18,6 +18,7 @@ pub(super) const KEYS: &[&str] = &[
     "algorithm",
     "scalable",
     "curve",
+    "protocol",
 ];
 
 /// The keys that the table of the network may have.
@@ -30,6 +31,8 @@ pub(super) struct NetworkSection {
     pub algorithms: Vec<AlgorithmChoice>,
     /// Measured collectives along each dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
+    /// Protocols of collectives along each dimension.
+    pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
 }
 
@@ -41,6 +44,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
     let mut algorithms = Vec::with_capacity(tables.len());
     let mut curves = Vec::with_capacity(tables.len());
+    let mut protocols = Vec::with_capacity(tables.len());
     let mut scalable = false;
     let mut npus = 1;
     for (index, table) in tables.iter().enumerate() {
@@ -67,6 +71,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         }
         algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
         curves.push(collective_curves::curves(table)?);
+        protocols.push(collective_curves::protocols(table)?);
         dimensions.push(dimension);
     }
     let topology =
@@ -80,6 +85,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         model,
         algorithms,
         curves,
+        protocols,
         scalable,
     })
 }

@@ -5,9 +5,6 @@ use chakram::internals::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Commands that are killed in each test.
-const KILLS: u64 = 40;
-
 fn command(corpus: &Corpus, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let words = words.iter().map(|word| match word.strip_prefix('@') {
@@ -41,6 +38,23 @@ fn random(state: &mut u64, n: u64) -> u64 {
 
 #[test]
 fn adds_that_are_killed_lose_nothing() {
+    kill_adds(40);
+}
+
+#[test]
+fn collections_and_merges_that_are_killed_lose_nothing() {
+    kill_collections_and_merges(40);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --release --test it archive -- --ignored"]
+fn two_hundred_killed_commands_lose_nothing() {
+    kill_adds(200);
+    kill_collections_and_merges(400);
+}
+
+/// Kills `kills` adds at random times, and holds after each that what was there is there and whole.
+fn kill_adds(kills: u64) {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = Corpus::new();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
@@ -61,7 +75,7 @@ fn adds_that_are_killed_lose_nothing() {
         let micros = started.elapsed().as_micros() as u64;
         let (mut state, mut killed) = (7, 0);
         let mut there = vec!["first".to_owned(), "whole".to_owned()];
-        for number in 0..KILLS {
+        for number in 0..kills {
             let name = format!("x{number}");
             let at = random(&mut state, micros * 5 / 4);
             killed += u64::from(kill(
@@ -75,12 +89,12 @@ fn adds_that_are_killed_lose_nothing() {
             assert!(verdict.is_sound(), "{verdict:?}");
             there = found;
         }
-        assert!(killed > 5, "{killed} of {KILLS} were killed");
+        assert!(killed > 5, "{killed} of {kills} were killed");
     }
 }
 
-#[test]
-fn collections_and_merges_that_are_killed_lose_nothing() {
+/// Kills `kills` commands, a half of them collections and a half merges, at random times.
+fn kill_collections_and_merges(kills: u64) {
     let corpus = Corpus::new();
     corpus.ok(&["archive", "create", "@other.etz"]);
     corpus.small("@other.etz", "other", "3");
@@ -91,7 +105,7 @@ fn collections_and_merges_that_are_killed_lose_nothing() {
         }
         let path = corpus.at(&archive[1..]);
         let mut state = 3;
-        for number in 0..KILLS {
+        for number in 0..kills {
             let words = match number % 2 {
                 0 => vec!["archive", "gc", archive, "--as-of", "2030-01-01"],
                 _ => vec!["archive", "merge", archive, "@other.etz"],
@@ -187,6 +201,50 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         assert!(before == after.collect::<Vec<_>>());
+        corpus.ok(&["archive", "verify", archive]);
+    }
+}
+
+/// Root may write anywhere, so this runs as somebody else where it would run as root.
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    for (archive, kind) in [("@in/a.etz", &[][..]), ("@in/a", &["--folder"])] {
+        let corpus = Corpus::new();
+        std::fs::create_dir(corpus.at("in")).unwrap();
+        corpus.ok(&[&["archive", "create", archive], kind].concat());
+        corpus.small(archive, "first", "1");
+        let before = super::files(&corpus.at("in"));
+        let set_mode = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let folders = [corpus.at("in"), corpus.at("in/a"), corpus.at("in/a/packs")];
+        set_mode(&corpus.at(""), 0o755);
+        for folder in folders.iter().filter(|path| path.is_dir()) {
+            set_mode(folder, 0o555);
+        }
+        let mut add = command(
+            &corpus,
+            &["archive", "add", archive, "@first/job", "--name", "second"],
+        );
+        add.stderr(Stdio::piped());
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } == 0 {
+            add.uid(65_534).gid(65_534);
+        }
+        let output = add.output().unwrap();
+        for folder in folders.iter().filter(|path| path.is_dir()) {
+            set_mode(folder, 0o755);
+        }
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(
+            error.contains("cannot ") && error.contains("Permission denied"),
+            "{error}"
+        );
+        assert!(before == super::files(&corpus.at("in")));
         corpus.ok(&["archive", "verify", archive]);
     }
 }

@@ -64,6 +64,57 @@ fn every_changed_byte_of_a_folder_is_noticed() {
 }
 
 #[test]
+#[ignore = "takes minutes: cargo test --release --test it archive -- --ignored"]
+fn ten_thousand_changed_bits_of_a_large_archive_are_noticed() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18/capture");
+    let capture = capture.display().to_string();
+    corpus.ok(&["convert", "pytorch", &capture, "-o", "@captured/job"]);
+    corpus.ok(&[
+        "archive",
+        "add",
+        "@a.etz",
+        "@captured/job",
+        "--name",
+        "captured",
+        "--with",
+        &capture,
+    ]);
+    for (layers, level) in [("4", "plain"), ("20", "default"), ("40", "best")] {
+        let at = format!("@{level}/job");
+        corpus.ok(&[
+            "generate",
+            "data-parallel",
+            "--ranks",
+            "8",
+            "--layers",
+            layers,
+            "-o",
+            &at,
+        ]);
+        corpus.ok(&[
+            "archive", "add", "@a.etz", &at, "--name", level, "--level", level,
+        ]);
+    }
+    let path = corpus.at("a.etz");
+    let sound = std::fs::read(&path).unwrap();
+    assert!(sound.len() > 100_000, "{}", sound.len());
+    let mut state = 1u64;
+    for _ in 0..10_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let at = (state >> 20) as usize % sound.len();
+        let bit = (state >> 60) % 8;
+        let mut bytes = sound.clone();
+        bytes[at] ^= 1 << bit;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(is_noticed(&path), "byte {at}, bit {bit}");
+    }
+}
+
+#[test]
 fn a_tail_is_told_and_what_is_before_it_stays() {
     let corpus = Corpus::new();
     corpus.ok(&["archive", "create", "@a.etz"]);

@@ -68,7 +68,19 @@ fn generated_jobs_come_back() {
 
 #[test]
 fn captures_come_back() {
-    let Some(captures) = corpus("captures/pytorch") else {
+    give_back_captures("captures/pytorch", &["default"], 8);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --release --test it archive -- --ignored"]
+fn captures_come_back_from_every_level() {
+    give_back_captures("captures/pytorch", LEVELS, 8);
+    give_back_captures("captures/gpu", LEVELS, 0);
+}
+
+/// Archives and extracts every capture in a folder of the corpus, of which at least `at_least` can be converted.
+fn give_back_captures(folder: &str, levels: &[&str], at_least: usize) {
+    let Some(captures) = corpus(folder) else {
         return;
     };
     let mut folders: Vec<_> = std::fs::read_dir(captures)
@@ -84,7 +96,7 @@ fn captures_come_back() {
         // Some cannot be converted; their files are kept all the same.
         if traces.status.success() {
             converted += 1;
-            round_trips(&corpus, "@job/job", &["default"], &files(&corpus.at("job")));
+            round_trips(&corpus, "@job/job", levels, &files(&corpus.at("job")));
         } else {
             corpus.ok(&[
                 "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "@job/job",
@@ -101,7 +113,7 @@ fn captures_come_back() {
             "{from}"
         );
     }
-    assert!(converted >= 8, "{converted}");
+    assert!(converted >= at_least, "{converted}");
 }
 
 #[test]
@@ -146,6 +158,35 @@ fn other_files_are_found_in_their_places() {
         .filter(|(name, _)| name.contains(".et"))
         .count();
     assert_eq!(traces, 2);
+}
+
+#[test]
+fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    let case = "traces/data-parallel-8";
+    let machine = "traces/data-parallel-8/machine.toml";
+    corpus.ok(&["archive", "add", "@a.etz", case, "--with", machine]);
+    std::fs::create_dir(corpus.at("other")).unwrap();
+    std::fs::write(corpus.at("other/machine.toml"), "# another\n").unwrap();
+    let words = [
+        "archive",
+        "add",
+        "@a.etz",
+        case,
+        "--name",
+        "b",
+        "--with",
+        "@other/machine.toml",
+    ];
+    let output = corpus.run(&words);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("would both be kept as `machine.toml`"),
+        "{error}"
+    );
+    assert_eq!(super::names(&corpus.at("a.etz")), ["data-parallel-8"]);
 }
 
 #[test]

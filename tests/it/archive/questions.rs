@@ -92,6 +92,11 @@ fn lists_are_filtered() {
         "{found}"
     );
     assert!(list("ranks > 2 or name ~ B").starts_with("b "));
+    let rows = corpus.ok(&["archive", "list", "@a.etz", "--format", "csv"]);
+    let expected = "name,ranks,trace_bytes,gpu,retention,torch\n\
+        a,2,BYTES,H100,,2.9\nb,2,BYTES,H100,,2.10\nc,2,BYTES,H100,2026-12-31,\n";
+    let bytes = rows.lines().nth(1).unwrap().split(',').nth(2).unwrap();
+    assert_eq!(rows, expected.replace("BYTES", bytes));
     for wrong in [
         "gpu",
         "gpu =",

@@ -304,6 +304,33 @@ fn full_disks_exit_2_and_name_the_file() {
 }
 
 #[test]
+fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
+    let folder = Folder::new();
+    job(&folder);
+    for option in ["--timeline", "--html"] {
+        let replay = ["replay", "job", "-m", "dgx-h100", option];
+        let report = ["-o", "report.txt"];
+        let named = [&replay[..], &["file.json"], &report].concat();
+        assert!(folder.command(&named).status().unwrap().success());
+        let piped = folder
+            .command(&[&replay[..], &["-"], &report].concat())
+            .output()
+            .unwrap();
+        assert!(piped.status.success(), "{}", text(&piped.stderr));
+        let file = fs::read(folder.path().join("file.json")).unwrap();
+        assert!(!file.is_empty() && piped.stdout == file, "{option}");
+        let mixed = folder
+            .command(&[&replay[..], &["-"]].concat())
+            .output()
+            .unwrap();
+        assert_eq!(mixed.status.code(), Some(2));
+        assert!(mixed.stdout.is_empty());
+        let error = text(&mixed.stderr);
+        assert!(error.contains("among the lines of the report"), "{error}");
+    }
+}
+
+#[test]
 fn closed_pipes_are_no_failures() {
     let folder = Folder::new();
     job(&folder);

@@ -4,8 +4,8 @@ use super::PlanOption;
 use crate::config::{ConfigError, ConfigField, quoted};
 use crate::generate::plan::map::{AxisMapping, EXAMPLE};
 use crate::generate::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelAxis, RecomputePolicy,
-    ScheduleName, SoftmaxKernel, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer, ParallelAxis,
+    RecomputePolicy, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -111,6 +111,9 @@ words! {
     Optimizer: "", |field| field.choice(Self::ALL);
     AttentionKernel: "", |field| field.choice(Self::ALL);
     SoftmaxKernel: "", |field| field.choice(Self::ALL);
+    ElementwiseKernels: "", |field| field.choice(Self::ALL);
+    ScalingRecipe: "", |field| field.choice(Self::ALL);
+    SplitUnit: "", |field| field.choice(Self::ALL);
     AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
     Dtype: "", |field| field.choice(&Self::ALL);
 }

@@ -90,8 +90,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Sends the output of part `at`; no node waits for it.
-    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<(), TraceError> {
+    /// Sends the output of part `at`, and returns the node that does.
+    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<u64, TraceError> {
         let forward = pass.direction == PassDirection::Forward;
         let below = if forward { at } else { at - 1 };
         self.data.clear();
@@ -109,7 +109,6 @@ impl RankEmitter<'_, '_> {
             pass: Some(pass),
             layer: None,
             memory: MemoryChanges::default(),
-        })?;
-        Ok(())
+        })
     }
 }

@@ -1,0 +1,161 @@
+//! Number formats of products, kernels beside them, and what is done again operator by operator.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::*;
+use crate::generate::plan::{ElementwiseKernels, ScalingRecipe, SplitUnit};
+
+fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
+    let model = Model::named(model).unwrap();
+    let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
+    every_rank(pattern).swap_remove(0)
+}
+
+fn gpt2(plan: &ParallelismPlan) -> Vec<EmittedNode> {
+    nodes("gpt2-small", plan.clone())
+}
+
+fn kernel(nodes: &[EmittedNode], name: &str) -> (u64, u64, Option<Dtype>) {
+    let node = nodes.iter().find(|node| node.name == name);
+    let kernel = node.and_then(|node| node.kernel);
+    kernel.unwrap_or_else(|| panic!("{name} is not there"))
+}
+
+fn count(nodes: &[EmittedNode], end: &str) -> u64 {
+    nodes.iter().filter(|node| node.name.ends_with(end)).count() as u64
+}
+
+/// Of gpt2-small, 1,024 tokens, `mlp.up` is 1024 x 768 by 768 x 3072.
+const UP: [u64; 3] = [1024, 768, 3072];
+
+#[test]
+fn products_of_eight_bits_read_what_was_cast() {
+    let mut plan = ParallelismPlan::new();
+    let bf16 = gpt2(&plan);
+    plan.linears = Some(Dtype::Fp8);
+    let fp8 = gpt2(&plan);
+    let [n, k, m] = UP;
+    let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
+    // Operands of 1 B, results of 2.
+    let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
+    assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
+    // 2 B are read, and 1 B written twice, for each element of the input and of the output's gradient.
+    assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
+    assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
+    // Four products of 12 blocks, both ways; the logits stay as they were.
+    assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
+    let logits = "mb0/head/fwd/logits";
+    assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
+    assert_eq!(count(&fp8, "amax"), 0);
+    plan.scaling = ScalingRecipe::Current;
+    assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
+    plan.scaling = ScalingRecipe::Block;
+    // And a scale of a byte for 32 numbers, twice.
+    let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
+    assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
+    // The step of Adam, 28 B, also reads weights and writes them cast, 4 B.
+    let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
+    assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
+}
+
+#[test]
+fn formats_change_no_flops() {
+    let flops = |nodes: &[EmittedNode]| -> u64 {
+        nodes.iter().filter_map(|node| Some(node.kernel?.0)).sum()
+    };
+    let mut plan = ParallelismPlan::new();
+    let bf16 = flops(&gpt2(&plan));
+    for linears in [Dtype::Fp8, Dtype::Fp4, Dtype::Fp16] {
+        plan.linears = Some(linears);
+        assert_eq!(flops(&gpt2(&plan)), bf16, "{linears}");
+    }
+}
+
+#[test]
+fn megatron_sums_gradients_apart_from_their_products() {
+    let mut plan = ParallelismPlan::new();
+    plan.elementwise = ElementwiseKernels::Megatron;
+    plan.batch = 2;
+    let all = gpt2(&plan);
+    let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
+    let [n, k, m] = UP;
+    // The product writes 2 B; the sum reads them, and reads and writes 2 B.
+    assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
+    assert_eq!(up(".wgrad.sum"), 6 * k * m);
+    assert_eq!(up(".bgrad"), 2 * n * m);
+    // Without anything to add to there is no sum.
+    plan.batch = 1;
+    assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
+    // Clipping goes over gradients three times, in single precision.
+    let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
+    let before = step(&plan);
+    plan.clip = true;
+    assert_eq!(step(&plan) * 28, before * 40);
+}
+
+#[test]
+fn every_other_product_is_done_again() {
+    let mut plan = ParallelismPlan::new();
+    plan.recompute = RecomputePolicy::Operators;
+    let all = nodes("llama3-8b", plan.clone());
+    let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
+    let tokens = 8192;
+    // Keys: 8 heads of 128 columns. Attention's output: 4,096 by 4,096. Half of a gate: 14,336 columns.
+    assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
+    assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
+    assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
+    assert_eq!(count(&all, "/again/attention.core"), 0);
+    assert_eq!(count(&all, "/again/mlp.down"), 0);
+    assert_eq!(count(&all, "/again/norm2"), 32);
+    let peak = |recompute| {
+        let plan = ParallelismPlan {
+            recompute,
+            ..plan.clone()
+        };
+        let model = Model::named("llama3-8b").unwrap();
+        TrainingPattern { model, plan }.prepare().unwrap().peak(0)
+    };
+    let [none, operators, full] = [
+        RecomputePolicy::None,
+        RecomputePolicy::Operators,
+        RecomputePolicy::Full,
+    ]
+    .map(peak);
+    assert!(
+        none > operators && operators > full,
+        "{none} {operators} {full}"
+    );
+}
+
+#[test]
+fn stages_wait_for_their_messages_if_asked() {
+    let mut plan = ParallelismPlan::new();
+    (plan.pipeline, plan.batch) = (2, 4);
+    for overlap in [true, false] {
+        plan.pipeline_overlap = overlap;
+        let all = gpt2(&plan);
+        let sent = |id: &u64| all[*id as usize - 1].name == "mb0/chunk0/fwd/send";
+        let waits = all.iter().any(|node| node.data.iter().any(sent));
+        assert_eq!(waits, !overlap);
+    }
+}
+
+#[test]
+fn embedding_and_head_can_count_as_layers() {
+    let mut plan = ParallelismPlan::new();
+    plan.split = SplitUnit::Layers;
+    (plan.pipeline, plan.batch) = (7, 7);
+    let prepare = |plan: &ParallelismPlan| {
+        let model = Model::named("gpt2-small").unwrap();
+        let plan = plan.clone();
+        TrainingPattern { model, plan }.prepare()
+    };
+    // 14 layers on 7 stages, among which the embedding and the head.
+    let prepared = prepare(&plan).unwrap();
+    let layers: Vec<_> = (0..7).map(|part| prepared.layers(part)).collect();
+    let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
+    assert_eq!(layers, expected);
+    (plan.pipeline, plan.batch) = (3, 3);
+    let refused = prepare(&plan).unwrap_err().to_string();
+    assert!(refused.contains("14 layers"), "{refused}");
+}
