@@ -31,6 +31,7 @@ mod document;
 pub mod generate;
 mod help;
 pub mod inspect;
+mod launches;
 pub mod load;
 pub mod machine;
 pub mod model;

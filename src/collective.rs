@@ -44,7 +44,7 @@ pub use backend::{
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use closed_form::closed_form;
-pub use curve::CollectiveCurve;
+pub use curve::{CollectiveCurve, measured as measured_collective};
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };

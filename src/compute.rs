@@ -43,7 +43,8 @@ impl PeakRates {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ComputeModel {
-    /// As recorded; a kernel without a recorded duration by roofline, at this part of the peak rates.
+    /// As recorded; a kernel without a recorded duration by the NPU class's curves, and where these or its shape are
+    /// missing by roofline; always by roofline at this part of the peak rates, if one is stated.
     Recorded(RooflineEfficiency),
     /// As [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
@@ -62,25 +63,34 @@ impl Default for ComputeModel {
     }
 }
 
-/// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole.
+/// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole, unstated.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RooflineEfficiency(f64);
+pub struct RooflineEfficiency {
+    fraction: f64,
+    stated: bool,
+}
 
 impl RooflineEfficiency {
     /// `None` unless it is a fraction, more than 0 and at most 1.
     pub fn new(fraction: f64) -> Option<Self> {
-        (fraction > 0.0 && fraction <= 1.0).then_some(Self(fraction))
+        (fraction > 0.0 && fraction <= 1.0).then_some(Self {
+            fraction,
+            stated: true,
+        })
     }
 
     /// The fraction.
     pub fn fraction(self) -> f64 {
-        self.0
+        self.fraction
     }
 }
 
 impl Default for RooflineEfficiency {
     fn default() -> Self {
-        Self(1.0)
+        Self {
+            fraction: 1.0,
+            stated: false,
+        }
     }
 }
 
@@ -108,6 +118,13 @@ pub enum KernelTiming {
     Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
+    /// The duration by the class's curves.
+    Curve {
+        /// The duration.
+        span: Span,
+        /// Its standard deviation.
+        deviation: Span,
+    },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
     /// Nothing is known of this kernel, so it takes no time.
@@ -121,7 +138,10 @@ impl KernelTiming {
     /// The duration.
     pub fn span(self) -> Span {
         match self {
-            Self::Modeled(span) | Self::Fallback(span) | Self::Estimated(span) => span,
+            Self::Modeled(span)
+            | Self::Fallback(span)
+            | Self::Curve { span, .. }
+            | Self::Estimated(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -142,6 +162,15 @@ impl ComputeModel {
         }
     }
 
+    /// Returns true if kernels without a recorded duration are priced by curves, where there are any.
+    pub fn prefers_curves(self) -> bool {
+        match self {
+            Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
+            Self::Curves => true,
+            Self::Roofline(_) | Self::RecordedOnly => false,
+        }
+    }
+
     /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
     pub fn price(
         &self,
@@ -150,12 +179,18 @@ impl ComputeModel {
         memory: Bandwidth,
         curves: &KernelCurves,
     ) -> KernelTiming {
-        if *self == Self::Curves
-            && let Some((span, _)) = curves.price(kernel, peaks, memory)
-        {
-            return KernelTiming::Modeled(span);
-        }
         let timed = kernel.captured || kernel.recorded > Span::ZERO;
+        let factor = match *self {
+            Self::Scaled(factor, _) => factor,
+            _ => 1.0,
+        };
+        if (*self == Self::Curves || self.prefers_curves() && !timed)
+            && let Some((span, error)) = curves.price(kernel, peaks, memory)
+        {
+            let span = scaled::duration(span, factor);
+            let deviation = scaled::duration(span, error);
+            return KernelTiming::Curve { span, deviation };
+        }
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
         let times = |factor, span| scaled::duration(span, factor);
@@ -200,7 +235,10 @@ mod tests {
         (peaks, Bandwidth::new(2e12).unwrap())
     }
 
-    const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency(1.0));
+    const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency {
+        fraction: 1.0,
+        stated: true,
+    });
 
     const KERNEL: KernelProfile = KernelProfile {
         recorded: Span(5_000_000),

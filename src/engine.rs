@@ -27,6 +27,13 @@
 //! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
 //! order.
 //!
+//! # Launches
+//!
+//! Nodes are of a *launch*, one execution of a program, and launches come from a [`Feed`]; a job is a feed with one launch
+//! at 0. With several, "by rank" above is by NPU and then by the number of the launch. When a round is over feeds are
+//! told what ended in it, then those are woken that asked for it, and what they launch begins in the next round.
+//! [`ProcessorModel`]s settle when no event is left at the instant, before collectives do.
+//!
 //! # Example
 //!
 //! Message by message a collective takes as long as in closed form:
@@ -44,7 +51,7 @@
 //! ```
 
 use crate::collective::{CollectiveBackend, ScriptEvent};
-use crate::graph::{Graph, NodeKind, huge_pages};
+use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
 use crate::memory::{AccessEnd, MemoryAttachment, NetworkAttachment, RemoteMemoryModel};
 use crate::network::{
@@ -53,10 +60,8 @@ use crate::network::{
 use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{Span, Time};
-use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 
 mod agenda;
 mod chunk_queues;
@@ -69,14 +74,20 @@ mod endpoints;
 mod error;
 mod event;
 mod fast_forward;
+mod feed;
+mod feeding;
+mod frames;
 mod host_launches;
 mod in_switch;
 mod insertion_order;
+mod lanes;
+mod launch;
 mod launch_order;
 mod matching;
 mod messages;
 mod nodes;
 mod plan;
+mod processor;
 mod recorded_comm;
 mod remote_memory;
 mod rendezvous_requests;
@@ -87,19 +98,26 @@ mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
-pub use compiled_replay::{CompiledReplay, GroupView};
+pub use compiled_replay::{CompiledReplay, GroupView, run_launches};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
+pub use feed::{Feed, RepeatedLaunch, SingleLaunch, StepTimes, TimedLaunches};
+pub use launch::{
+    Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
+};
 pub use plan::{CommTiming, LaunchMode, PricingCoverage, ReplayOptions, place};
+pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 
 use agenda::Agenda;
+use compiled_replay::LaunchSource;
 use chunk_queues::ChunkQueues;
 use collective_run::{CollectiveRun, OpSlab};
 use event::{Event, EventClass};
 use fast_forward::InstantProgress;
+use feeding::Feeds;
+use frames::{Launches, RunningGroup, RunningInstance, key};
 use insertion_order::IssueMismatch;
-use launch_order::LaunchOrder;
+use lanes::Lanes;
 use messages::{MessageChannel, PendingSend};
-use plan::{ReplayPlan, SharedGraphPlan};
 use schedule_cache::ScheduleCache;
 
 /// Sentinel dependency count: the node is complete.
@@ -134,28 +152,6 @@ pub struct ReplayOutcome {
     pub recorded: u64,
 }
 
-/// A lane of an NPU.
-#[derive(Debug, Default)]
-struct LaneState {
-    /// Node that holds the lane, plus one; zero when the lane is free.
-    holder: u32,
-    /// Nodes that wait for the lane, first ready, first served.
-    queue: VecDeque<u32>,
-    /// Nodes that wait for the lane in insertion order ([`CollectiveBackend::IN_ORDER`]), lowest first.
-    by_id: BinaryHeap<Reverse<u32>>,
-}
-
-/// An instance of the workload during the run. References replace look-ups in the loop.
-#[derive(Debug)]
-struct RunningInstance<'a> {
-    graph: &'a Graph,
-    shared: &'a SharedGraphPlan,
-    /// Index of its first node in [`Engine::waiting`].
-    first_node: usize,
-    /// Index of its first lane in [`Engine::lanes`].
-    first_lane: u32,
-}
-
 /// Progress of a message between two ranks, and the half that waits for the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageState {
@@ -170,9 +166,10 @@ struct MessageState {
 
 /// State of the event loop during one replay.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
-    workload: &'a Workload,
     topology: &'a Topology,
-    plan: &'a ReplayPlan,
+    launches: Launches<'a>,
+    feeds: Feeds<'a>,
+    processors: Option<&'a mut dyn ProcessorModel>,
     stepwise: bool,
     comm: CommTiming,
     host: HostTiming,
@@ -194,8 +191,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     instances: Vec<RunningInstance<'a>>,
     /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
     dependencies_left: Vec<u32>,
-    lanes: Vec<LaneState>,
-    launch_orders: Vec<LaunchOrder>,
+    lanes: Lanes,
+    groups: Vec<RunningGroup<'a>>,
     pairs: Vec<MessageState>,
     channels: Vec<MessageChannel>,
     queues: ChunkQueues,
@@ -220,8 +217,6 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
     /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
     /// another node of their instance completes.
     dormant: Vec<u64>,
-    /// Lanes freed in this round, as (instance, lane).
-    freed: Vec<(u32, u32)>,
     notices: Vec<DeliveryNotice>,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
@@ -256,35 +251,18 @@ impl EventScheduler for Agenda {
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'a, O, N, M> {
     fn new(
-        prepared: &'a CompiledReplay<'a>,
+        source: LaunchSource<'a>,
         observer: &'a mut O,
         mut network: N,
         backend: &'a mut M,
     ) -> Self {
-        let (workload, plan) = (prepared.workload(), &prepared.plan);
-        let mut waiting = huge_pages::huge_page_vec(workload.nodes() as usize);
-        let mut instances = Vec::with_capacity(plan.instances.len());
-        let mut lane_count = 0;
-        for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
-            let graph = workload.graph(instance);
-            let shared = &plan.shared[planned.shared as usize];
-            instances.push(RunningInstance {
-                graph,
-                shared,
-                first_node: waiting.len(),
-                first_lane: lane_count,
-            });
-            let first = waiting.len();
-            waiting.extend_from_slice(graph.in_degrees());
-            if graph.has_delays() {
-                for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
-                    // Roots are delayed from the release of their instance on, so their count stays 0 here.
-                    let left: &mut u32 = &mut waiting[first + node.index()];
-                    *left |= if *left > 0 { DELAYED } else { 0 };
-                }
-            }
-            lane_count += shared.lane_count;
-        }
+        let prepared = &source.programs[0];
+        // Of a single launch the number of nodes is known, and many are on huge pages.
+        let nodes = if source.many {
+            0
+        } else {
+            prepared.workload().nodes() as usize
+        };
         let machine = prepared.machine;
         let remote = machine.remote();
         // Ports are shared only where the network models contention and carries the messages.
@@ -295,9 +273,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             .map(NetworkAttachment::dimension);
         let npus = machine.topology().npus();
         Self {
-            workload,
             topology: machine.topology(),
-            plan,
+            launches: Launches::new(source.programs, source.feeds.len(), source.many),
+            feeds: Feeds::new(source.feeds),
+            processors: source.processors,
             stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
             comm: prepared.comm,
             host: prepared.host,
@@ -311,20 +290,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             attached_dimension: through,
             approached_ports: Vec::new(),
             ends: Vec::new(),
-            instances,
-            dependencies_left: waiting,
-            lanes: std::iter::repeat_with(LaneState::default)
-                .take(lane_count as usize)
-                .collect(),
-            launch_orders: plan.groups.iter().map(LaunchOrder::new).collect(),
-            pairs: if M::IN_ORDER {
-                Vec::new()
-            } else {
-                vec![MessageState::default(); plan.pairs as usize]
-            },
-            channels: std::iter::repeat_with(MessageChannel::default)
-                .take(if M::IN_ORDER { plan.pairs as usize } else { 0 })
-                .collect(),
+            instances: Vec::new(),
+            dependencies_left: huge_pages::huge_page_vec(nodes),
+            lanes: Lanes::default(),
+            groups: Vec::new(),
+            pairs: Vec::new(),
+            channels: Vec::new(),
             queues: ChunkQueues::default(),
             ops: OpSlab::default(),
             withheld_sends: BTreeMap::new(),
@@ -338,7 +309,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             arrivals: Vec::new(),
             ready: Vec::new(),
             dormant: Vec::new(),
-            freed: Vec::new(),
             notices: Vec::new(),
             round: Vec::new(),
             begun_chunks: Vec::new(),
@@ -359,19 +329,25 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         }
     }
 
-    /// Runs the event loop until nothing is pending.
+    /// Runs until nothing is pending.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
-        for (i, instance) in self.workload.instances().iter().enumerate() {
-            let event = Event::new(EventClass::Release, i as u32, 0);
-            self.agenda.push(instance.release, event);
-        }
+        self.run_events()?;
+        self.outcome.nodes = self.completed;
+        self.outcome.messages = self.ops.inserted();
+        Ok(self.outcome)
+    }
+
+    /// Runs the event loop until nothing is pending.
+    fn run_events(&mut self) -> Result<(), ReplayError> {
+        self.start_feeds();
+        self.tell_feeds(Time::ZERO);
         let mut instant = Time::ZERO;
         while let Some(now) = self.agenda.next_time() {
             if now == Time::END {
                 return Err(ReplayError::TooLong);
             }
             // Handlers return no errors: a refusal is left here and found before the next round.
-            if let Some(refusal) = self.refusal {
+            if let Some(refusal) = self.refusal.take() {
                 return Err(refusal.into());
             }
             self.round(now);
@@ -381,9 +357,18 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                     break;
                 }
                 self.settle_memory(now);
+                if !self.launches.ended.is_empty() {
+                    self.tell_feeds(now);
+                }
                 continue;
             }
             self.dispatch_ready(now);
+            if !self.launches.ended.is_empty() || self.feeds.are_woken() {
+                self.tell_feeds(now);
+            }
+            if self.feeds.unsettled && !self.agenda.has(now) {
+                self.settle_processors(now);
+            }
             if now > instant {
                 (instant, self.instant_progress) = (now, InstantProgress::default());
             }
@@ -403,12 +388,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         if let Some(refusal) = self.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.completed < self.dependencies_left.len() as u64 {
+        if self.completed < self.launches.nodes {
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
-        self.outcome.nodes = self.completed;
-        self.outcome.messages = self.ops.inserted();
-        Ok(self.outcome)
+        Ok(())
     }
 
     /// Takes the events of the next instant, `now`, and handles them.
@@ -482,9 +465,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             }
             EventClass::Ready => {
                 let node = NodeIndex(event.payload());
-                self.observer.ready(now, event.rank(), node);
+                let number = self.instances[event.rank() as usize].number;
+                self.observer.ready(now, number, node);
                 self.ready.push(key(event.rank(), node));
             }
+            EventClass::Wake => self.feeds.wake(now, event.rank()),
             EventClass::Release => {
                 let graph = self.instances[event.rank() as usize].graph;
                 let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
@@ -497,12 +482,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             }
         }
     }
-}
-
-/// Packs a ready node into one word that sorts by instance, then id.
-#[inline]
-fn key(instance: u32, node: NodeIndex) -> u64 {
-    u64::from(instance) << 32 | u64::from(node.0)
 }
 
 /// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may

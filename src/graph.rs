@@ -154,7 +154,8 @@ pub struct Graph {
     changes: Vec<MemoryChanges>,
     /// Index into `kernels` plus one, by node; zero if no class and shape are known. Empty if none are.
     kernel_of: Vec<u32>,
-    kernels: Vec<KernelShape>,
+    /// Shapes, and whether of a backward pass.
+    kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
     /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
@@ -315,7 +316,23 @@ impl Graph {
     #[inline]
     pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
         let place = self.kernel_of.get(node.index())?.checked_sub(1)?;
-        Some(self.kernels[place as usize])
+        Some(self.kernels[place as usize].0)
+    }
+
+    /// Returns whether the node is a kernel of a backward pass, if its class and shape are known.
+    pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
+        let place = self.kernel_of.get(node.index());
+        let place = place.and_then(|place| place.checked_sub(1));
+        place.is_some_and(|place| self.kernels[place as usize].1)
+    }
+
+    /// Returns whether classes and shapes of kernels are known, and durations are not: so it is of graphs that were
+    /// generated.
+    pub fn is_unrecorded_model(&self) -> bool {
+        let timed =
+            |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
+        let mut kernels = self.kinds.iter().zip(&self.recorded);
+        !self.kernels.is_empty() && self.captured.is_none() && !kernels.any(timed)
     }
 
     /// Returns the number format that a kernel computes in, if known.

@@ -200,6 +200,18 @@ impl Machine {
         self.classes.iter().any(|class| !class.curves.is_empty())
     }
 
+    /// Returns the same machine with its host and the curves of its classes as `change` leaves them.
+    pub fn with_prices(
+        &self,
+        change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
+    ) -> Self {
+        let mut machine = self.clone();
+        let classes = machine.classes.iter_mut();
+        let mut curves: Vec<_> = classes.map(|class| &mut class.curves).collect();
+        change(&mut machine.host, &mut curves);
+        machine
+    }
+
     /// Host of each NPU, if what it takes to launch work is known.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// What inputs make the program ask for is bounded, and counted where no check comes before it.
+/// Memory that inputs ask for is bounded, and counted where no check comes before it.
 #[global_allocator]
 static ALLOCATOR: chakram::internals::bounds::allocator::CountingAllocator =
     chakram::internals::bounds::allocator::CountingAllocator;

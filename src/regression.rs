@@ -131,7 +131,7 @@ pub struct CheckedPrediction {
     pub after_ps: u64,
     /// Whether the change exceeds the threshold.
     pub moved: bool,
-    /// What moved it, most important first; of predictions that did not move, nothing.
+    /// Causes of the change, most important first; empty for predictions that did not move.
     pub causes: Vec<ReportCause>,
     /// Distance from measured steps, if there are any.
     pub measured: Option<MeasuredVerdict>,

@@ -21,7 +21,9 @@ pub(crate) mod compare;
 pub(crate) mod critical_path;
 pub(crate) mod csv;
 pub(crate) mod html;
+mod interval;
 mod issue_times;
+mod launched;
 pub(crate) mod json;
 mod keyed;
 mod machine_response;
@@ -43,6 +45,7 @@ pub use busy::{BusyObserver, RankBusyTime};
 pub use collectives::CollectiveObserver;
 pub use compare::{MachineColumn, MachineComparison, MachineResult};
 pub use critical_path::{CriticalPathSummary, RunSegment};
+pub use launched::{beside, replay_launched};
 pub use memory::{MemoryObserver, MemoryRow};
 pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
@@ -52,6 +55,7 @@ pub use summary::{HashedInput, Report};
 pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
+use crate::engine::{JobTimes, LaunchRecord, ProcessorJob};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::trace::CollectiveKind;
@@ -83,6 +87,10 @@ pub struct CollectiveRecord {
     pub waited: Span,
     /// Whether it went message by message, and not by closed form.
     pub stepwise: bool,
+    /// Whether it was answered by closed form before, until other traffic touched its links.
+    pub materialized: bool,
+    /// Messages that the network carried for it.
+    pub messages: u64,
 }
 
 /// Watches a replay.
@@ -99,6 +107,12 @@ pub trait Observer {
     fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    /// A launch begins; a job is one.
+    fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
+    /// All nodes of a launch are complete.
+    fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
+    /// A processor has said when a kernel that was issued to it runs.
+    fn occupied(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
     /// The replay is over, and this is its critical path, where that was followed; first segment first.
     fn critical_path(&mut self, _path: &[RunSegment]) {}
     /// Whether it need not be told anything.
@@ -142,6 +156,15 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         (**self).ready(now, instance, node);
+    }
+    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+        (**self).launched(now, launch);
+    }
+    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+        (**self).launch_ended(now, launch);
+    }
+    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+        (**self).occupied(now, job, times);
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
         (**self).critical_path(path);
@@ -192,6 +215,21 @@ impl<O: Observer> Observer for Option<O> {
             observer.ready(now, instance, node);
         }
     }
+    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+        if let Some(observer) = self {
+            observer.launched(now, launch);
+        }
+    }
+    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+        if let Some(observer) = self {
+            observer.launch_ended(now, launch);
+        }
+    }
+    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+        if let Some(observer) = self {
+            observer.occupied(now, job, times);
+        }
+    }
     fn critical_path(&mut self, path: &[RunSegment]) {
         if let Some(observer) = self {
             observer.critical_path(path);
@@ -232,6 +270,18 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
+    }
+    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+        self.0.launched(now, launch);
+        self.1.launched(now, launch);
+    }
+    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+        self.0.launch_ended(now, launch);
+        self.1.launch_ended(now, launch);
+    }
+    fn occupied(&mut self, now: Time, job: &ProcessorJob, times: &JobTimes) {
+        self.0.occupied(now, job, times);
+        self.1.occupied(now, job, times);
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0.critical_path(path);

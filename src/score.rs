@@ -6,6 +6,7 @@
 
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::generate::{GenerateError, GeneratedJob, WorkloadPattern};
+use crate::report;
 use crate::trace::TraceError;
 use crate::units::Span;
 use std::num::NonZeroUsize;
@@ -13,14 +14,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod columns;
+mod constants;
+mod folds;
 mod null_model;
 mod runs;
 mod statistics;
 
 pub use columns::RunColumns;
+pub use constants::{FittedConstant, with_factors};
+pub use folds::{FoldFit, fit_in_folds, folds};
 pub use null_model::one_rate;
 pub use runs::{MeasuredRun, RunTable};
-pub use statistics::ScoreSummary;
+pub use statistics::{IntervalSummary, ScoreSummary};
 
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +54,15 @@ pub enum ScoreError {
     },
 }
 
+/// Prediction of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PredictedRun {
+    /// Time of a step.
+    pub makespan: Span,
+    /// The 90 % interval, if its prices carry errors.
+    pub interval: Option<[Span; 2]>,
+}
+
 /// Predictions of runs, in their order.
 ///
 /// Each run is generated and replayed by itself; several at once, one for each of `threads`. The answers do not depend
@@ -61,7 +75,7 @@ pub fn score(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-) -> Result<Vec<Span>, ScoreError> {
+) -> Result<Vec<PredictedRun>, ScoreError> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads.get() {
@@ -87,11 +101,11 @@ pub fn score(
         .into_inner()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     found.sort_by_key(|(i, _)| *i);
-    found.into_iter().map(|(_, span)| span).collect()
+    found.into_iter().map(|(_, run)| run).collect()
 }
 
-/// Makespan of a run.
-fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
+/// Prediction of a run.
+fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
@@ -101,6 +115,12 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
         .map_err(|error: TraceError| error.to_string())?;
     let compiled = CompiledReplay::new(&workload, &run.machine, options)
         .map_err(|refusal| ReplayError::from(refusal).to_string())?;
-    let (outcome, ()) = compiled.run(()).map_err(|error| error.to_string())?;
-    Ok(outcome.makespan)
+    let (report, ()) = report::replay(&compiled, ()).map_err(|error| error.to_string())?;
+    let interval = report
+        .interval
+        .map(|interval| [interval.low, interval.high]);
+    Ok(PredictedRun {
+        makespan: report.outcome.makespan,
+        interval,
+    })
 }

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 pub struct WorkloadDraft {
     /// Its name.
     pub name: String,
-    /// How much it is compressed.
+    /// Compression level.
     pub level: CompressionLevel,
-    /// What people say of it.
+    /// Metadata given by people.
     pub metadata: BTreeMap<String, MetadataValue>,
     /// Paths that were given.
     pub sources: Vec<String>,

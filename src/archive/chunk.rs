@@ -37,7 +37,7 @@ pub type ChunkRef = (u32, u32);
 pub struct EncodedChunk {
     /// The zstd frame.
     pub frame: Vec<u8>,
-    /// How it is to be read.
+    /// Coding of its bytes.
     pub coding: ChunkCoding,
     /// Bytes that the frame unpacks to.
     pub unpacked: u64,
@@ -45,7 +45,7 @@ pub struct EncodedChunk {
     pub bytes: u64,
     /// Records in it; 0 of what is no trace.
     pub records: u64,
-    /// What it is based on.
+    /// Chunk that it is based on.
     pub base: Option<ChunkRef>,
 }
 

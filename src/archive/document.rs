@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Schema of the documents.
 pub const SCHEMA: &str = "chakram.archive.1";
 
-/// What a segment changes: the document of its `CKCT` frame.
+/// Changes of a segment: the document of its `CKCT` frame.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogueChange {
@@ -21,7 +21,7 @@ pub struct CatalogueChange {
     pub dropped: Vec<String>,
 }
 
-/// What a segment is going to be, written before anything else: the document of its `CKST` frame.
+/// Plan of a segment, written before anything else: the document of its `CKST` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentStart {
@@ -76,12 +76,12 @@ pub struct ChunkRow(
 pub struct WorkloadEntry {
     /// Its name in the archive.
     pub name: String,
-    /// How much it is compressed.
+    /// Compression level.
     pub level: CompressionLevel,
-    /// What people say of it.
+    /// Metadata given by people.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, MetadataValue>,
-    /// Where it comes from.
+    /// Provenance.
     pub provenance: Provenance,
     /// Begin of its traces' names: `PREFIX` of `PREFIX.RANK.et`.
     pub prefix: String,
@@ -98,7 +98,7 @@ pub struct WorkloadEntry {
     pub measured: Option<MeasuredTimes>,
 }
 
-/// Where a workload comes from.
+/// Provenance of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
@@ -155,7 +155,7 @@ pub struct BaselineRecord {
     pub contents: String,
     /// Milliseconds that the replay took, by which later checks are planned.
     pub replay_ms: u64,
-    /// What it covers: operators, groups, size, schema, machine.
+    /// Features that it covers: operators, groups, size, schema, machine.
     pub features: Vec<String>,
     /// Version of the program that predicted.
     pub tool_version: String,
@@ -165,7 +165,7 @@ pub struct BaselineRecord {
     pub report: String,
     /// Bytes of the report.
     pub report_bytes: u64,
-    /// Why it was recorded.
+    /// Reason for recording it.
     pub reason: String,
 }
 

@@ -7,7 +7,7 @@ use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
 use std::path::Path;
 
-/// What a merge did with workloads.
+/// Workloads of a merge by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeResult {
     /// Names of those that joined.
@@ -80,7 +80,7 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
     plain(a) == plain(b)
 }
 
-/// What a collection dropped and left.
+/// Workloads and bytes that a collection dropped and left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CollectResult {
     /// Workloads whose retention is over.

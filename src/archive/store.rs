@@ -28,7 +28,7 @@ pub struct Archive {
     decoded: Mutex<VecDeque<(ObjectPlace, usize, Arc<DecodedChunk>)>>,
 }
 
-/// Where an object is: its segment, and its number there.
+/// Location of an object: its segment, and its number there.
 type ObjectPlace = (usize, usize);
 
 /// Objects of all segments.
@@ -350,7 +350,7 @@ impl Archive {
     }
 }
 
-/// What a commit is about to do.
+/// Stage of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
     /// The command: `add`, `baseline`, `gc`, `merge`.

@@ -4,7 +4,7 @@ use super::store::Archive;
 use super::{ArchiveError, segment};
 use std::collections::BTreeMap;
 
-/// What a verification found.
+/// Findings of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveVerdict {
     /// Segments, objects and bytes of objects that were checked.
@@ -13,11 +13,11 @@ pub struct ArchiveVerdict {
     pub objects: u64,
     /// Bytes of these, unpacked.
     pub bytes: u64,
-    /// What is wrong, in words.
+    /// Damage, in words.
     pub faults: Vec<String>,
     /// Workloads that cannot be had whole.
     pub lost: Vec<String>,
-    /// What an incomplete tail held, in words.
+    /// Contents of an incomplete tail, in words.
     pub tail: Option<String>,
 }
 

@@ -55,7 +55,7 @@ pub struct AnonymiseArgs {
     output: OutputArgs,
 }
 
-/// What was hashed and removed, for programs.
+/// Document of hashed and removed values.
 #[derive(Serialize)]
 struct AnonymiseDocument {
     ranks: usize,

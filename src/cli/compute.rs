@@ -13,23 +13,22 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// Compute model: recorded (roofline where nothing was recorded), scaled:F (times F, so below 1 is faster),
-    /// curves (by class and shape, as measured on this kind of NPU) or roofline (all kernels, by FLOPs and bytes)
+    /// Compute model: recorded (where nothing was: by curves of the NPU, or else by roofline), scaled:F (times F, so
+    /// below 1 is faster), curves (by class and shape, as measured) or roofline (all kernels, by FLOPs and bytes)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve under roofline, above 0 and
-    /// at most 1 [default: 1]
+    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve, above 0 and at most 1; all that
+    /// were not recorded are by roofline then
     #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
-    /// How the machine's host launches kernels, collectives and messages of traces without host work; eager by default
-    /// with --compute curves, and none otherwise
+    /// How the machine's host launches kernels, collectives and messages of traces without host work; by default eager
+    /// where kernels are priced by curves, and none otherwise
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     launch: Option<LaunchArg>,
-    /// How long collectives last that nothing disturbs; curves by default with --compute curves, and algorithms
-    /// otherwise
+    /// How long collectives last that nothing disturbs; by default as kernels, by curves where they are
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
@@ -108,31 +107,19 @@ impl ComputeArgs {
         self.host
     }
 
-    /// Returns the arguments for runs in which nothing was recorded, on `machine`: by its curves if it has any, and
-    /// neither another model nor an efficiency is requested.
-    pub fn or_curves(mut self, machine: &Machine) -> Self {
-        let default = self.compute == ComputeModel::default() && self.efficiency.is_none();
-        if default && machine.has_curves() {
-            self.compute = ComputeModel::Curves;
-        }
-        self
-    }
-
     /// Returns how a host launches work.
     pub fn launch(&self) -> LaunchMode {
-        match (self.launch, self.compute) {
-            (Some(LaunchArg::Eager), _) | (None, ComputeModel::Curves) => LaunchMode::Eager,
-            (Some(LaunchArg::Graph), _) => LaunchMode::Graph,
-            (Some(LaunchArg::None) | None, _) => LaunchMode::None,
+        match self.launch {
+            Some(LaunchArg::Eager) => LaunchMode::Eager,
+            Some(LaunchArg::Graph) => LaunchMode::Graph,
+            Some(LaunchArg::None) => LaunchMode::None,
+            None => LaunchMode::Auto,
         }
     }
 
-    /// Returns whether collectives take what was measured.
-    pub fn measures_collectives(&self) -> bool {
-        match self.collectives {
-            Some(how) => how == CollectivesArg::Curves,
-            None => self.compute == ComputeModel::Curves,
-        }
+    /// Returns whether collectives take what was measured, if that is said.
+    pub fn measures_collectives(&self) -> Option<bool> {
+        self.collectives.map(|how| how == CollectivesArg::Curves)
     }
 
     /// Refuses measured prices on a machine that has none.
@@ -210,7 +197,6 @@ impl ComputeArgs {
             _ => String::new(),
         };
         let roofline = match self.efficiency {
-            None if self.compute == ComputeModel::Curves => "by measured curves".to_owned(),
             None => "by roofline".to_owned(),
             Some(efficiency) => {
                 let fraction = number(efficiency.fraction());
@@ -224,6 +210,7 @@ impl ComputeArgs {
         };
         let mut parts = vec![
             (recorded, format!("as recorded{times}")),
+            (kernels.by_curves, format!("by measured curves{times}")),
             (priced, format!("{roofline}{times}")),
             (kernels.unknown, "without a price".to_owned()),
         ];
@@ -252,16 +239,13 @@ impl ComputeArgs {
             let fraction = self.efficiency.unwrap_or_default().fraction();
             options.insert("efficiency".to_owned(), fraction.into());
         }
-        if self.launch() != LaunchMode::None {
-            let how = if self.launch() == LaunchMode::Graph {
-                "graph"
-            } else {
-                "eager"
-            };
-            options.insert("launch".to_owned(), how.into());
-        }
-        if self.measures_collectives() {
-            options.insert("collectives".to_owned(), "curves".into());
+        for (key, given) in [
+            ("launch", self.launch.map(word)),
+            ("collectives", self.collectives.map(word)),
+        ] {
+            if let Some(word) = given {
+                options.insert(key.to_owned(), word.into());
+            }
         }
         if let HostTiming::Scaled(factor) = self.host {
             options.insert("host".to_owned(), format!("scaled:{factor}").into());
@@ -276,6 +260,13 @@ impl ComputeArgs {
             _ => "recorded".to_owned(),
         }
     }
+}
+
+/// The word of an argument.
+fn word(value: impl ValueEnum) -> String {
+    let word = value.to_possible_value();
+    word.map(|word| word.get_name().to_owned())
+        .unwrap_or_default()
 }
 
 /// Returns whether a kernel of `graph` has FLOPs or bytes and no recorded duration.

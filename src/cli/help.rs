@@ -14,7 +14,7 @@ const WIDTH: usize = 100;
 /// Column at which the texts of options begin, and that of the texts of commands and values.
 const TEXT: usize = 30;
 
-/// How much of the options help shows.
+/// Amount of options that help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelpLength {
     /// The common ones.

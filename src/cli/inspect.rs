@@ -129,7 +129,7 @@ enum InspectFormatArg {
 /// Tables of `--format csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum InspectTableArg {
-    /// What each rank has as a whole
+    /// Overview of each rank
     Ranks,
     /// By what nodes do
     Types,

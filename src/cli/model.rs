@@ -58,7 +58,7 @@ Examples:
     Show(ShowModelArgs),
 }
 
-/// Which model to show, and how.
+/// Arguments of `model show`.
 #[derive(Debug, Args)]
 struct ShowModelArgs {
     /// Preset, or a file (a name with a / or ending in .toml; - is standard input)

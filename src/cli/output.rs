@@ -81,7 +81,15 @@ pub struct RunArgs {
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
-fn parse_placement(text: &str) -> Result<RankMapArg, String> {
+impl RankMapArg {
+    /// Returns the NPU of each rank.
+    pub fn npus(&self) -> &[Npu] {
+        &self.0
+    }
+}
+
+/// Parses NPUs of ranks.
+pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     parse_map(text).map(RankMapArg)
 }
 
@@ -147,6 +155,47 @@ impl RunArgs {
         custom_algorithm::check(&self.custom)
     }
 
+    /// Refuses options that show one launch of one job, where there are several, or jobs `beside` it.
+    pub fn check_launches(&self, beside: bool) -> Result<(), String> {
+        let given = [
+            (self.timeline.path().is_some(), "--timeline"),
+            (self.html.is_some(), "--html"),
+        ];
+        if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
+            return Err(format!(
+                "{option} draws one launch of one job, and here are several\n  \
+                 try: without --repeat, --starts and --with"
+            ));
+        }
+        if beside && self.format == ReportFormatArg::Csv {
+            return Err(
+                "--format csv prints tables of one job, and with --with there are several\n  \
+                 try: --format json"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Prints `report` as it is asked for.
+    pub fn print(
+        &self,
+        mut report: Report,
+        name: &str,
+        absent: MissingRankPolicy,
+        inputs: &[HashedInput],
+        to: &mut ReportDestination<'_>,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        let style = TextStyle {
+            details: self.details,
+            ..to.style()
+        };
+        to.fill(|out| self.render(&mut report, name, absent, inputs, style, out))?;
+        self.warn(&report)?;
+        let beside = report.beside.iter().map(|other| &other.report);
+        self.exit_code(beside.chain([&report]))
+    }
+
     /// The first option that was given and has no effect without a replay.
     pub fn first_given(&self) -> Option<&'static str> {
         let others = [
@@ -206,13 +255,7 @@ impl RunArgs {
             file.write_all(html.as_bytes())?;
             file.commit()?;
         }
-        let style = TextStyle {
-            details: self.details,
-            ..to.style()
-        };
-        to.fill(|out| self.render(&mut report, name, options.missing_ranks, inputs, style, out))?;
-        self.warn(&report)?;
-        self.exit_code([&report])
+        self.print(report, name, options.missing_ranks, inputs, to)
     }
 
     /// Refuses measured prices on a machine that has none.

@@ -1,6 +1,7 @@
 //! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
 use super::compare::{FailedReplays, compare};
+use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
 use super::output::{ReportDestination, RunArgs, load_machine};
 use crate::files::OutputSet;
@@ -25,6 +26,8 @@ Examples:
   chakram replay run7/job -m dgx-h100x4 --comm captured    check a conversion
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms
   chakram replay job.0.et -m dgx-a100 --absent mirror      one rank stands for all
+  chakram replay run7/job -m dgx-h100x4 --repeat 3         three steps, which overlap where they can
+  chakram replay run7/job -m dgx-h100x4 --with run8/job --on 16-31
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
 
 Exit codes: 0 every node of every rank completed, 1 the replay deadlocked, 2 bad input,
@@ -42,6 +45,8 @@ pub struct ReplayArgs {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
+    launches: LaunchArgs,
+    #[command(flatten)]
     run: RunArgs,
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
@@ -56,6 +61,7 @@ pub struct ReplayArgs {
 pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let several = args.machine.len() > 1;
     args.run.check(several || args.run.compares())?;
+    args.launches.check(several || args.run.compares())?;
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
@@ -77,6 +83,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
+    args.launches.reads(&mut outputs);
     // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
@@ -93,6 +100,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let absent = args.job.absent.policy();
     let options = args.run.options(absent, workload, &mut inputs)?;
     match &machines[..] {
+        [machine] if args.launches.are_given() => {
+            let (launches, run) = (&args.launches, &args.run);
+            launches.replay(run, &job, machine, &options, &mut inputs, &mut to)
+        }
         [machine] if !args.run.compares() => args
             .run
             .replay(workload, title, machine, &options, &inputs, &mut to),

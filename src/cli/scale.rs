@@ -51,7 +51,7 @@ pub struct ScaleArgs {
     output: OutputArgs,
 }
 
-/// What was made of a job, for programs.
+/// Document of a scaled job.
 #[derive(Serialize)]
 struct ScaleDocument {
     ranks_before: usize,

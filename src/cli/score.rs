@@ -8,7 +8,10 @@ use crate::engine::ReplayOptions;
 use crate::files::OutputSet;
 use crate::report::summary::{KernelBasis, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::score::{MeasuredRun, RunColumns, RunTable, ScoreSummary, one_rate, score};
+use crate::score::{
+    FittedConstant, FoldFit, IntervalSummary, MeasuredRun, RunColumns, RunTable, ScoreSummary,
+    fit_in_folds, folds, one_rate, score,
+};
 use crate::units::Span;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -43,6 +46,13 @@ pub struct ScoreArgs {
     /// Also score the runs of each value of this option by themselves
     #[arg(long, value_name = "OPTION")]
     by: Option<String>,
+    /// Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to runs that
+    /// differ from it in the options `folds`. Of launch, backward, collective, message and memory
+    #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_constant)]
+    fit: Vec<FittedConstant>,
+    /// Number of folds
+    #[arg(long, value_name = "N", default_value = "5", requires = "fit")]
+    folds: NonZeroUsize,
     #[command(flatten)]
     compute: ComputeArgs,
     /// How to print the result; CSV has a row for each run
@@ -64,6 +74,15 @@ enum ScoreFormat {
     Csv,
 }
 
+fn parse_constant(text: &str) -> Result<FittedConstant, String> {
+    let mut all = FittedConstant::ALL.into_iter();
+    let found = all.find(|(_, name)| *name == text);
+    found.map(|(constant, _)| constant).ok_or_else(|| {
+        let names = FittedConstant::ALL.map(|(_, name)| name);
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected OPTION=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
@@ -73,6 +92,10 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 struct ScoredTable<'t> {
     table: &'t RunTable,
     predicted: Vec<f64>,
+    /// 90 % intervals.
+    intervals: Vec<Option<[f64; 2]>>,
+    /// Constants that were fitted, by fold.
+    fits: Vec<FoldFit>,
     null: Vec<f64>,
 }
 
@@ -87,6 +110,13 @@ impl ScoredTable<'_> {
             ScoreSummary::new(&runs, &seconds)
         };
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
+    }
+
+    /// How the intervals of all runs do; `None` unless every run has one.
+    fn covered(&self) -> Option<IntervalSummary> {
+        let intervals: Option<Vec<[f64; 2]>> = self.intervals.iter().copied().collect();
+        let runs: Vec<&MeasuredRun> = self.table.runs.iter().collect();
+        Some(IntervalSummary::new(&runs, &self.predicted, &intervals?))
     }
 
     /// Values of option `key`, numbers in their order.
@@ -137,7 +167,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let table = tables.ok_or("there is no table")?;
     let machine = &table.runs[0].machine;
-    let compute = args.compute.clone().or_curves(machine);
+    let compute = args.compute.clone();
     compute.check_machine(machine)?;
     let options = ReplayOptions::with(|options| {
         options.compute = compute.model();
@@ -145,9 +175,18 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         options.measured_collectives = compute.measures_collectives();
     });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let predicted: Vec<Span> = score(&table, &options, threads)?;
+    let (predicted, fits) = if args.fit.is_empty() {
+        (score(&table, &options, threads)?, Vec::new())
+    } else {
+        let fold_of = folds(&table.runs, args.folds);
+        fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?
+    };
     let scored = ScoredTable {
-        predicted: predicted.iter().map(|span| span.0 as f64 / 1e12).collect(),
+        predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),
+        intervals: (predicted.iter())
+            .map(|run| Some(run.interval?.map(Span::seconds)))
+            .collect(),
+        fits,
         null: one_rate(&table.runs),
         table: &table,
     };
@@ -166,8 +205,11 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let style = to.style();
+    let curves = machine.has_curves() && compute.model().prefers_curves();
     let about = compute.text(&KernelBasis {
-        priced: 1,
+        by_curves: u64::from(curves),
+        estimated: u64::from(!curves && !compute.model().computes()),
+        priced: u64::from(!curves && compute.model().computes()),
         ..KernelBasis::default()
     });
     to.fill(|out| {
@@ -184,6 +226,20 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Ok(())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Three significant digits.
+fn significant(value: f64) -> String {
+    let digits = if value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else if value >= 1.0 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.digits$}")
 }
 
 /// `12.3 %`.
@@ -258,6 +314,28 @@ fn text(
             }
         }
     }
+    if let Some(intervals) = scored.covered() {
+        text += &format!(
+            "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \
+             90 %\n",
+            percent(intervals.coverage),
+            intervals.width
+        );
+    }
+    for (i, fit) in scored.fits.iter().enumerate() {
+        let machine = &scored.table.runs[0].machine;
+        let constants = fit.constants.iter().map(|&(constant, factor)| {
+            let value = constant.of(machine).unwrap_or_default() * factor;
+            let unit = match constant {
+                FittedConstant::Memory => "",
+                _ => " us",
+            };
+            format!("{} {}{unit}", constant.name(), significant(value))
+        });
+        let constants: Vec<_> = constants.collect();
+        let runs = thousands(fit.runs as u64);
+        text += &format!("fold {}, {runs} runs: {}\n", i + 1, constants.join(", "));
+    }
     text
 }
 
@@ -294,7 +372,24 @@ fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -
             "measured_s": run.measured, "predicted_s": predicted, "one_rate_s": rate,
         })
     })
+    .zip(&scored.intervals)
+    .map(|(mut run, interval)| {
+        if let Some([low, high]) = interval {
+            run["low_s"] = json!(low);
+            run["high_s"] = json!(high);
+        }
+        run
+    })
     .collect();
+    let fits: Vec<Value> = (scored.fits.iter())
+        .map(|fit| {
+            let factors = fit.constants.iter();
+            let factors: Map<String, Value> = factors
+                .map(|(constant, factor)| (constant.name().to_owned(), json!(factor)))
+                .collect();
+            json!({"runs": fit.runs, "factors": factors})
+        })
+        .collect();
     json!({
         "schema": "chakram-score-1",
         "version": env!("CARGO_PKG_VERSION"),
@@ -302,6 +397,8 @@ fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -
         "table": scored.table.file,
         "scores": both(&|_| true),
         "by": parts,
+        "folds": fits,
+        "intervals": scored.covered(),
         "runs": runs,
     })
 }
@@ -316,14 +413,28 @@ fn rows(scored: &ScoredTable<'_>, out: &mut dyn Write) -> std::io::Result<()> {
         }
     }
     let mut csv = csv::Writer::from_writer(out);
-    let heads = ["line", "group", "measured_s", "predicted_s", "error"];
+    let heads = [
+        "line",
+        "group",
+        "measured_s",
+        "predicted_s",
+        "low_s",
+        "high_s",
+        "error",
+    ];
     csv.write_record(heads.iter().copied().chain(keys.iter().copied()))?;
-    for (run, predicted) in scored.table.runs.iter().zip(&scored.predicted) {
+    let all = (scored.table.runs.iter()).zip(&scored.predicted);
+    for ((run, predicted), interval) in all.zip(&scored.intervals) {
+        let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
+            ends.map(|seconds| seconds.to_string())
+        });
         let cells = [
             run.line.to_string(),
             run.group.to_string(),
             run.measured.to_string(),
             predicted.to_string(),
+            low,
+            high,
             format!("{:.6}", predicted / run.measured - 1.0),
         ];
         let options = keys

@@ -183,7 +183,7 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     writeln!(anstream::stderr(), "{text}")
 }
 
-/// How much is said on standard error besides errors: nothing below 0, details above.
+/// Verbosity of standard error besides errors: nothing below 0, details above.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
 /// Sets how much is said on standard error besides errors.

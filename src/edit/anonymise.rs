@@ -24,7 +24,7 @@ use crate::trace::groups::{
 };
 use crate::trace::scan::{self, DependencyVisitor};
 use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints};
-use crate::trace::{Dtype, GroupName, TraceError};
+use crate::trace::{Dtype, GroupName, TraceError, TrainingPhase};
 
 /// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
 pub const NUMBERS: [&str; 11] = [
@@ -294,6 +294,10 @@ impl TraceAnonymiser {
             ("pg_name" | "comm_group", Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
             ("dtype", text) => match text.and_then(Dtype::from_name) {
                 Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
+                None => return Ok(()),
+            },
+            ("phase", text) => match text.and_then(TrainingPhase::from_name) {
+                Some(phase) => kept.bytes(29, phase.to_string().as_bytes()),
                 None => return Ok(()),
             },
             // Replays refuse all other texts here.

@@ -30,7 +30,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
         let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         if run.length == 0 {
             // A group of one is done at once. In insertion order that takes an event of its own, because ending here
             // would overtake what the current event has still to do.
@@ -116,7 +116,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn admit_in_order(&mut self, now: Time, id: u32, position: u32, phase: usize) {
         loop {
             let run = &mut self.runs[id as usize];
-            let group = &self.plan.groups[run.group as usize];
+            let group = self.groups[run.group as usize].plan;
             let order = self.schedules.get(run.schedule).admission();
             let order = order.expect("its chunks are admitted in order");
             let first = run.cell(0, position);
@@ -153,7 +153,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline]
     fn open(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
         let place = run.place(cell, schedule, group, &*self.backend);
         let (stage, queue_slot, line) = place.expect("it is in a stage");
@@ -269,7 +269,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
         let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
         let Some((stage, queue_slot, line)) = run.place(cell, schedule, group, &*self.backend)
         else {
@@ -324,7 +324,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn take_step(&mut self, now: Time, id: u32, cell: u32, step: SendStep, matters: bool) {
         let topology = self.topology;
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
+        run.messages += 1;
         let position = run.position(cell);
         let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
         let strand = run.strand(cell);
@@ -388,7 +389,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
-            let key = (a.0, run.group + 1, run.sequence, of_all, step);
+            let key = (a.0, run.number + 1, run.sequence, of_all, step);
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
             self.submit_or_defer(now, key, message);
         } else {
@@ -403,7 +404,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
     pub(super) fn end_stage(&mut self, now: Time, id: u32, cell: u32) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let position = run.position(cell);
         let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -452,7 +453,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             StageAdmission::Ordered(phase) => {
                 let run = &mut self.runs[id as usize];
                 let position = run.position(cell);
-                let group = &self.plan.groups[run.group as usize];
+                let group = self.groups[run.group as usize].plan;
                 let place = position as usize * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.admission[place].inside -= 1;
@@ -464,10 +465,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Completes the node of a member whose chunks are all done.
     pub(super) fn end_member(&mut self, now: Time, id: u32, position: u32) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let running = &self.groups[run.group as usize];
+        let group = running.plan;
         let member = group.extent.member_at[position as usize];
         let node = run.nodes[member as usize];
-        let rank = group.members[member as usize];
+        let instance = running.instance(group.members[member as usize]);
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
@@ -479,7 +481,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             self.record(now, id, true);
         }
-        let instance = self.plan.instance_of[rank.index()];
         if instance != NONE {
             self.end_node(now, instance, NodeIndex(node));
         }

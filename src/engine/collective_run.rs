@@ -15,8 +15,10 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
 pub(super) struct CollectiveRun {
-    /// Index among the plan's groups.
+    /// Index among the groups of launches in flight.
     pub group: u32,
+    /// Number of the group among those of all launches.
+    pub number: u32,
     /// Number of the group's collectives before this one.
     pub sequence: u32,
     /// Collective that is carried out.
@@ -56,6 +58,10 @@ pub(super) struct CollectiveRun {
     pub fast_forward_id: u32,
     /// Settlement of its instant in which that answer was given.
     pub fast_forwarded_in: u32,
+    /// Whether it was answered by closed form until other traffic touched its links.
+    pub materialized: bool,
+    /// Messages that the network has carried for it.
+    pub messages: u64,
     /// State of the stepwise run, once it goes message by message.
     pub progress: Option<StepwiseProgress>,
 }
@@ -146,10 +152,16 @@ pub(super) enum InFlightOp {
         /// Label by which the receiver's script matches it.
         label: u32,
     },
-    /// Message between two ranks. `sender` is [`NONE`] when it has no trace.
+    /// Message between two ranks.
     Send {
         pair: u32,
         sender: u32,
+        node: u32,
+        ports: PortRange,
+    },
+    /// Message of a sender without a trace to a posted receive: its instance and node.
+    Mirrored {
+        receiver: u32,
         node: u32,
         ports: PortRange,
     },
@@ -227,6 +239,7 @@ impl Default for CollectiveRun {
     fn default() -> Self {
         Self {
             group: 0,
+            number: 0,
             sequence: 0,
             request: None,
             root: 0,
@@ -246,6 +259,8 @@ impl Default for CollectiveRun {
             transfer: Span::ZERO,
             fast_forward_id: 0,
             fast_forwarded_in: 0,
+            materialized: false,
+            messages: 0,
             progress: None,
         }
     }
@@ -255,12 +270,12 @@ impl CollectiveRun {
     /// Resets a used run for another collective.
     pub fn reset<S: Copy>(
         &mut self,
-        (group, sequence): (u32, u32),
+        (group, of_all, sequence): (u32, u32, u32),
         (request, root): (CollectiveRequest, u32),
         members: usize,
         (number, schedule): (u32, &ChunkSchedule<S>),
     ) {
-        (self.group, self.sequence) = (group, sequence);
+        (self.group, self.number, self.sequence) = (group, of_all, sequence);
         (self.request, self.root) = (Some(request), root);
         // Lists keep their allocations: the loop allocates nothing once it is warm.
         self.nodes.clear();
@@ -272,6 +287,7 @@ impl CollectiveRun {
         self.own_schedules.clear();
         self.progress = None;
         self.fast_forward_id = 0;
+        (self.materialized, self.messages) = (false, 0);
         self.begins.clear();
         (self.end, self.transfer) = (Time::ZERO, Span::ZERO);
         self.schedule = number;

@@ -3,6 +3,7 @@
 use super::collective_run::CollectiveRun;
 use super::event::{Event, EventClass};
 use super::insertion_order::IssueMismatch;
+use super::frames::RunningGroup;
 use super::plan::{BoundSlot, GroupPlan, NONE};
 use super::{CommTiming, Engine, ReplayRefusal};
 use crate::collective::{CollectiveBackend, CollectiveRequest, UncontendedCost};
@@ -39,19 +40,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (BoundSlot, u32) {
         let graph = self.instances[instance as usize].graph;
-        let planned = &self.plan.instances[instance as usize];
+        let planned = self.instances[instance as usize].planned;
+        let first_group = self.frame_of(instance).first_group;
         let call = graph.call(node);
         let sequence = match &planned.sequences {
             None => call.sequence,
             Some(sequences) => sequences[graph.call_index(node)],
         };
-        (planned.slots[call.group as usize], sequence)
+        let BoundSlot { group, member } = planned.slots[call.group as usize];
+        let group = first_group + group;
+        (BoundSlot { group, member }, sequence)
     }
 
     /// Has a member that holds its lane join its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let (slot, mut sequence) = self.call_of(instance, node);
-        let launch_order = &mut self.launch_orders[slot.group as usize];
+        let launch_order = &mut self.groups[slot.group as usize].order;
         if M::IN_ORDER {
             sequence = if self.backend.matches_in_issue_order() {
                 launch_order.issued(slot.member)
@@ -66,19 +70,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 self.runs.len() as u32 - 1
             });
             let (request, root) = self.request(instance, node, slot, sequence);
-            let group = &self.plan.groups[slot.group as usize];
+            let RunningGroup {
+                plan: group,
+                identity,
+                number: order,
+                ..
+            } = self.groups[slot.group as usize];
             let backend = &*self.backend;
             let variant = backend.variant(&request);
-            let key = (slot.group, &request, root, variant);
+            let key = (identity, &request, root, variant);
             let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
             let number = self.schedules.find(key, work_out);
             self.runs[run as usize].reset(
-                (slot.group, sequence),
+                (slot.group, order, sequence),
                 (request, root),
                 group.members.len(),
                 (number, self.schedules.get(number)),
             );
-            self.launch_orders[slot.group as usize].run_of[sequence as usize] = run;
+            self.groups[slot.group as usize].order.run_of[sequence as usize] = run;
             run
         } else {
             if M::IN_ORDER {
@@ -107,11 +116,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Notifies the backend that a member has joined its collective.
     fn notify_joined(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
-        let of = &self.workload.instances()[instance as usize];
+        let of = self.instances[instance as usize].of;
         let call = self.instances[instance as usize].graph.call(node);
         let named = of.group_names[call.group as usize].is_some();
-        let extent = &self.plan.groups[slot.group as usize].extent;
-        let npu = self.plan.npu_of[of.rank.index()];
+        let extent = &self.groups[slot.group as usize].plan.extent;
+        let npu = self.instances[instance as usize].npu;
         if let Some(request) = &self.runs[run as usize].request {
             self.backend.on_join(npu, named, request, extent);
         }
@@ -129,7 +138,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         self.requests = number.wrapping_add(1);
         let graph = self.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = &self.plan.groups[slot.group as usize];
+        let group = self.groups[slot.group as usize].plan;
         let request = |buffer| CollectiveRequest {
             node: graph.id(node),
             kind,
@@ -159,7 +168,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     ) -> Result<u32, usize> {
         let graph = self.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = &self.plan.groups[slot.group as usize];
+        let group = self.groups[slot.group as usize].plan;
         let of = &self.runs[run as usize];
         let mut come = of
             .nodes
@@ -180,7 +189,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             number: shared.number,
         };
         let backend = &*self.backend;
-        let key = (slot.group, &request, of.root, backend.variant(&request));
+        let identity = self.groups[slot.group as usize].identity;
+        let key = (identity, &request, of.root, backend.variant(&request));
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self.schedules.find(key, work_out);
         let own = self.schedules.get(number);
@@ -218,7 +228,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         let own = self.own_schedule(instance, node, slot, run);
         let of = &mut self.runs[run as usize];
-        let group = &self.plan.groups[slot.group as usize];
+        let group = self.groups[slot.group as usize].plan;
         match own {
             Ok(own) => {
                 if of.own_schedules.is_empty() {
@@ -251,7 +261,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// one by one, in the order in which they arrived.
     pub(super) fn settle_in_order(&mut self, now: Time, id: u32) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let fresh = std::mem::take(&mut run.arrived_now);
         let all = run.arrived == group.present && run.first == now;
         if all && let Some(span) = self.closed_form(id) {
@@ -269,11 +279,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Notifies the observer that all members of a collective have arrived.
     fn begin_all(&mut self, now: Time, id: u32) {
         let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
-        for (rank, &node) in group.members.iter().zip(&run.nodes) {
-            let instance = self.plan.instance_of[rank.index()];
+        let group = &self.groups[run.group as usize];
+        for (rank, &node) in group.plan.members.iter().zip(&run.nodes) {
+            let instance = group.instance(*rank);
             if instance != NONE {
-                self.observer.began(now, instance, NodeIndex(node));
+                let number = self.instances[instance as usize].number;
+                self.observer.began(now, number, NodeIndex(node));
             }
         }
     }
@@ -288,7 +299,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if let Some(known) = cached.closed {
             return known;
         }
-        let GroupPlan { extent, paths, .. } = &self.plan.groups[run.group as usize];
+        let GroupPlan { extent, paths, .. } = self.groups[run.group as usize].plan;
         let network = &self.network;
         let quiet = UncontendedCost {
             shared: N::SHARED,
@@ -313,7 +324,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Enrolls a member: its chunks begin their first stage or wait for it.
     fn enroll(&mut self, now: Time, id: u32, member: u32) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let position = group.extent.position_of[member as usize];
         if run.progress.is_none() {
             run.begin(self.network.open(0), 0);
@@ -331,7 +342,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         // By content: the order in which members happened to arrive within the instant must not matter.
         arrivals.sort_unstable_by_key(|&run| {
             let run = &self.runs[run as usize];
-            (run.group, run.sequence)
+            (run.number, run.sequence)
         });
         for &run in &arrivals {
             self.settle_run(now, run);
@@ -346,7 +357,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return;
         }
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let all = run.arrived == group.present;
         if all {
             self.begin_all(now, id);
@@ -375,7 +386,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Continues message by message with the members that arrived at this instant; `all` says that every member has.
     pub(super) fn step(&mut self, now: Time, id: u32, all: bool) {
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let running = &self.groups[run.group as usize];
+        let group = running.plan;
         if run.progress.is_none() {
             if let Some(refusal) = too_large(run, group.members.len()) {
                 self.refusal = Some(refusal);
@@ -394,7 +406,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 .members
                 .iter()
                 .enumerate()
-                .filter(|(_, m)| self.plan.instance_of[m.index()] == NONE);
+                .filter(|(_, m)| running.instance(**m) == NONE);
             fresh.extend(absent.map(|(member, _)| member as u32));
         }
         for member in &mut fresh {
@@ -420,9 +432,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.record(now, id, false);
             return;
         }
-        let group = &self.plan.groups[self.runs[id as usize].group as usize];
+        let slot = self.runs[id as usize].group as usize;
+        let group = self.groups[slot].plan;
         for (member, rank) in group.members.iter().enumerate() {
-            let instance = self.plan.instance_of[rank.index()];
+            let instance = self.groups[slot].instance(*rank);
             if instance != NONE {
                 let node = self.runs[id as usize].nodes[member];
                 self.end_node(now, instance, NodeIndex(node));
@@ -434,14 +447,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Reports a collective that has ended to the observer, and frees its run.
     pub(super) fn record(&mut self, now: Time, id: u32, stepwise: bool) {
         let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let running = &self.groups[run.group as usize];
+        let group = running.plan;
         let request = run.request.expect("a run carries something out");
         let (waited, waited_for) = match self.comm {
             CommTiming::Model => run.waiting(group),
-            _ => self.waiting_as_recorded(run, group),
+            _ => self.waiting_as_recorded(run, running),
         };
         self.observer.collective(&CollectiveRecord {
-            group: run.group,
+            group: running.identity,
             kind: request.kind,
             buffer: request.buffer,
             last_start: run.last,
@@ -453,8 +467,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             waited_for,
             waited,
             stepwise,
+            materialized: run.materialized,
+            messages: run.messages,
         });
-        self.launch_orders[run.group as usize].run_of[run.sequence as usize] = NONE;
+        self.groups[run.group as usize].order.run_of[run.sequence as usize] = NONE;
         // A run with messages still in flight keeps its slot, because their ops refer to it.
         if self.runs[id as usize].progress.is_none() {
             self.free_runs.push(id);

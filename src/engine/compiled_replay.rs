@@ -1,10 +1,15 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
 use super::host_launches;
-use super::plan::{CommTiming, NONE, PricingCoverage, ReplayOptions, ReplayPlan};
+use super::feed::{Feed, SingleLaunch};
+use super::plan::{
+    CommTiming, InstancePlan, NONE, PricingCoverage, ReplayOptions, ReplayPlan, SharedGraphPlan,
+};
+use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
     AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
+    measured_collective,
 };
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
@@ -33,7 +38,7 @@ pub struct GroupView<'a> {
 }
 
 /// The backend of `machine` for collectives without a `custom` algorithm.
-fn native<'a>(
+pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
     measured: bool,
@@ -88,11 +93,12 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
+        let (_, measured) = host_launches::by_default(workload, machine, options);
         Self::with_backend(
             workload,
             machine,
             options,
-            &native(machine, &options.custom, options.measured_collectives),
+            &native(machine, &options.custom, measured),
         )
     }
 
@@ -103,7 +109,8 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let launched = host_launches::launched(workload, machine, options.launch);
+        let (launch, measured) = host_launches::by_default(workload, machine, options);
+        let launched = host_launches::launched(workload, machine, launch);
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -115,7 +122,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
-            measured_collectives: options.measured_collectives,
+            measured_collectives: measured,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -158,6 +165,15 @@ impl<'a> CompiledReplay<'a> {
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
+    /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
+    pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
+        let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
+        let curves = self.machine.collective_curves();
+        self.measured_collectives
+            && !self.custom.iter().any(custom)
+            && measured_collective(curves, (kind, 1), group.extent).is_some()
+    }
+
     /// The NPU on which `rank` sits.
     pub fn npu(&self, rank: Rank) -> Npu {
         self.plan.npu_of[rank.index()]
@@ -197,6 +213,47 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
+    /// Refuses a launch at an NPU that the program cannot run on; `None` is where it was compiled for.
+    pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
+        let Some(npu) = npu else { return Ok(()) };
+        let (name, npus) = (self.machine.name(), self.machine.topology().npus());
+        if self.plan.shared_of_class.is_empty() {
+            return Err(ReplayRefusal::new(
+                format!("a feed launches a program of several ranks at NPU {npu}"),
+                "programs of one rank go to any NPU; compile others for each placement",
+            ));
+        }
+        if npu.0 >= npus {
+            return Err(ReplayRefusal::new(
+                format!(
+                    "a feed launches at NPU {npu}, but machine `{name}` has {npus} (0 to {})",
+                    npus - 1
+                ),
+                "an NPU of the machine",
+            ));
+        }
+        let class = self.machine.class(npu);
+        if self.plan.shared_of_class[class] == NONE {
+            return Err(ReplayRefusal::new(
+                format!(
+                    "a feed launches at NPU {npu} a program with kernels that have no price on class `{}`",
+                    self.machine.classes()[class].name
+                ),
+                "an NPU of another class, or peaks for the formats of its kernels",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the plan of an instance at an NPU; `None` is where it was compiled for.
+    pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
+        let own = planned.shared;
+        let shared = npu.map_or(own, |npu| {
+            self.plan.shared_of_class[self.machine.class(npu)]
+        });
+        &self.plan.shared[shared as usize]
+    }
+
     /// The machine.
     pub fn machine(&self) -> &'a Machine {
         self.machine
@@ -219,19 +276,8 @@ impl<'a> CompiledReplay<'a> {
         &self,
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {
-        let topology = self.machine.topology();
-        let backend = &mut native(self.machine, &self.custom, self.measured_collectives);
-        match self.network {
-            NetworkKind::ContentionFree => {
-                self.run_with_backend(observer, ContentionFreeNetwork::new(topology), backend)
-            }
-            NetworkKind::Ports => {
-                self.run_with_backend(observer, PortNetwork::new(topology), backend)
-            }
-            NetworkKind::Links => {
-                self.run_with_backend(observer, LinkNetwork::new(topology), backend)
-            }
-        }
+        let mut feed = SingleLaunch::of(0);
+        run_over_network(LaunchSource::one(self, &mut feed), observer)
     }
 
     /// Runs to the end over `network`, with collectives by the `backend` that this was compiled for.
@@ -246,6 +292,120 @@ impl<'a> CompiledReplay<'a> {
             M::IN_ORDER,
             "another backend than it was prepared for"
         );
-        Engine::new(self, observer, network, backend).run()
+        let mut feed = SingleLaunch::of(0);
+        let source = LaunchSource::one(self, &mut feed);
+        Engine::new(source, observer, network, backend).run()
+    }
+}
+
+/// The programs of a run, what launches them, and what runs their kernels.
+pub(super) struct LaunchSource<'a> {
+    pub programs: &'a [CompiledReplay<'a>],
+    pub feeds: Vec<&'a mut dyn Feed>,
+    pub processors: Option<&'a mut dyn ProcessorModel>,
+    /// Whether there may be more than one launch.
+    pub many: bool,
+}
+
+impl<'a> LaunchSource<'a> {
+    fn one(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
+        Self {
+            programs: std::slice::from_ref(program),
+            feeds: vec![feed],
+            processors: None,
+            many: false,
+        }
+    }
+
+    /// Returns the same for a shorter time, which the compiler cannot see by itself behind `&mut`.
+    fn shortened<'s>(self) -> LaunchSource<'s>
+    where
+        'a: 's,
+    {
+        LaunchSource {
+            programs: self.programs,
+            feeds: self.feeds.into_iter().map(|feed| feed as _).collect(),
+            processors: self.processors.map(|processors| processors as _),
+            many: self.many,
+        }
+    }
+}
+
+/// Runs `programs` as `feeds` launch them, to the end: until no feed wants to be woken and nothing is in flight. Kernels
+/// of NPUs that `processors` serves take no lanes.
+///
+/// A *program* is a job that is priced, placed and matched; the first is number 0. All are for one machine, and replayed
+/// with the same models. Observers know instances and groups by their numbers among those of all programs.
+///
+/// ```
+/// use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
+/// use chakram::units::{Span, Time};
+/// use chakram::{Job, Machine};
+///
+/// let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+/// let program = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
+/// let once = program.run(())?.0.makespan;
+/// // Again when it has ended.
+/// let again = Time::ZERO + once;
+/// let mut feed = TimedLaunches::new(0, vec![Time::ZERO, again]);
+/// let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ())?;
+/// assert_eq!(outcome.makespan, once + once);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Fails if the programs are for different machines or models, if a launch names what does not exist, if launches get
+/// stuck, and when simulated time ends.
+pub fn run_launches<'a, O: Observer + ?Sized>(
+    programs: &'a [CompiledReplay<'a>],
+    feeds: &mut [&mut dyn Feed],
+    processors: Option<&mut dyn ProcessorModel>,
+    observer: &mut O,
+) -> Result<ReplayOutcome, ReplayError> {
+    let Some(first) = programs.first() else {
+        return Err(ReplayRefusal::new("there is no program to launch", "at least one").into());
+    };
+    let alike = |program: &CompiledReplay<'_>| {
+        std::ptr::eq(program.machine, first.machine)
+            && (program.network, program.comm, program.host) == (first.network, first.comm, first.host)
+            && (program.stepwise, program.in_order) == (first.stepwise, false)
+    };
+    if !programs.iter().all(alike) {
+        return Err(ReplayRefusal::new(
+            "programs of one run are for different machines, networks or models of host and communication",
+            "compile them for one machine with the same options",
+        )
+        .into());
+    }
+    let source = LaunchSource {
+        programs,
+        feeds: feeds.iter_mut().map(|feed| &mut **feed as _).collect(),
+        processors: processors.map(|processors| processors as _),
+        many: true,
+    };
+    run_over_network(source, observer)
+}
+
+/// Runs over the network that the first program names.
+fn run_over_network<O: Observer + ?Sized>(
+    source: LaunchSource<'_>,
+    observer: &mut O,
+) -> Result<ReplayOutcome, ReplayError> {
+    let source = source.shortened();
+    let of = &source.programs[0];
+    let topology = of.machine.topology();
+    let backend = &mut native(of.machine, &of.custom, of.measured_collectives);
+    match of.network {
+        NetworkKind::ContentionFree => {
+            let network = ContentionFreeNetwork::new(topology);
+            Engine::new(source, observer, network, backend).run()
+        }
+        NetworkKind::Ports => {
+            Engine::new(source, observer, PortNetwork::new(topology), backend).run()
+        }
+        NetworkKind::Links => {
+            Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
+        }
     }
 }

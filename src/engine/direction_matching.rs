@@ -58,7 +58,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let schedule = self.schedules.get(run.schedule_at(run.position(to)));
         let of = *schedule.stage(run.chunk_in(schedule, to), stage)?;
         let ends = (run.position(from), run.position(to));

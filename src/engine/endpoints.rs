@@ -41,7 +41,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     ) {
         let credits = self.backend.credits(&stage, queue_slot, line);
         let run = &mut self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::Opened, id, cell);
         match self.backend.endpoint(&stage) {
@@ -87,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             progress.cells[cell as usize].credits += 1;
             return;
         }
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
@@ -123,7 +123,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline]
     pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
         let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let group = self.groups[run.group as usize].plan;
         let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
         let (stage, queue_slot, line) = run
             .place(cell, schedule, group, &*self.backend)

@@ -1,11 +1,14 @@
 //! Errors of a replay: refusals before the run, and deadlocks.
 
+use super::launch::LaunchSerial;
 use crate::ids::{NodeIndex, Rank};
 use std::fmt;
 
 /// A node as messages refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
+    /// Launch that it belongs to, where there are several.
+    pub launch: Option<LaunchSerial>,
     /// Rank of its trace.
     pub rank: Rank,
     /// Id in the file.
@@ -18,6 +21,9 @@ pub struct NodeRef {
 
 impl fmt::Display for NodeRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(launch) = self.launch {
+            write!(f, "launch {launch} ")?;
+        }
         write!(f, "rank {} node {}", self.rank, self.id)?;
         if !self.name.is_empty() {
             write!(f, " `{}`", self.name)?;

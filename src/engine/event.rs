@@ -56,10 +56,12 @@ pub(super) enum EventClass {
     LinkFree,
     /// Accesses to remote memory have streamed; the payload is the remote memory's own.
     Memory,
+    /// A feed is woken; the rank is the feed.
+    Wake,
 }
 
 impl EventClass {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Node,
         Self::Run,
         Self::Injected,
@@ -81,6 +83,7 @@ impl EventClass {
         Self::Hop,
         Self::LinkFree,
         Self::Memory,
+        Self::Wake,
     ];
 }
 

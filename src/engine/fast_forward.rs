@@ -80,7 +80,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Calls `what` for each NPU and dimension that a run's members use, until it returns false.
     fn for_each_port(&mut self, id: u32, mut what: impl FnMut(&mut N, Npu, usize) -> bool) -> bool {
-        let extent = &self.plan.groups[self.runs[id as usize].group as usize].extent;
+        let extent = &self.groups[self.runs[id as usize].group as usize].plan.extent;
         let network = &mut self.network;
         extent.phases.iter().all(|phase| {
             let npus = extent.npus.iter();
@@ -120,6 +120,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         // The run counts as stepwise from here on, and `step` counts it as such.
         self.outcome.closed -= 1;
         self.outcome.unfolded += 1;
+        self.runs[id as usize].materialized = true;
         let agenda = std::mem::take(&mut self.agenda);
         let leaving = std::mem::take(&mut self.pending_sends);
         self.step(start, id, true);

@@ -1,6 +1,6 @@
 //! Hosts that launch work: added when a replay is prepared, so that traces stay as they are.
 
-use super::LaunchMode;
+use super::{ComputeModel, LaunchMode, ReplayOptions};
 use crate::graph::launches::HostLaunch;
 use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
@@ -8,6 +8,31 @@ use crate::machine::{Host, HostWait, Machine};
 use crate::trace::{KernelShape, MovingKernel};
 use crate::units::Span;
 use crate::workload::Workload;
+
+/// Returns how the prices of a replay are to be found where its options leave that open: how its nodes are launched, and
+/// whether collectives take what was measured. Both follow from whether kernels are priced by curves: all kernels of
+/// [`ComputeModel::Curves`], and those of models that were generated, on a machine that has any.
+pub(super) fn by_default(
+    workload: &Workload,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> (LaunchMode, bool) {
+    let by_curves = match options.compute {
+        ComputeModel::Curves => true,
+        compute => {
+            let generated = |graph: &Graph| graph.is_unrecorded_model();
+            compute.prefers_curves()
+                && machine.has_curves()
+                && workload.graphs().iter().any(generated)
+        }
+    };
+    let launch = match options.launch {
+        LaunchMode::Auto if by_curves => LaunchMode::Eager,
+        LaunchMode::Auto => LaunchMode::None,
+        given => given,
+    };
+    (launch, options.measured_collectives.unwrap_or(by_curves))
+}
 
 /// Returns `workload` with launches by the host of `machine`, if it has one that takes time.
 pub(super) fn launched(
@@ -17,12 +42,13 @@ pub(super) fn launched(
 ) -> Option<Workload> {
     let host = *machine.host()?;
     match mode {
-        LaunchMode::None => None,
+        LaunchMode::Auto | LaunchMode::None => None,
         LaunchMode::Eager => with_host(workload, &host),
         LaunchMode::Graph => {
             let free = Span::ZERO;
             let graph = Host {
                 launch: free,
+                backward: free,
                 collective: free,
                 message: free,
                 step: host.launch,
@@ -63,6 +89,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
         NodeKind::Nothing | NodeKind::Host => return None,
         NodeKind::Compute => match graph.kernel(node) {
             Some(KernelShape::Moving(MovingKernel::Optimizer)) => host.step,
+            _ if graph.is_backward_kernel(node) => host.backward,
             _ => host.launch,
         },
         NodeKind::LocalMemory | NodeKind::RemoteMemory => host.launch,

@@ -2,14 +2,14 @@
 
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use super::{Engine, key};
+use super::Engine;
+use super::lanes::FREE;
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
-use std::cmp::Reverse;
 
 /// Two members that issued different collectives under one sequence number.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// ready by one that completes at once is not looked at before another completes, unless none would.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
-        while !self.ready.is_empty() || !self.freed.is_empty() {
+        while !self.ready.is_empty() || !self.lanes.freed.is_empty() {
             self.issue_by_id(now);
             if !self.dormant.is_empty() {
                 self.wake_idle_instances();
@@ -64,7 +64,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     fn issue_by_id(&mut self, now: Time) {
         let mut issuable = std::mem::take(&mut self.ready);
-        let mut freed = std::mem::take(&mut self.freed);
+        let mut freed = std::mem::take(&mut self.lanes.freed);
         issuable.retain(|&word| {
             let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
             let running = &self.instances[instance as usize];
@@ -73,14 +73,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 return true;
             }
             let lane = running.first_lane + lane;
-            self.lanes[lane as usize].by_id.push(Reverse(node.0));
+            self.lanes.wait_by_id(lane, word);
             freed.push((instance, lane));
             false
         });
-        for (instance, lane) in freed.drain(..) {
-            issuable.extend(self.take_lane(instance, lane));
+        for (_, lane) in freed.drain(..) {
+            issuable.extend(self.lanes.grant_by_id(lane));
         }
-        self.freed = freed;
+        self.lanes.freed = freed;
         if issuable.len() > 1 {
             issuable.sort_unstable();
         }
@@ -110,27 +110,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
     }
 
-    /// Gives the lane, if it is free, to the lowest node that waits for it.
-    #[inline]
-    fn take_lane(&mut self, instance: u32, lane: u32) -> Option<u64> {
-        let state = &mut self.lanes[lane as usize];
-        if state.holder != 0 {
-            return None;
-        }
-        let Reverse(node) = state.by_id.pop()?;
-        state.holder = node + 1;
-        Some(key(instance, NodeIndex(node)))
-    }
-
     /// Completes a node without work at once. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
-        self.observer.issued(now, instance, node, NodeKind::Compute);
+        let number = self.instances[instance as usize].number;
+        self.observer.issued(now, number, node, NodeKind::Compute);
         let dormant = std::mem::take(&mut self.dormant);
         self.complete(now, instance, node);
         self.dormant = dormant;
         self.dormant.append(&mut self.ready);
-        let (_, lane) = self.freed.pop()?;
-        self.take_lane(instance, lane)
+        let (_, lane) = self.lanes.freed.pop()?;
+        self.lanes.grant_by_id(lane)
     }
 
     /// Wakes instances with nothing in flight: their dormant nodes would otherwise sleep for ever, as they do in
@@ -144,8 +133,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         sleeping.dedup();
         for instance in sleeping {
             if !self.is_under_way(instance) {
-                let rank = self.workload.instances()[instance as usize].rank;
-                self.backend.on_idle(self.plan.npu_of[rank.index()]);
+                self.backend.on_idle(self.instances[instance as usize].npu);
                 wake(&mut self.dormant, instance, &mut self.ready);
             }
         }
@@ -154,14 +142,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns whether a node of an instance holds a lane or is a posted receive, and so will complete.
     fn is_under_way(&self, instance: u32) -> bool {
         let running = &self.instances[instance as usize];
-        let lanes = running.first_lane as usize..;
-        let lanes = &self.lanes[lanes][..running.shared.lane_count as usize];
+        let mut lanes = running.first_lane..running.first_lane + running.shared.lane_count;
         let listens = |pair: &u32| {
             let mut listening = self.channels[*pair as usize].listening.iter();
             listening.any(|(receiver, _)| *receiver == instance)
         };
-        let pairs = &self.plan.instances[instance as usize].pairs;
-        lanes.iter().any(|lane| lane.holder != 0) || pairs.iter().any(listens)
+        let pairs = &self.instances[instance as usize].planned.pairs;
+        lanes.any(|lane| self.lanes.holder(lane) != FREE) || pairs.iter().any(listens)
     }
 }
 

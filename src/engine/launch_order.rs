@@ -59,6 +59,20 @@ impl LaunchOrder {
         }
     }
 
+    /// Resets a used order for another launch of its group.
+    pub fn reset(&mut self, plan: &GroupPlan) {
+        let calls = plan.calls.len();
+        self.place_of.fill(NONE);
+        self.order.clear();
+        self.unready.fill(plan.present);
+        self.run_of.clear();
+        self.run_of.resize(calls, NONE);
+        self.first = 0;
+        self.next.fill(0);
+        self.parked.clear();
+        self.due.clear();
+    }
+
     /// Numbers the next collective that `member` issues, where collectives are matched in issue order.
     #[inline]
     pub fn issued(&mut self, member: u32) -> u32 {

@@ -4,11 +4,14 @@ use super::collective_run::InFlightOp;
 use super::direction_matching::UnsortedMessage;
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use super::{CommTiming, Engine, MessageState};
+use super::frames::key;
+use super::{CommTiming, Engine};
 use crate::collective::{CollectiveBackend, ScriptEvent};
 use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage};
+use crate::ids::{NodeIndex, Npu};
+use crate::network::{
+    DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
 use crate::report::Observer;
 use crate::units::{BufferShare, Time};
 use std::collections::VecDeque;
@@ -26,11 +29,32 @@ pub(super) struct MessageChannel {
     pub expected: VecDeque<u32>,
 }
 
+/// Returns the message of an op between two ranks.
+fn between_ranks(
+    op: u32,
+    ends: (Npu, Npu),
+    ports: PortRange,
+    bytes: u64,
+    tell_injected: bool,
+) -> NetworkMessage {
+    NetworkMessage {
+        op,
+        ends,
+        from: ports.port(0),
+        to: ports.port(1),
+        path: None,
+        amount: BufferShare::whole(bytes),
+        tell_injected,
+        sole_sender: true,
+        order: 0,
+    }
+}
+
 /// A message submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its node, or, for a step of a collective, group and sequence, chunk,
-    /// stage and step. Messages are submitted in this order, which no other message and no op number changes.
+    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
+    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
     key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
@@ -75,6 +99,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         // Equal words are equal events, so an unstable sort keeps the result deterministic.
         round.sort_unstable();
+        if self.launches.many {
+            self.order_by_launch(round);
+        }
         if !N::SHARED {
             return;
         }
@@ -86,52 +113,91 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
     }
 
-    /// Submits a message between two ranks.
-    pub(super) fn transfer(
-        &mut self,
-        now: Time,
-        from: Rank,
-        to: Rank,
-        bytes: u64,
-        pair: u32,
-        sender: Option<(u32, NodeIndex)>,
-    ) {
-        let ends = (self.plan.npu_of[from.index()], self.plan.npu_of[to.index()]);
+    /// Orders the events of each class that instances have, in a round that is sorted, by NPU, launch and node.
+    fn order_by_launch(&self, round: &mut [Event]) {
+        for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
+            let class = alike[0].class();
+            let of_nodes = matches!(
+                class,
+                EventClass::Node | EventClass::Ready | EventClass::Release
+            );
+            if alike.len() > 1 && of_nodes {
+                let order = |event: &Event| {
+                    self.content_of(key(event.rank(), NodeIndex(event.payload())))
+                };
+                alike.sort_unstable_by_key(order);
+            }
+        }
+    }
+
+    /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
+    #[inline]
+    pub(super) fn pair(&self, instance: u32, message: usize) -> u32 {
+        let running = &self.instances[instance as usize];
+        match running.planned.pairs[message] {
+            NONE => NONE,
+            pair => self.launches.frames[running.frame as usize].first_pair + pair,
+        }
+    }
+
+    /// Submits the message of a send that holds its lane.
+    pub(super) fn send_message(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
+        let running = &self.instances[instance as usize];
+        let peer = running.graph.messages()[index].peer;
+        let peer = running.of.peers[peer as usize];
+        let frame = &self.launches.frames[running.frame as usize];
+        let ends = (running.npu, frame.plan.npu_of[peer.index()]);
+        let bytes = running.graph.bytes(node);
+        let key = (ends.0.0, 0, running.serial as u32, node.0, 0);
+        let pair = self.pair(instance, index);
         let ports = self.network.open(2);
-        let (sender, node) = sender.map_or((NONE, 0), |(i, n)| (i, n.0));
         let op = self.ops.insert(InFlightOp::Send {
             pair,
-            sender,
-            node,
+            sender: instance,
+            node: node.0,
             ports,
         });
-        let message = NetworkMessage {
-            op,
-            ends,
-            from: ports.port(0),
-            to: ports.port(1),
-            path: None,
-            amount: BufferShare::whole(bytes),
-            // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
-            tell_injected: sender != NONE && !M::IN_ORDER,
-            sole_sender: true,
-            order: 0,
-        };
+        // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
+        let message = between_ranks(op, ends, ports, bytes, !M::IN_ORDER);
         match self.rts_bytes {
             Some(_) => self.withhold_send(now, pair, message),
-            None if N::SHARED => {
-                let key = (ends.0.0, 0, node, pair, sender.into());
-                self.submit_or_defer(now, key, message);
-            }
-            None => self.network.submit(now, &message, &mut self.agenda),
+            None => self.submit_message(now, key, message),
+        }
+    }
+
+    /// Submits the message of a sender without a trace, which sends when its receiver is ready.
+    fn send_mirrored(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
+        let running = &self.instances[instance as usize];
+        let peer = running.graph.messages()[index].peer;
+        let peer = running.of.peers[peer as usize];
+        let frame = &self.launches.frames[running.frame as usize];
+        let ends = (frame.plan.npu_of[peer.index()], running.npu);
+        let bytes = running.graph.bytes(node);
+        // By receiver: nothing else leaves the NPU in this launch but collectives.
+        let key = (ends.0.0, 0, running.serial as u32, running.number, node.0.into());
+        let ports = self.network.open(2);
+        let op = self.ops.insert(InFlightOp::Mirrored {
+            receiver: instance,
+            node: node.0,
+            ports,
+        });
+        self.submit_message(now, key, between_ranks(op, ends, ports, bytes, false));
+    }
+
+    fn submit_message(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
+        if N::SHARED {
+            self.submit_or_defer(now, key, message);
+        } else {
+            self.network.submit(now, &message, &mut self.agenda);
         }
     }
 
     pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        self.observer.issued(now, instance, node, NodeKind::Receive);
-        let graph = self.instances[instance as usize].graph;
-        let index = graph.message_index(node);
-        let pair = self.plan.instances[instance as usize].pairs[index];
+        let running = &self.instances[instance as usize];
+        self.observer
+            .issued(now, running.number, node, NodeKind::Receive);
+        let index = running.graph.message_index(node);
+        let pair = self.pair(instance, index);
         if M::IN_ORDER {
             self.post_rank_receive(now, pair, instance, node);
             return;
@@ -140,27 +206,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.start_receive(now, instance, node, pair);
             return;
         }
-        if pair != NONE {
-            let state = &mut self.pairs[pair as usize];
-            state.posted = node.0 + 1;
-            state.waiter = instance;
-            if state.delivered {
-                self.agenda
-                    .push(now, Event::new(EventClass::Node, instance, node.0));
-            }
+        if pair == NONE {
+            self.send_mirrored(now, instance, node, index);
             return;
         }
-        // A sender without a trace is mirrored: it sends when its receiver is ready.
-        let of = &self.workload.instances()[instance as usize];
-        let peer = of.peers[graph.messages()[index].peer as usize];
-        // Pairs beyond the plan's are those of mirrored senders.
-        let pair = self.pairs.len() as u32;
-        self.pairs.push(MessageState {
-            delivered: false,
-            posted: node.0 + 1,
-            waiter: instance,
-        });
-        self.transfer(now, peer, of.rank, graph.bytes(node), pair, None);
+        let state = &mut self.pairs[pair as usize];
+        state.posted = node.0 + 1;
+        state.waiter = instance;
+        if state.delivered {
+            self.agenda
+                .push(now, Event::new(EventClass::Node, instance, node.0));
+        }
     }
 
     /// Posts a receive, after a rendezvous request where messages have to be requested.
@@ -232,7 +288,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     InFlightOp::Scripted {
                         run, from, part, ..
                     } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
-                    InFlightOp::ChunkRequest { .. } | InFlightOp::RankRequest { .. } => {}
+                    InFlightOp::ChunkRequest { .. }
+                    | InFlightOp::RankRequest { .. }
+                    | InFlightOp::Mirrored { .. } => {}
                 },
                 DeliveryNotice::Delivered(op) => match self.ops.remove(op) {
                     InFlightOp::Send {
@@ -243,6 +301,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     } => {
                         self.network.close(ports);
                         self.message_arrived(now, pair, sender, node);
+                    }
+                    InFlightOp::Mirrored {
+                        receiver,
+                        node,
+                        ports,
+                    } => {
+                        self.network.close(ports);
+                        self.agenda
+                            .push(now, Event::new(EventClass::Node, receiver, node));
                     }
                     InFlightOp::Step {
                         run,

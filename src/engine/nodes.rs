@@ -3,10 +3,11 @@
 use super::event::{Event, EventClass};
 use super::insertion_order::wake;
 use super::plan::NONE;
-use super::{COMPLETE, CommTiming, DELAYED, Engine, key};
+use super::frames::{SERVED, key, node_of};
+use super::{COMPLETE, CommTiming, DELAYED, Engine};
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
+use crate::ids::{NodeIndex, Npu};
 use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
@@ -16,17 +17,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
         let delay = self.host.duration(delay);
-        self.observer.delayed(now, instance, node);
+        let number = self.instances[instance as usize].number;
+        self.observer.delayed(now, number, node);
         let event = Event::new(EventClass::Ready, instance, node.0);
         self.agenda.push(now + delay, event);
     }
 
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
+        let running = &mut self.instances[instance as usize];
         let (graph, first) = (running.graph, running.first_node);
-        self.observer
-            .completed(now, instance, node, graph.kind(node));
+        let kind = graph.kind(node);
+        running.left -= 1;
+        if running.left == 0 {
+            self.launches.ended.push(instance);
+        }
+        self.observer.completed(now, running.number, node, kind);
         self.dependencies_left[first + node.index()] = COMPLETE;
         self.completed += 1;
         self.outcome.makespan = now.since(Time::ZERO);
@@ -34,14 +40,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             wake(&mut self.dormant, instance, &mut self.ready);
         }
         let lane = running.shared.lanes[graph.lane(node) as usize];
-        if lane != NONE {
+        if running.flags & SERVED != 0 && kind == NodeKind::Compute {
+            self.end_job(now, instance, node);
+        } else if lane != NONE {
             let lane = running.first_lane + lane;
-            let state = &mut self.lanes[lane as usize];
-            state.holder = 0;
-            // In insertion order nodes wait by id elsewhere, so the queue says nothing.
-            if M::IN_ORDER || !state.queue.is_empty() {
-                self.freed.push((instance, lane));
+            if self.launches.many {
+                self.lanes.pass(lane);
             }
+            self.lanes.free::<M>(lane, instance);
         }
         for next in graph.successors(node) {
             let left = &mut self.dependencies_left[first + next.index()];
@@ -58,7 +64,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
     #[inline]
     pub(super) fn dispatch_ready(&mut self, now: Time) {
-        if !self.freed.is_empty() {
+        if !self.lanes.freed.is_empty() {
             self.grant_freed_lanes(now);
         }
         if self.ready.is_empty() {
@@ -66,10 +72,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         let mut ready = std::mem::take(&mut self.ready);
         if ready.len() > 1 {
-            ready.sort_unstable();
+            if self.launches.many {
+                ready.sort_unstable_by_key(|&word| self.content_of(word));
+            } else {
+                ready.sort_unstable();
+            }
         }
         for &word in &ready {
-            self.post(now, (word >> 32) as u32, NodeIndex(word as u32));
+            let (instance, node) = node_of(word);
+            self.post(now, instance, node);
         }
         ready.clear();
         self.ready = ready;
@@ -80,7 +91,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn complete_at(&mut self, end: Time, instance: u32, node: NodeIndex) {
         let event = Event::new(EventClass::Node, instance, node.0);
         if M::IN_ORDER {
-            let npu = self.plan.instances[instance as usize].npu;
+            let npu = self.instances[instance as usize].npu;
             self.agenda.delay(npu.0, end, event, 0);
         } else {
             self.agenda.push(end, event);
@@ -89,19 +100,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
     pub(super) fn grant_freed_lanes(&mut self, now: Time) {
-        let mut freed = std::mem::take(&mut self.freed);
-        freed.sort_unstable();
-        for &(instance, lane) in &freed {
-            let state = &mut self.lanes[lane as usize];
-            if state.holder == 0
-                && let Some(node) = state.queue.pop_front()
-            {
-                state.holder = node + 1;
-                self.issue(now, instance, NodeIndex(node));
+        let mut freed = std::mem::take(&mut self.lanes.freed);
+        if self.launches.many {
+            freed.sort_unstable_by_key(|&(instance, lane)| {
+                let running = &self.instances[instance as usize];
+                let feed = self.frame_of(instance).record.feed;
+                (running.npu, feed, lane)
+            });
+        } else {
+            freed.sort_unstable();
+        }
+        for &(_, lane) in &freed {
+            if let Some(word) = self.lanes.grant(lane) {
+                let (instance, node) = node_of(word);
+                self.issue(now, instance, node);
             }
         }
         freed.clear();
-        self.freed = freed;
+        self.lanes.freed = freed;
     }
 
     /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
@@ -110,7 +126,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let running = &self.instances[instance as usize];
         match running.graph.kind(node) {
             NodeKind::Nothing => {
-                self.observer.issued(now, instance, node, NodeKind::Nothing);
+                let number = running.number;
+                self.observer.issued(now, number, node, NodeKind::Nothing);
                 self.agenda
                     .push(now, Event::new(EventClass::Node, instance, node.0));
             }
@@ -124,24 +141,36 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     }
                 }
                 let (slot, sequence) = self.call_of(instance, node);
-                let launch_order = &mut self.launch_orders[slot.group as usize];
+                let launch_order = &mut self.groups[slot.group as usize].order;
                 // A node that waits for nobody counts as ready like all others, but has left before it is reached.
                 let parked = if alone { NONE } else { node.0 };
                 if launch_order.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
-                let parked = |e: &mut Self| e.launch_orders[slot.group as usize].next_parked();
+                let parked = |e: &mut Self| e.groups[slot.group as usize].order.next_parked();
                 while let Some((member, node)) = parked(self) {
                     if node == NONE {
                         continue;
                     }
-                    let rank = self.plan.groups[slot.group as usize].members[member as usize];
-                    let instance = self.plan.instance_of[rank.index()];
+                    let group = &self.groups[slot.group as usize];
+                    let instance = group.instance(group.plan.members[member as usize]);
                     self.enqueue(now, instance, NodeIndex(node));
                 }
             }
+            kind if self.is_served(instance, kind) => {
+                let number = self.instances[instance as usize].number;
+                self.observer.issued(now, number, node, kind);
+                self.submit_job(now, instance, node);
+            }
             _ => self.enqueue(now, instance, node),
         }
+    }
+
+    /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
+    pub(super) fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
+        let (instance, node) = node_of(word);
+        let running = &self.instances[instance as usize];
+        (running.npu, running.serial, node)
     }
 
     /// Takes the node's lane if it is free, and a place in its queue otherwise.
@@ -149,13 +178,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
-        let lane = &mut self.lanes[(running.first_lane + lane) as usize];
-        // A free lane with a queue belongs to the queue, which is served when the round is over.
-        if lane.holder == 0 && lane.queue.is_empty() {
-            lane.holder = node.0 + 1;
-            self.issue(now, instance, node);
+        let (lane, word) = (running.first_lane + lane, key(instance, node));
+        let taken = if self.launches.many {
+            self.lanes.take_in_turn(lane, word, &self.instances)
         } else {
-            lane.queue.push_back(node.0);
+            self.lanes.take_or_wait(lane, word)
+        };
+        if taken {
+            self.issue(now, instance, node);
         }
     }
 
@@ -164,10 +194,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &self.instances[instance as usize];
         let kind = running.graph.kind(node);
-        self.observer.issued(now, instance, node, kind);
+        self.observer.issued(now, running.number, node, kind);
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
-                let end = now + running.shared.prices[node.index()];
+                let end = now + self.price(instance, node);
                 self.complete_at(end, instance, node);
             }
             NodeKind::RemoteMemory => self.start_remote_access(now, instance, node),
@@ -177,13 +207,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     self.start_send(now, instance, node);
                     return;
                 }
-                let own = self.workload.instances()[instance as usize].rank;
-                let message = running.graph.messages()[index];
-                let peer =
-                    self.workload.instances()[instance as usize].peers[message.peer as usize];
-                let pair = self.plan.instances[instance as usize].pairs[index];
-                let bytes = running.graph.bytes(node);
-                self.transfer(now, own, peer, bytes, pair, Some((instance, node)));
+                self.send_message(now, instance, node, index);
             }
             NodeKind::Collective => self.arrive(now, instance, node),
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),

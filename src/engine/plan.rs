@@ -18,6 +18,7 @@ use crate::workload::{MissingRankPolicy, RankInstance, Workload, shortened};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +40,8 @@ pub struct ReplayOptions {
     /// collectives and messages.
     pub network: Option<NetworkKind>,
     /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
-    /// and nothing disturbs them.
-    pub measured_collectives: bool,
+    /// and nothing disturbs them; if absent, where kernels are priced by curves.
+    pub measured_collectives: Option<bool>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
@@ -65,8 +66,10 @@ impl ReplayOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaunchMode {
-    /// In no time.
+    /// Eagerly where kernels are priced by curves, and in no time otherwise.
     #[default]
+    Auto,
+    /// In no time.
     None,
     /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
     /// in no time where it has none.
@@ -124,6 +127,12 @@ pub struct PricingCoverage {
     pub fell_back: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
+    /// Kernels priced by curves.
+    pub by_curves: u64,
+    /// Sum of the durations of kernels by curves, in picoseconds.
+    pub curve_time: u128,
+    /// Sum of their standard deviations, in picoseconds.
+    pub curve_deviation: u128,
     /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
     pub recorded_time: u128,
     /// Sum of the durations of kernels by roofline, in picoseconds.
@@ -142,6 +151,9 @@ impl PricingCoverage {
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
         self.unknown += other.unknown;
+        self.by_curves += other.by_curves;
+        self.curve_time += other.curve_time;
+        self.curve_deviation += other.curve_deviation;
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
@@ -163,6 +175,10 @@ impl PricingCoverage {
             }
             KernelTiming::Estimated(span) => {
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Curve { span, deviation } => {
+                self.curve_deviation += u128::from(deviation.0);
+                (&mut self.by_curves, Some((&mut self.curve_time, span)))
             }
             KernelTiming::Unknown => (&mut self.unknown, None),
             KernelTiming::NoPeak(_) => return,
@@ -265,10 +281,44 @@ pub(super) struct SharedGraphPlan {
     pub lane_count: u32,
     /// Per group slot: whether its collectives share a lane with anything else.
     pub mixed: Vec<bool>,
+    /// Nodes on each lane of the NPU, once asked for.
+    lane_nodes: OnceLock<Vec<LaneNodes>>,
     /// Basis of the prices.
     pub basis: PricingCoverage,
     /// Kernels without a price.
     unpriced: UnpricedKernels,
+}
+
+/// Nodes that hold a lane, by whether they are kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaneNodes {
+    pub kernels: u32,
+    pub others: u32,
+}
+
+impl SharedGraphPlan {
+    /// Returns the nodes of `graph`, whose plan this is, on each lane of the NPU.
+    pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodes] {
+        self.lane_nodes.get_or_init(|| {
+            let mut nodes = vec![LaneNodes::default(); self.lane_count as usize];
+            for node in graph.nodes() {
+                let lane = self.lanes[graph.lane(node) as usize];
+                let Some(on) = nodes.get_mut(lane as usize) else {
+                    continue;
+                };
+                match graph.kind(node) {
+                    NodeKind::Compute => on.kernels += 1,
+                    _ => on.others += 1,
+                }
+            }
+            nodes
+        })
+    }
+
+    /// Returns whether every kernel has a price.
+    fn is_priced(&self) -> bool {
+        self.unpriced.is_empty()
+    }
 }
 
 /// Coordinates of an NPU in some dimensions, as (dimension, coordinate).
@@ -281,6 +331,9 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
+    /// Of a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on which a kernel has no
+    /// price. Empty for all other jobs.
+    pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
@@ -333,6 +386,23 @@ impl ReplayPlan {
                 pairs: Vec::new(),
             });
         }
+        let mut shared_of_class = Vec::new();
+        if let [instance] = workload.instances() {
+            let own = machine.class(npu_of[instance.rank.index()]);
+            let graph = workload.graph(instance);
+            for (number, class) in machine.classes().iter().enumerate() {
+                if number == own {
+                    shared_of_class.push(0);
+                    continue;
+                }
+                let priced = price_graph(graph, class, machine, instance, options);
+                let priced = priced.ok().filter(SharedGraphPlan::is_priced);
+                shared_of_class.push(priced.map_or(NONE, |priced| {
+                    shared.push(priced);
+                    shared.len() as u32 - 1
+                }));
+            }
+        }
         let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
         // Some recorded durations are enough: nodes without one are counted in the report.
@@ -352,6 +422,7 @@ impl ReplayPlan {
             instance_of,
             instances,
             shared,
+            shared_of_class,
             groups: Vec::new(),
             pairs: 0,
             request_channels: Vec::new(),
@@ -668,6 +739,7 @@ fn price_graph(
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
         mixed: mixed_slots(graph, &lanes),
+        lane_nodes: OnceLock::new(),
         lanes,
         basis,
         unpriced,

@@ -5,6 +5,7 @@
 
 use super::collective_run::CollectiveRun;
 use super::event::{Event, EventClass};
+use super::frames::RunningGroup;
 use super::plan::{GroupPlan, NONE};
 use super::{CommTiming, Engine};
 use crate::collective::CollectiveBackend;
@@ -29,11 +30,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Returns whether `member`'s part in a collective can begin only when `other` has started.
-    pub(super) fn awaits(&self, group: &GroupPlan, sequence: u32, member: u32, other: u32) -> bool {
-        match root_of(group, sequence).filter(|_| self.comm == CommTiming::Recorded) {
+    pub(super) fn awaits(&self, group: &RunningGroup<'_>, sequence: u32, member: u32, other: u32) -> bool {
+        match root_of(group.plan, sequence).filter(|_| self.comm == CommTiming::Recorded) {
             None => true,
             Some(root) => {
-                let present = self.plan.instance_of[group.members[root as usize].index()] != NONE;
+                let present = group.instance(group.plan.members[root as usize]) != NONE;
                 member == root || other == root || !present
             }
         }
@@ -52,7 +53,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn start_send(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
-        let pair = self.plan.instances[instance as usize].pairs[index];
+        let pair = self.pair(instance, index);
         let mut waits = false;
         if pair != NONE && self.comm == CommTiming::Recorded {
             let state = &mut self.pairs[pair as usize];
@@ -96,7 +97,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let run = &mut self.runs[id as usize];
         let mut fresh = std::mem::take(&mut run.arrived_now);
         let (sequence, members) = (run.sequence, run.nodes.len() as u32);
-        let group = &self.plan.groups[run.group as usize];
+        let slot = run.group as usize;
+        let group = self.groups[slot].plan;
         run.begins.resize(members as usize, Time::END);
         let all = run.arrived == group.present;
         let root = root_of(group, sequence).filter(|&root| run.nodes[root as usize] != NONE);
@@ -111,13 +113,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 continue;
             }
             let node = NodeIndex(node);
-            let instance = self.plan.instance_of[group.members[member as usize].index()];
+            let instance = self.groups[slot].instance(group.members[member as usize]);
             // Of a rooted collective, members other than the root need the root alone.
             let follows = root.is_some_and(|root| root != member);
             if !(all || follows || self.waits_for_nobody(instance, node)) {
                 continue;
             }
-            self.observer.began(now, instance, node);
+            let number = self.instances[instance as usize].number;
+            self.observer.began(now, number, node);
             let end = self.complete_as_recorded(now, instance, node);
             let transfer = self.instances[instance as usize].graph.recorded(node);
             let run = &mut self.runs[id as usize];
@@ -136,14 +139,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.
-    pub(super) fn waiting_as_recorded(&self, run: &CollectiveRun, group: &GroupPlan) -> WaitTotals {
+    pub(super) fn waiting_as_recorded(
+        &self,
+        run: &CollectiveRun,
+        running: &RunningGroup<'_>,
+    ) -> WaitTotals {
+        let group = running.plan;
         let root = root_of(group, run.sequence).filter(|&root| run.nodes[root as usize] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.nodes.iter().enumerate() {
             if node == NONE {
                 continue;
             }
-            let instance = self.plan.instance_of[group.members[member].index()];
+            let instance = running.instance(group.members[member]);
             let graph = self.instances[instance as usize].graph;
             if self.comm == CommTiming::Captured {
                 for_last += graph.wait(NodeIndex(node));

@@ -5,7 +5,8 @@
 //! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
 
 use super::event::{Event, EventClass};
-use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal, key};
+use super::frames::key;
+use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal};
 use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
@@ -52,7 +53,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn start_remote_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let graph = self.instances[instance as usize].graph;
         let access = RemoteMemoryAccess {
-            npu: self.plan.instances[instance as usize].npu,
+            npu: self.instances[instance as usize].npu,
             bytes: graph.bytes(node),
             store: graph.stores(node),
             in_switch: graph.in_switch(node).is_some(),

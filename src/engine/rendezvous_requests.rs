@@ -19,7 +19,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn request_messages(&mut self, now: Time, id: u32, cell: u32) {
         for k in 0.. {
             let run = &self.runs[id as usize];
-            let group = &self.plan.groups[run.group as usize];
+            let group = self.groups[run.group as usize].plan;
             let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
             let place = run.place(cell, schedule, group, &*self.backend);
             let Some((stage, queue_slot, Some(line))) = place else {
@@ -57,9 +57,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         node: NodeIndex,
     ) {
         let graph = self.instances[instance as usize].graph;
-        let of = &self.workload.instances()[instance as usize];
+        let of = self.instances[instance as usize].of;
         let peer = of.peers[graph.messages()[graph.message_index(node)].peer as usize];
-        let npus = &self.plan.npu_of;
+        let npus = &self.frame_of(instance).plan.npu_of;
         let ends = (npus[of.rank.index()], npus[peer.index()]);
         let (receiver, node) = (instance, node.0);
         self.send_request(
@@ -80,6 +80,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         self.network.submit(now, &message, &mut self.agenda);
     }
 
+    /// Returns the channel that counts the requests of a channel; in insertion order there is one launch.
+    fn request_channel(&self, pair: u32) -> usize {
+        self.launches.frames[0].plan.request_channels[pair as usize] as usize
+    }
+
     /// Handles the arrival of a member's request: releases the message if it is ready, and remembers the request
     /// otherwise.
     pub(super) fn on_request(&mut self, now: Time, id: u32, to: u32, stage: u16, step: u32) {
@@ -98,7 +103,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// is one. Requests do not carry a size, so the oldest of all sizes goes.
     pub(super) fn on_rank_request(&mut self, now: Time, pair: u32, receiver: u32, node: u32) {
         self.match_or_post(now, pair, receiver, node);
-        let channel = &mut self.channels[self.plan.request_channels[pair as usize] as usize];
+        let channel = self.request_channel(pair);
+        let channel = &mut self.channels[channel];
         match channel.expected.pop_front() {
             Some(op) => self.release_send(now, op),
             None => channel.asked += 1,
@@ -109,9 +115,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn withhold_send(&mut self, now: Time, pair: u32, message: NetworkMessage) {
         let op = message.op;
         self.withheld_sends.insert(op, message);
+        let channel = self.request_channel(pair);
         let MessageChannel {
             asked, expected, ..
-        } = &mut self.channels[self.plan.request_channels[pair as usize] as usize];
+        } = &mut self.channels[channel];
         match asked {
             0 => expected.push_back(op),
             _ => {

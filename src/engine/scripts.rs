@@ -40,7 +40,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 }
                 ScriptAction::Wait { span, part } if M::IN_ORDER => {
                     let run = &self.runs[id as usize];
-                    let group = &self.plan.groups[run.group as usize];
+                    let group = self.groups[run.group as usize].plan;
                     let npu = group.extent.npus[run.position(cell) as usize];
                     let event = Event::new(EventClass::ScriptEvent, id, cell);
                     self.agenda.delay(npu.0, now + span, event, part);
@@ -60,7 +60,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
     fn cue(&mut self, id: u32, cell: u32, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[id as usize];
-        let extent = &self.plan.groups[run.group as usize].extent;
+        let extent = &self.groups[run.group as usize].plan.extent;
         let (player, root) = ((id, run.position(cell)), run.root);
         // A message may come before its receiver begins, but all scripts have one stage.
         let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
@@ -97,8 +97,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         else {
             return;
         };
-        let run = &self.runs[id as usize];
-        let group = &self.plan.groups[run.group as usize];
+        let run = &mut self.runs[id as usize];
+        run.messages += 1;
+        let group = self.groups[run.group as usize].plan;
         let extent = &group.extent;
         let (from, to) = (run.position(from), run.position(to));
         let ends = (extent.npus[from as usize], extent.npus[to as usize]);
@@ -126,7 +127,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
         };
-        let key = (ends.0.0, run.group + 1, run.sequence, 0, part.into());
+        let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         self.submit_or_defer(now, key, message);
     }
 

@@ -2,7 +2,10 @@
 
 use super::error::{NodeRef, Stuck, WaitingNode};
 use super::plan::NONE;
-use super::{COMPLETE, CommTiming, DELAYED, Engine, key};
+use super::frames::{HELD, key, node_of};
+use super::lanes::FREE;
+use super::launch::LaunchSerial;
+use super::{COMPLETE, CommTiming, DELAYED, Engine};
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
@@ -50,7 +53,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         Stuck {
             completed: self.completed,
-            total: self.dependencies_left.len() as u64,
+            total: self.launches.nodes,
             waiting,
             unnamed,
             cycle: first.map_or_else(Vec::new, |vertex| self.cycle_from(vertex)),
@@ -58,9 +61,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     fn reference(&self, (instance, node): InstanceNode) -> NodeRef {
-        let graph = self.instances[instance as usize].graph;
+        let running = &self.instances[instance as usize];
+        let graph = running.graph;
         NodeRef {
-            rank: self.workload.instances()[instance as usize].rank,
+            launch: self.launches.many.then_some(LaunchSerial(running.serial)),
+            rank: running.of.rank,
             id: graph.id(node),
             name: escape(graph.name(node)),
             index: node,
@@ -80,6 +85,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let text = "another node of its rank to end: what set it free ended at once, and only ends that \
                         come later make a rank look for ready nodes";
             return (text.to_owned(), None);
+        }
+        if self.instances[instance as usize].flags & HELD != 0 {
+            return ("its rank to be released by its feed".to_owned(), None);
+        }
+        if self.is_served(instance, kind) {
+            return ("its processor, which has not said when it runs".to_owned(), None);
         }
         if M::IN_ORDER {
             return match kind {
@@ -114,11 +125,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
-        let pair = self.plan.instances[instance as usize].pairs[index];
-        let other = self.plan.instance_of[peer.index()];
+        let peer = self.instances[instance as usize].of.peers[message.peer as usize];
+        let pair = self.instances[instance as usize].planned.pairs[index];
+        let other = self.instance_beside(instance, peer);
         let half = (other != NONE).then(|| {
-            let pairs = &self.plan.instances[other as usize].pairs;
+            let pairs = &self.instances[other as usize].planned.pairs;
             let messages = self.instances[other as usize].graph.messages();
             let found = pairs
                 .iter()
@@ -144,7 +155,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return None;
         }
         let (slot, sequence) = self.call_of(instance, node);
-        let before = self.launch_orders[slot.group as usize].blocked_by(slot.member, sequence)?;
+        let before = self.groups[slot.group as usize].order.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
@@ -155,33 +166,58 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     fn wait_for_lane(
         &self,
-        (instance, node): InstanceNode,
+        vertex: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
+        let (instance, node) = vertex;
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         if lane == NONE {
             return None;
         }
-        let holder = self.lanes[(running.first_lane + lane) as usize].holder;
-        let holder = NodeIndex(holder.checked_sub(1)?);
-        if holder == node {
+        let lane = running.first_lane + lane;
+        let holder = match self.lanes.holder(lane) {
+            FREE => return self.wait_for_launch(vertex, lane),
+            holder => node_of(holder),
+        };
+        if holder == vertex {
             return None;
         }
-        let holder = (instance, holder);
         let text = format!("its lane, which {} holds", self.reference(holder));
         Some((text, Some(holder)))
+    }
+
+    /// Describes a free lane that is kept for an earlier launch.
+    fn wait_for_launch(
+        &self,
+        (instance, _): InstanceNode,
+        lane: u32,
+    ) -> Option<(String, Option<InstanceNode>)> {
+        let turn = self.lanes.turn(lane).filter(|&turn| turn != instance)?;
+        let running = &self.instances[turn as usize];
+        let holds = |node: &NodeIndex| {
+            let of = running.shared.lanes[running.graph.lane(*node) as usize];
+            of != NONE && running.first_lane + of == lane && !self.is_complete((turn, *node))
+        };
+        let before = running.graph.nodes().find(holds).map(|node| (turn, node));
+        let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
+        let text = format!(
+            "its lane, which is kept for launch {}{state}",
+            running.serial
+        );
+        Some((text, before))
     }
 
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.call_of(instance, node);
-        let group = &self.plan.groups[slot.group as usize];
-        let run = self.launch_orders[slot.group as usize].run_of[sequence as usize];
+        let running = &self.groups[slot.group as usize];
+        let group = running.plan;
+        let run = self.groups[slot.group as usize].order.run_of[sequence as usize];
         let run = self.runs.get(run as usize);
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
-            let other = self.plan.instance_of[rank.index()];
-            if other == NONE || !self.awaits(group, sequence, slot.member, member as u32) {
+            let other = running.instance(*rank);
+            if other == NONE || !self.awaits(running, sequence, slot.member, member as u32) {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);

@@ -47,6 +47,11 @@ impl UnpricedKernels {
         self.formats.entry((0, dtype)).or_insert(first).count += 1;
     }
 
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.formats.is_empty() && self.bare.is_empty()
+    }
+
     /// Adds a kernel of a graph of which nothing is known.
     pub fn without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {
@@ -83,11 +88,12 @@ impl UnpricedKernels {
             return Ok((computing, None));
         }
         let recorded = if compute.computes() { 0 } else { basis.priced };
-        let others = basis.estimated + basis.fell_back + basis.unknown + computing;
+        let priced = basis.estimated + basis.by_curves + basis.fell_back;
+        let others = priced + basis.unknown + computing;
         if computing > 0 && recorded <= others {
             return Err(self.without_peaks(workload, machine));
         }
-        let all = basis.priced + basis.estimated + basis.fell_back + basis.unknown + computing;
+        let all = basis.priced + others;
         let unpriced = basis.unknown + computing;
         let refusal = (2 * unpriced > all).then(|| self.without_price(workload, unpriced, all));
         Ok((computing, refusal))

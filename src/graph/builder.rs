@@ -10,7 +10,9 @@ use crate::trace::roles::GroupRoles;
 use crate::trace::scan::NodeView;
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, escape};
+use crate::trace::{
+    GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
+};
 use crate::units::Span;
 use std::sync::Arc;
 
@@ -61,7 +63,8 @@ pub struct GraphBuilder {
     peers: Interner<u32>,
     declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
-    kernels: Interner<KernelShape>,
+    /// Shapes of kernels, and whether they are of a backward pass.
+    kernels: Interner<(KernelShape, bool)>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
     preds: Vec<u32>,
     pred_end: Vec<u32>,
@@ -162,7 +165,8 @@ impl GraphBuilder {
             put(&mut graph.memory_of, index, 0, place);
         }
         if let (Some(kernel), NodeKind::Compute) = (node.kernel, kind) {
-            let place = self.kernels.intern(kernel) + 1;
+            let backward = node.labels.phase == Some(TrainingPhase::Backward);
+            let place = self.kernels.intern((kernel, backward)) + 1;
             put(&mut graph.kernel_of, index, 0, place);
         }
         graph.flops.push(flops);

@@ -2,7 +2,7 @@
 
 use crate::units::Span;
 
-/// When the host waits for the device, besides a full queue.
+/// Operations at which the host waits for the device, besides a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostWait {
     /// For none: it runs ahead until its queue is full.
@@ -28,10 +28,12 @@ impl HostWait {
 }
 
 /// Host of an NPU: a thread that launches kernels, collectives and messages one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     /// Time to launch a kernel, with its share of the framework's work.
     pub launch: Span,
+    /// Time to launch a kernel of a backward pass, for which frameworks run no interpreter.
+    pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
     /// Time to launch half of a message.
@@ -40,6 +42,8 @@ pub struct Host {
     pub step: Span,
     /// Launches by which it runs ahead of its device, at least one.
     pub queue: u32,
-    /// When it waits for the device besides.
+    /// Operations at which it waits for the device besides.
     pub waits: HostWait,
+    /// Relative error of these times, one standard deviation.
+    pub error: f64,
 }

@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct CoveredWorkload {
     /// Its name.
     pub name: String,
-    /// What it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
+    /// Features that it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,
     /// Likely milliseconds.
     pub millis: u64,
 }
 
-/// What a budget allows.
+/// Selection of predictions within a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the workloads that are checked, in order of choice.
     pub chosen: Vec<String>,
     /// Names of those that are not.
     pub left_out: Vec<String>,
-    /// What only these cover.
+    /// Features that only these cover.
     pub uncovered: BTreeSet<String>,
 }
 

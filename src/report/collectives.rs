@@ -157,6 +157,8 @@ mod tests {
             waited_for: Some((Rank(4), Span(3))),
             waited: Span(3),
             stepwise: true,
+            materialized: false,
+            messages: 0,
         });
         assert_eq!(
             collectives.latest(0, CollectiveKind::AllReduce),

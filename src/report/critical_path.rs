@@ -115,7 +115,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// What a segment is spent on: its node, or its delay, or nothing.
+    /// Category of a segment: its node, its delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.graph(segment.instance);
         let kind = graph.kind(segment.node);

@@ -79,7 +79,7 @@ pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r
 
 /// Rows of comma-separated values (RFC 4180) in a text, which the `csv` package writes.
 ///
-/// What a terminal or a spreadsheet may take for an order is escaped, ends of lines included, so that a row is a line.
+/// Text that a terminal or a spreadsheet may take for a command is escaped, ends of lines included, so that a row is a line.
 pub struct CsvRows {
     writer: csv::Writer<Vec<u8>>,
     cell: String,

@@ -41,9 +41,10 @@ struct ComputeShares {
 impl ComputeShares {
     fn of(compute: Span, prepared: &CompiledReplay<'_>) -> Self {
         let basis = prepared.basis();
-        let all = basis.recorded_time + basis.roofline_time;
+        let modelled = basis.roofline_time + basis.curve_time;
+        let all = basis.recorded_time + modelled;
         // Rounded down, so that no part is more than the whole.
-        let share = basis.roofline_time as f64 / all.max(1) as f64;
+        let share = modelled as f64 / all.max(1) as f64;
         let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
         Self {
             recorded: compute - roofline,

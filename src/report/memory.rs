@@ -123,6 +123,14 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
+    /// Watches the first launch of each instance of `prepared`.
+    pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+        Self {
+            prepared,
+            followed: MemoryTracker::of_first_launch(prepared),
+        }
+    }
+
     /// A row for each rank whose trace says what it allocates or frees, in order.
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();

@@ -4,6 +4,7 @@ use super::Observer;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::critical_path::RunRecorder;
+use super::interval::PredictionInterval;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
@@ -15,7 +16,9 @@ use super::summary::{
 use super::throughput;
 use super::warnings::warnings;
 use crate::collective::CollectiveBackend;
-use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome};
+use crate::engine::{
+    CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
+};
 use crate::ids::Rank;
 use crate::network::NetworkBackend;
 use crate::trace::CollectiveKind;
@@ -35,14 +38,25 @@ pub fn replay<O: Observer>(
     } else {
         Some(&mut extra)
     };
-    let mut observers = (RunRecorder::new(prepared), observers(prepared, others));
+    let memory = MemoryObserver::new(prepared);
+    let mut observers = (
+        RunRecorder::new(prepared),
+        observers(prepared, memory, others),
+    );
     let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
     let (recorder, observers) = observers;
     let path = recorder.map(|recorder| recorder.finish(outcome.makespan));
-    let (mut report, _) = finish(prepared, outcome, observers, network);
+    let finished = FinishedReplay {
+        prepared,
+        outcome,
+        launches: Vec::new(),
+        network,
+    };
+    let (mut report, _) = finish(finished, observers);
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
+        report.interval = PredictionInterval::of(&report, prepared);
         extra.critical_path(&path);
     }
     Ok((report, extra))
@@ -55,14 +69,20 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
     network: N,
     backend: &mut M,
 ) -> Result<(Report, O), ReplayError> {
-    let mut observers = observers(prepared, extra);
+    let mut observers = observers(prepared, MemoryObserver::new(prepared), extra);
     let watched: &mut dyn Observer = &mut observers;
     let outcome = prepared.run_with_backend(watched, network, backend)?;
-    Ok(finish(prepared, outcome, observers, N::NAME.to_owned()))
+    let finished = FinishedReplay {
+        prepared,
+        outcome,
+        launches: Vec::new(),
+        network: N::NAME.to_owned(),
+    };
+    Ok(finish(finished, observers))
 }
 
 /// Those that a report needs, and another one.
-type ReportObservers<'a, O> = (
+pub(super) type ReportObservers<'a, O> = (
     BreakdownObserver<'a>,
     (
         CollectiveObserver,
@@ -70,25 +90,40 @@ type ReportObservers<'a, O> = (
     ),
 );
 
-fn observers<'a, O: Observer>(
+pub(super) fn observers<'a, O: Observer>(
     prepared: &'a CompiledReplay<'a>,
+    memory: MemoryObserver<'a>,
     extra: O,
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.groups().count());
     let operators = OperatorObserver::new(prepared);
-    let others = (operators, (MemoryObserver::new(prepared), extra));
+    let others = (operators, (memory, extra));
     (BreakdownObserver::new(prepared), (collectives, others))
 }
 
+/// A replay that has ended.
+pub(super) struct FinishedReplay<'a> {
+    pub prepared: &'a CompiledReplay<'a>,
+    pub outcome: ReplayOutcome,
+    /// When its launches began and ended, if it was launched more than once or beside others.
+    pub launches: Vec<StepTimes>,
+    pub network: String,
+}
+
 /// The report of a replay that has ended.
-fn finish<O>(
-    prepared: &CompiledReplay<'_>,
-    outcome: ReplayOutcome,
+pub(super) fn finish<O>(
+    finished: FinishedReplay<'_>,
     observers: ReportObservers<'_, O>,
-    network: String,
 ) -> (Report, O) {
+    let FinishedReplay {
+        prepared,
+        outcome,
+        launches,
+        network,
+    } = finished;
+    let times = launches.len().max(1) as u64;
     let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
-    let (times, mut charged) = breakdown.finish(outcome.makespan);
+    let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let basis = prepared.basis();
@@ -106,11 +141,13 @@ fn finish<O>(
         captured: None,
         kernels: KernelBasis {
             priced: basis.priced,
+            by_curves: basis.by_curves,
             estimated: basis.estimated,
             kept_recorded: basis.fell_back,
             unknown: basis.unknown,
         },
         response: MachineResponse::default(),
+        interval: None,
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
             lasts_as: prepared.comm(),
@@ -119,33 +156,38 @@ fn finish<O>(
         },
         mean_parts: Default::default(),
         mean_communicating: Span::ZERO,
-        rows: npus(prepared, times),
+        rows: npus(prepared, npu_times, times > 1),
         collectives: rows_of_collectives(prepared, &collectives, &charged),
         messages_charged,
         exposed: exposed(prepared, &charged, messages_charged),
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
-        throughput: throughput::of(prepared, outcome.makespan),
+        throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         critical_path: None,
         pictures: None,
+        launches,
+        beside: Vec::new(),
         outcome,
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
+    report.interval = PredictionInterval::of(&report, prepared);
     report.warnings = warnings(&report, prepared);
     (report, extra)
 }
 
 /// Rows of NPUs, in the order of instances.
-fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>) -> Vec<NpuRow> {
+fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>, repeated: bool) -> Vec<NpuRow> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu(instance.rank);
+        // A capture is of one launch.
         let captured = workload.graph(instance).captured();
+        let captured = captured.filter(|_| !repeated);
         NpuRow {
             rank: instance.rank,
             npu,
@@ -176,6 +218,7 @@ fn rows_of_collectives(
             present: group.present,
             kind,
             algorithm: algorithms_label(prepared, kind, group, &tally),
+            measured: prepared.is_measured(kind, group),
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),

@@ -6,6 +6,7 @@
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
+use super::interval::PredictionInterval;
 use super::keyed::{by_part, fitting};
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
@@ -13,7 +14,7 @@ use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
 use super::throughput::Throughput;
-use crate::engine::{CommTiming, ReplayOutcome};
+use crate::engine::{CommTiming, ReplayOutcome, StepTimes};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::machine::Machine;
@@ -97,6 +98,9 @@ impl MachineName {
 pub struct KernelBasis {
     /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
+    /// Priced by curves of measured kernels.
+    #[serde(default)]
+    pub by_curves: u64,
     /// Priced by roofline although durations as recorded were asked for, because none was recorded.
     #[serde(default)]
     pub estimated: u64,
@@ -137,6 +141,9 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
     pub algorithm: String,
+    /// Whether they last as measured on such a machine, where nothing disturbs them.
+    #[serde(default)]
+    pub measured: bool,
     /// Calls, bytes and times.
     #[serde(flatten)]
     pub tally: CollectiveTally,
@@ -210,9 +217,12 @@ pub struct Report {
     pub captured: Option<Span>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
-    /// How much of the time depends on the machine.
+    /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
+    /// What the time rests on and how far it may be off, where kernels are priced by curves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<PredictionInterval>,
     /// The model of the network that carried communication, if one did.
     pub network: Option<String>,
     /// Basis of the durations of communication.
@@ -248,15 +258,31 @@ pub struct Report {
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
+    /// When each launch began and ended, if the job was launched several times or beside others; in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<StepTimes>,
+    /// Jobs that shared the machine with it.
+    #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<NeighbourReport>,
     /// Data of the pictures of a page, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
 }
 
+/// A job that shared the machine with another, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NeighbourReport {
+    /// Name of the job.
+    pub job: String,
+    /// Its report, up to its own last end.
+    pub report: Report,
+}
+
 impl KernelBasis {
     /// Returns the number of kernels.
     pub fn all(&self) -> u64 {
-        self.priced + self.estimated + self.kept_recorded + self.unknown
+        self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }
 }
 
@@ -291,6 +317,8 @@ impl Report {
     /// Sums operators over micro-batches: one row stands for `mb0/…`, `mb1/…`, ….
     pub fn sum_micro_batches(&mut self) {
         self.operators = over_micro_batches(&self.operators);
+        let beside = self.beside.iter_mut();
+        beside.for_each(|other| other.report.sum_micro_batches());
     }
 
     /// Returns the end of the capture, and the rank that ended last, of several the lowest; `None` unless every

@@ -5,7 +5,7 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{critical_path, memory, operators, throughput};
+use super::{critical_path, launched, memory, operators, throughput};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
@@ -70,6 +70,10 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
+    if let Some(interval) = &report.interval {
+        let text = interval.text(outcome.makespan);
+        paragraph(out, &text, "PREDICTED ", 10, anstyle::Style::new())?;
+    }
     if let Some((heading, text)) = report.host_bound() {
         let lead = format!("{heading}  ");
         paragraph(out, &text, &lead, 10, style.warning)?;
@@ -107,6 +111,7 @@ fn write_all(
     }
     parts(out, report, style)?;
     let tables = [
+        launched::table,
         npus::table,
         npus::finishes,
         memory::table,

@@ -76,7 +76,7 @@ pub struct TimelineWriter<'a, W> {
     /// The last step that each instance has begun, where names say which.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// What each instance held when the drawn time began, until that is drawn.
+    /// Memory held by each instance when the drawn time began, until that is drawn.
     held_before: Vec<Option<EndedInstant>>,
     selection: TimelineSelection,
     encoder: AnyEncoder<W>,

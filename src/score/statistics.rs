@@ -66,6 +66,36 @@ impl ScoreSummary {
     }
 }
 
+/// How 90 % intervals do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct IntervalSummary {
+    /// Part of the runs whose measured time lies inside.
+    pub coverage: f64,
+    /// Mean half width of their logarithms, divided by the error of the logarithm that nine of ten runs do not exceed.
+    pub width: f64,
+}
+
+impl IntervalSummary {
+    /// Compares `predicted` seconds and `intervals` with what `runs` measured; all are as many, at least one.
+    pub fn new(runs: &[&MeasuredRun], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
+        let count = runs.len() as f64;
+        let inside = |(run, [low, high]): &(&&MeasuredRun, &[f64; 2])| {
+            (*low..=*high).contains(&run.measured)
+        };
+        let covered = runs.iter().zip(intervals).filter(inside).count();
+        let half = intervals.iter().map(|[low, high]| (high / low).ln() / 2.0);
+        let errors = runs.iter().zip(predicted);
+        let mut errors: Vec<f64> = errors
+            .map(|(run, predicted)| (predicted / run.measured).ln().abs())
+            .collect();
+        errors.sort_by(f64::total_cmp);
+        Self {
+            coverage: covered as f64 / count,
+            width: half.sum::<f64>() / count / percentile(&errors, 0.9),
+        }
+    }
+}
+
 fn tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
     let (mut agreement, mut pairs) = (0_i64, 0_i64);
     for group in groups {

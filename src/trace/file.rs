@@ -56,7 +56,7 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Where its bytes are, if not in a file of that path.
+    /// Source of its bytes, if not a file of that path.
     pub stored: Option<StoredTrace>,
 }
 

@@ -27,6 +27,12 @@ impl TrainingPhase {
         (Self::Synchronize, "synchronize"),
         (Self::Optimizer, "optimizer"),
     ];
+
+    /// Returns the phase of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let named = Self::ALL.into_iter().find(|(_, known)| *known == name);
+        named.map(|(phase, _)| phase)
+    }
 }
 
 impl fmt::Display for TrainingPhase {
@@ -38,7 +44,7 @@ impl fmt::Display for TrainingPhase {
 /// Position of a node in its job; unknown or invalid values are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step.
+    /// Phase of the step, on which the cost of a launch depends.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,

@@ -1,6 +1,6 @@
 //! Operation of a node, decoded once from its type and attributes.
 
-use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, escape};
+use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape};
 use crate::units::Span;
 
 /// Group as a trace names it.
@@ -114,6 +114,7 @@ pub(super) struct NodeAttributes<'a> {
     pub in_switch: Option<&'a str>,
     pub dtype: Option<Dtype>,
     pub kernel: Option<KernelShape>,
+    pub phase: Option<TrainingPhase>,
     pub stream: Option<i64>,
     pub tid: Option<i64>,
     pub duration_ns: Option<u64>,

@@ -7,7 +7,7 @@ use super::roles::{self, GroupRoles};
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use super::work_amounts::{self, WorkAmounts};
-use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError};
+use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError, TrainingPhase};
 use crate::units::Span;
 
 /// Visitor of a node's dependencies while its record is scanned.
@@ -50,7 +50,7 @@ pub struct NodeView<'a> {
     pub groups: Option<&'a str>,
     /// Memory that it allocates and frees on its NPU.
     pub memory: MemoryChanges,
-    /// Position in its job. It is written, but not read by this reader: replays ignore it.
+    /// Position in its job. All of it is written; this reader reads the phase alone.
     pub labels: NodeLabels<'a>,
 }
 
@@ -263,7 +263,10 @@ impl<'a> NodeFields<'a> {
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,
-            labels: NodeLabels::default(),
+            labels: NodeLabels {
+                phase: facts.phase,
+                ..NodeLabels::default()
+            },
         }
     }
 }
@@ -324,7 +327,7 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 33] = [
+pub const REPLAY_ATTRIBUTES: [&str; 34] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -332,6 +335,7 @@ pub const REPLAY_ATTRIBUTES: [&str; 33] = [
     "in_switch",
     "dtype",
     "kernel_shape",
+    "phase",
     "stream",
     "tid",
     "duration_ns",
@@ -372,6 +376,7 @@ fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), Tr
         b"in_switch" => facts.in_switch = Some(attr.as_text()?),
         b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
         b"kernel_shape" => facts.kernel = Some(attr.as_kernel_shape()?),
+        b"phase" => facts.phase = attr.as_str()?.and_then(TrainingPhase::from_name),
         b"stream" => facts.stream = Some(attr.as_i64()?),
         b"tid" => facts.tid = Some(attr.as_i64()?),
         b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),
@@ -447,11 +452,12 @@ mod tests {
     #[test]
     fn the_list_of_what_is_read_is_that_of_what_is_taken() {
         for name in REPLAY_ATTRIBUTES {
-            // A list of texts is no value that any of them takes, but a number format may be unknown.
+            // A list of texts is no value that any of them takes, but a number format or phase may be unknown.
             let value = Value::StringList(super::super::proto::StringList::default());
             let message = attribute(name, value).encode_to_vec();
             let taken = attribute_facts(&message);
-            assert!(taken.is_err() || name == "dtype", "{name}");
+            let unknown = ["dtype", "phase"].contains(&name);
+            assert!(taken.is_err() || unknown, "{name}");
         }
         for name in crate::trace::tensors::ATTRIBUTES.as_flattened() {
             assert!(REPLAY_ATTRIBUTES.contains(name), "{name}");

@@ -38,10 +38,10 @@ use workload::Workload;
 /// Runs that take more events than these do not end.
 const MOST_EVENTS: u64 = 200_000_000;
 
-/// What came out.
+/// Outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// When each NPU had finished, in ns; `None` if it never did.
+    /// Completion time of each NPU in ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
     /// Its time without the compute nodes of the device; 0 if it never finished.
     pub exposed: Vec<u64>,
@@ -61,13 +61,13 @@ struct Stream {
     started: bool,
 }
 
-/// What an NPU has of its own.
+/// State of an NPU.
 #[derive(Debug, Default)]
 struct Npu<'c> {
     workload: Workload<'c>,
     queues: Vec<Queue>,
     rotations: Vec<Rotation>,
-    /// How often the trees of a kind of collective were used in a dimension.
+    /// Uses of the trees of a kind of collective in a dimension.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
     /// Chunks so far, by group and set of dimensions; all of them at the group 0, but for the last.
@@ -88,7 +88,7 @@ struct Sim<'c> {
     numbering: Numbering,
 }
 
-/// What the chunks of an NPU are counted by.
+/// Key by which the chunks of an NPU are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
     /// As in ASTRA-sim 2.x: those of a group by themselves, those of all NPUs together with all others.

@@ -67,7 +67,7 @@ pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 
 /// Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
-/// Where the job begins, behind that.
+/// Start of the job, behind that.
 const EPOCH: u64 = 4_313_706_734_900_000;
 /// The process of rank 0; the others follow.
 const PID: u64 = 19_340;
@@ -108,7 +108,7 @@ pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> 
 }
 
 impl Capture {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.options.ranks
     }
@@ -119,7 +119,7 @@ impl Capture {
     /// Those of `sink`.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         host::write(self, rank, sink)
@@ -131,7 +131,7 @@ impl Capture {
     /// Those of `sink`.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         kineto::write(self, rank, sink)
@@ -169,7 +169,7 @@ impl Capture {
         clock(&self.options, rank)
     }
 
-    /// How far the clock of `rank` is ahead.
+    /// Returns how far the clock of `rank` is ahead.
     fn offset(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

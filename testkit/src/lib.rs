@@ -1,4 +1,4 @@
-//! What chakram is held against: captures of jobs that never ran, with their truth, and plain simulators.
+//! References for chakram's tests: captures of jobs that never ran, with their truth, and plain simulators.
 //!
 //! Nothing here depends on chakram or shares code with it, and nothing of it reaches a user. What tests need that
 //! speaks chakram's own types lies beside them, in `tests/it`.

@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use testkit::capture::{Options, generate};
 
-/// What chakram is held against
+/// References for chakram's tests
 #[derive(Debug, Parser)]
 enum Cli {
     Capture(CaptureArgs),

@@ -4,7 +4,7 @@
 //! All accesses begin at zero and are alike, so a chunk takes the same time in each stage all along, and as
 //! nothing is sent that the longest stage could not take, chunks set out so far apart.
 
-/// What is on its way. Everything in picoseconds.
+/// Message or access under way; all times in picoseconds.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub npus: usize,
@@ -38,18 +38,18 @@ pub struct Message {
     pub takes: u64,
 }
 
-/// What comes to a server: when, whether it is a chunk, then by the numbers of who sends it.
+/// Arrival at a server: its time, whether it is a chunk, then the numbers of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Comer {
     at: u64,
     chunk: bool,
     number: usize,
-    /// Which message, or which chunk.
+    /// Number of the message or chunk.
     index: u64,
     takes: u64,
 }
 
-/// When each is let in.
+/// Admission times.
 fn serve(comers: &mut [Comer]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
@@ -62,7 +62,7 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
     begins
 }
 
-/// When a chunk is through these stages, for chunks that are there `at` in turn.
+/// Returns the time at which a chunk has passed these stages, for chunks that arrive `at` in turn.
 fn cross(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -73,7 +73,7 @@ fn cross(stages: &[u64], at: &mut [u64]) {
     }
 }
 
-/// When accesses and messages end.
+/// Returns the ends of accesses and messages.
 pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();

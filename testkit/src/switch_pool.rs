@@ -40,7 +40,7 @@ fn rate(gb: u32) -> f64 {
     f64::from(gb) / 1000.0
 }
 
-/// What each of the NPUs with a load under way gets for it.
+/// Rate of each of the NPUs with a load under way.
 fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
     let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
     let node = |npu: u32| npu / tree.npus_per_node;
@@ -70,9 +70,9 @@ fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
     times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
 }
 
-/// When each of the loads ends, in picoseconds, without latency.
+/// Returns the end of each load in picoseconds, without latency.
 pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
-    /// What is less is rounding.
+    /// Amounts below this are rounding.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
     let mut fills = vec![None; loads.len()];

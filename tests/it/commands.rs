@@ -24,6 +24,51 @@ pub fn code(args: &[&str]) -> i32 {
     code
 }
 
+/// Launches of a job, and a job beside another: what is refused, and what JSON has of each.
+#[test]
+fn jobs_are_launched_several_times_and_beside_one_another() {
+    let trace = "traces/tight-2";
+    for (bad, expected) in [
+        (&["--repeat", "0"][..], "0 is not in 1..=1000000"),
+        (&["--with", trace], "--on"),
+        (&["--with", trace, "--on", "0-1"], "NPU 0 has ranks of two jobs"),
+        (&["--with", trace, "--on", "2-3"], "NPU 2"),
+        (&["--repeat", "2", "--html", "x.html"], "--html draws one launch"),
+        (&["--starts", "Cargo.toml"], "Cargo.toml:1: "),
+        (&["--repeat", "2", "--machine", "dgx-a100", "--machine", "dgx-h100"], "are for one machine"),
+    ] {
+        let output = chakram(&[&["replay", trace][..], bad].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{bad:?}: {error}");
+        assert!(error.contains(expected), "{bad:?}: {error}");
+    }
+    let json = |args: &[&str]| -> Value {
+        let output = chakram(&[&["replay", trace, "--format", "json"][..], args].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let once = json(&["--machine", "dgx-h100"]);
+    let twice = json(&["--machine", "dgx-h100", "--repeat", "2"]);
+    let beside = ["--machine", "dgx-h100", "--with", trace, "--on", "6-7"];
+    let beside = json(&beside);
+    assert_eq!(twice["options"]["repeat"], 2);
+    assert_eq!(twice["launches"][0]["end_ps"], once["makespan_ps"]);
+    assert_eq!(twice["launches"][1]["end_ps"], twice["makespan_ps"]);
+    for count in ["nodes", "messages", "collectives_analytical"] {
+        let [once, twice] = [&once, &twice].map(|report| report[count].as_u64().unwrap());
+        assert_eq!(twice, 2 * once, "{count}");
+    }
+    // Nothing is shared, so each is as it is alone; of the other only the NPUs differ.
+    let other = &beside["with"][0];
+    assert_eq!(other["job"], "tight-2");
+    for key in ["nodes", "messages", "makespan_ps", "mean_ps", "collectives", "operators"] {
+        assert_eq!(beside[key], once[key], "{key}");
+        assert_eq!(other["report"][key], once[key], "{key}");
+    }
+    assert_eq!(other["report"]["npus"][1]["npu"], 7);
+}
+
 #[test]
 fn exit_codes_tell_done_from_stuck_from_bad_input() {
     assert_eq!(code(&["replay", "traces/data-parallel-8"]), 0);

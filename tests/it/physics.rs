@@ -31,6 +31,7 @@ mod groups;
 mod hierarchy;
 mod in_switch;
 mod lines;
+mod launches;
 mod links;
 mod machine_keys;
 mod messages;

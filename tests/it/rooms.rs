@@ -125,7 +125,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "score",
         &[
-            "config", "compute", "machine", "model", "generate", "trace", "engine",
+            "config", "compute", "machine", "model", "generate", "trace", "engine", "report",
         ],
     ),
     (

@@ -3,7 +3,7 @@
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 
-/// What a column is predicted from.
+/// Inputs of a column's prediction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
     /// Record of each value, ascending.

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 struct KeptOptions {
     #[command(flatten)]
     compute: ComputeArgs,
-    /// How long collectives and messages last
+    /// Source of the durations of collectives and messages
     #[arg(long, value_enum, default_value_t = CommArg::Model)]
     comm: CommArg,
-    /// What becomes of messages that meet
+    /// Network contention model
     #[arg(long, value_enum)]
     network: Option<NetworkArg>,
 }
@@ -64,13 +64,13 @@ pub struct BaselineArgs {
     /// A machine from `chakram machine list`, a file of the workload, or a file; may be given more than once
     #[arg(short, long, required = true, value_name = "MACHINE")]
     machine: Vec<String>,
-    /// Why these are the right predictions; kept in the archive
+    /// Reason why these predictions are right; kept in the archive
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Only workloads of which this holds, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
-    /// How many replay at once; as many as there are cores by default
+    /// Number of replays at a time; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
     /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network
@@ -176,10 +176,10 @@ pub struct CheckArgs {
     /// and machines; what is left out is said
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<Duration>,
-    /// How many replay at once; as many as there are cores by default
+    /// Number of replays at a time; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// How to print the verdict
+    /// Format of the verdict
     #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
     format: CheckFormat,
     /// Write the verdict as JUnit's XML, too

@@ -42,7 +42,7 @@ pub struct ListArgs {
     /// Only workloads of which this holds
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
-    /// How to print them
+    /// Format of the list
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
     format: ListFormat,
 }
@@ -136,7 +136,7 @@ pub struct ShowArgs {
     /// The workload
     #[arg(value_name = "ARCHIVE::WORKLOAD", value_parser = WorkloadPath::parse)]
     workload: WorkloadPath,
-    /// How to print it
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = ListFormat::Text, value_name = "FORMAT")]
     format: ListFormat,
 }

@@ -38,7 +38,7 @@ pub struct CheckOutcome {
     pub without: Vec<String>,
     /// Predictions that the budget left out.
     pub left_out: Vec<String>,
-    /// What only these cover.
+    /// Features that only these cover.
     pub uncovered: Vec<String>,
 }
 

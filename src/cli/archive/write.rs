@@ -56,13 +56,13 @@ pub struct AddArgs {
     /// Name of the workload; that of the folder, file or prefix by default
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What is known of it: gpu=h100; may be given more than once
+    /// Metadata of the workload: gpu=h100; may be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, MetadataValue)>,
     /// Keep another file or folder beside the traces, such as the capture they come from
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
-    /// How much it is compressed
+    /// Compression level
     #[arg(long, value_enum, default_value_t = LevelArg::Default, value_name = "LEVEL")]
     level: LevelArg,
     /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
@@ -73,7 +73,7 @@ pub struct AddArgs {
     replace: bool,
 }
 
-/// How much is compressed.
+/// Compression level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LevelArg {
     /// Traces that `zstd -d` unpacks one after another

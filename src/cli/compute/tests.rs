@@ -17,6 +17,7 @@ fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
 fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> KernelBasis {
     KernelBasis {
         priced,
+        by_curves: 0,
         estimated,
         kept_recorded,
         unknown,

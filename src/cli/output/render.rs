@@ -40,10 +40,20 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                report::text::render(report, name, &self.whole_basis(report), style)
+                let mut text =
+                    report::text::render(report, name, &self.whole_basis(report), style);
+                for other in &report.beside {
+                    let basis = self.whole_basis(&other.report);
+                    text.push('\n');
+                    text += &report::text::render(&other.report, &other.job, &basis, style);
+                }
+                text
             }
             ReportFormatArg::Json => {
-                report.provenance = Some(Provenance::new(self.options_json(absent), inputs));
+                let mut options = self.options_json(absent);
+                // Those of launches, which are of the command alone.
+                options.extend(report.provenance.take().unwrap_or_default().options);
+                report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
             }
             ReportFormatArg::Csv => report::csv::render(report, self.table().unwrap_or_default()),

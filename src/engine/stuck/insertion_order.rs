@@ -19,12 +19,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let graph = self.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.workload.instances()[instance as usize].peers[message.peer as usize];
-        let channel = self.plan.instances[instance as usize].pairs[index];
-        let other = self.plan.instance_of[peer.index()];
-        let half = self.plan.instances.get(other as usize).and_then(|plan| {
-            let messages = self.instances[other as usize].graph.messages();
-            let halves = messages.iter().zip(&plan.pairs);
+        let peer = self.instances[instance as usize].of.peers[message.peer as usize];
+        let channel = self.instances[instance as usize].planned.pairs[index];
+        let other = self.instance_beside(instance, peer);
+        let half = self.instances.get(other as usize).and_then(|running| {
+            let messages = running.graph.messages();
+            let halves = messages.iter().zip(&running.planned.pairs);
             let mut halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
             // Matching follows issue order, so the half that is missing is the first incomplete one.
@@ -50,8 +50,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let call = self.instances[instance as usize].graph.call(node);
-        let slot = self.plan.instances[instance as usize].slots[call.group as usize];
-        let group = &self.plan.groups[slot.group as usize];
+        let slot = self.instances[instance as usize].planned.slots[call.group as usize];
+        let group = self.groups[slot.group as usize].plan;
         let mut runs = self.runs.iter().filter(|run| {
             run.group == slot.group
                 && run.progress.is_some()
@@ -67,10 +67,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
-            let other = self.plan.instance_of[rank.index()];
+            let other = self.instance_beside(instance, **rank);
             // The first collective of the group that the member has not completed is in the way.
             let calls = self.instances[other as usize].graph.calls().iter();
-            let slots = &self.plan.instances[other as usize].slots;
+            let slots = &self.instances[other as usize].planned.slots;
             let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
             let next = calls.find(|call| !self.is_complete((other, call.node)));
             let vertex = next.map(|call| (other, call.node));
@@ -147,9 +147,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let disagreement = self.disagreement?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
-        let own = &self.workload.instances()[instance as usize];
-        let graph = self.workload.graph(own);
-        let theirs = self.plan.instance_of[rank.index()];
+        let own = self.instances[instance as usize].of;
+        let graph = self.instances[instance as usize].graph;
+        let theirs = self.groups[group as usize].instance(rank);
         let their_graph = self.instances[theirs as usize].graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
@@ -159,7 +159,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 graph.bytes(node)
             )
         };
-        let group = group_text(&self.plan.groups[group as usize]);
+        let group = group_text(self.groups[group as usize].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \

@@ -4,7 +4,19 @@ use super::LATENCY;
 use crate::config::{ConfigError, ConfigTable};
 use crate::machine::{Host, HostWait};
 
-const KEYS: &[&str] = &["launch", "collective", "message", "step", "queue", "waits"];
+const KEYS: &[&str] = &[
+    "launch",
+    "backward",
+    "collective",
+    "message",
+    "step",
+    "queue",
+    "waits",
+    "error",
+];
+
+/// Relative error of launches where the file does not state it.
+const UNSTATED_ERROR: f64 = 0.4;
 
 /// Most launches by which a host may be ahead.
 const MAX_QUEUE: u32 = 1 << 24;
@@ -19,12 +31,22 @@ pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> 
         "queue",
         format_args!("a whole number from 1 to {MAX_QUEUE}"),
     )?;
+    let launch = table.quantity("launch", LATENCY)?;
+    let backward = match table.get("backward") {
+        Some(field) => field.quantity(LATENCY)?,
+        None => launch,
+    };
     Ok(Some(Host {
-        launch: table.quantity("launch", LATENCY)?,
+        launch,
+        backward,
         collective: table.quantity("collective", LATENCY)?,
         message: table.quantity("message", LATENCY)?,
         step: table.quantity("step", LATENCY)?,
         queue: queue.count(MAX_QUEUE)?,
         waits: table.choice("waits", &HostWait::ALL)?,
+        error: match table.get("error") {
+            Some(field) => field.positive(10.0)?,
+            None => UNSTATED_ERROR,
+        },
     }))
 }

@@ -25,6 +25,8 @@ struct TrackedInstance<'a> {
     /// Nodes issued at the instant of `ledger`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
+    /// Nodes that have completed, a bit for each, where they may come again: only the first time counts.
+    complete: Option<Vec<u64>>,
 }
 
 impl<'a> MemoryTracker<'a> {
@@ -49,11 +51,21 @@ impl<'a> MemoryTracker<'a> {
                 ledger: MemoryLedger::default(),
                 fresh: vec![0; words],
                 issued: Vec::new(),
+                complete: None,
             }
         });
         Self {
             instances: instances.collect(),
         }
+    }
+
+    /// Follows the first launch of each instance of `prepared`.
+    pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+        let mut all = Self::new(prepared);
+        for of in &mut all.instances {
+            of.complete = Some(vec![0; of.fresh.len()]);
+        }
+        all
     }
 
     /// `node` is issued. If it changes memory and an earlier instant is thereby over at which its NPU's
@@ -110,6 +122,10 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
+        let (word, bit) = (node.index() / 64, node.index() % 64);
+        if self.complete.as_ref().is_some_and(|done| done[word] >> bit & 1 == 1) {
+            return None;
+        }
         let over = self.begin(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
@@ -123,6 +139,13 @@ impl TrackedInstance<'_> {
         node: NodeIndex,
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
+        if let Some(done) = &mut self.complete {
+            let (word, bit) = (&mut done[node.index() / 64], 1 << (node.index() % 64));
+            if *word & bit != 0 {
+                return None;
+            }
+            *word |= bit;
+        }
         let over = self.begin(now);
         let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
         self.ledger.free(node, &changes.frees, fresh);

@@ -18,7 +18,7 @@ pub(super) struct Layer {
     pub params: [Tensor; 6],
 }
 
-/// What backward needs of a layer's forward pass.
+/// Results of a layer's forward pass that backward needs.
 #[derive(Debug)]
 pub(super) struct Saved {
     x: Tensor,

@@ -1,4 +1,4 @@
-//! What really happened in a generated job, for those who want to check what they read from it.
+//! Ground truth of a generated job, to check readers of its captures.
 
 use super::meet::Part;
 use super::simulate::Waiter;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Truth {
     /// The version of this layout: 1.
     pub version: u32,
-    /// What the shared clock's 0 is, since 1970.
+    /// The shared clock's 0, since 1970.
     pub epoch_ns: u64,
     /// By rank.
     pub ranks: Vec<RankTruth>,
@@ -20,16 +20,16 @@ pub struct Truth {
     pub collectives: Vec<MeetingTruth>,
 }
 
-/// What one rank did.
+/// Ground truth of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankTruth {
     /// The rank.
     pub rank: u32,
     /// Kineto's times are the shared ones plus this.
     pub clock_offset_ns: i64,
-    /// When its first event starts.
+    /// Start of its first event.
     pub first_ns: u64,
-    /// When its last event ends; the profiler's own span and window do not count.
+    /// End of its last event; the profiler's own span and window do not count.
     pub last_ns: u64,
     /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python before them.
     pub steps: Vec<[u64; 2]>,
@@ -63,7 +63,7 @@ pub struct MeetingTruth {
     pub group: String,
     /// The ranks of the group; the sender and the receiver of a message.
     pub ranks: Vec<u32>,
-    /// How many collectives of the group, or messages from the sender to the receiver in this
+    /// Number of collectives of the group, or messages from the sender to the receiver in this
     /// direction, came before.
     pub sequence: u64,
     /// The larger of a member's input and output.
@@ -72,20 +72,20 @@ pub struct MeetingTruth {
     pub members: Vec<MemberTruth>,
 }
 
-/// What a collective or message was for one member.
+/// A collective or message of one member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemberTruth {
     /// The member.
     pub rank: u32,
-    /// When it started: the annotation of Gloo, or the kernel of NCCL.
+    /// Start: the annotation of Gloo, or the kernel of NCCL.
     pub start_ns: u64,
-    /// When that ended.
+    /// Its end.
     pub end_ns: u64,
     /// From its start to that of the last member.
     pub wait_ns: u64,
     /// From there to its end.
     pub transfer_ns: u64,
-    /// Who on this rank stood still because of it, if anybody did.
+    /// Thread or stream of this rank that waited for it, if any.
     pub waited: Option<WaitTruth>,
 }
 
@@ -101,7 +101,7 @@ pub struct WaitTruth {
 }
 
 impl Capture {
-    /// What happened.
+    /// The event.
     pub fn truth(&self) -> Truth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
         Truth {

@@ -1,0 +1,221 @@
+//! `--repeat`, `--starts` and `--with`: a job that is launched several times, and jobs that share a machine.
+
+use super::load;
+use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
+use super::progress::Progress;
+use crate::engine::{CompiledReplay, RepeatedLaunch, ReplayError, ReplayOptions};
+use crate::files::OutputSet;
+use crate::ids::Npu;
+use crate::job::{self, Job, JobOptions};
+use crate::machine::Machine;
+use crate::report::summary::{HashedInput, Provenance};
+use crate::report;
+use crate::trace::file::FoundTraces;
+use crate::units::{Span, Time};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Heading of help.
+const LAUNCHES: &str = "Launches";
+
+/// Most launches of one job, each of which has a row in the report.
+const MOST: usize = 1_000_000;
+
+/// Options of launches.
+#[derive(Debug, Args)]
+pub struct LaunchArgs {
+    /// Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
+    #[arg(long, help_heading = LAUNCHES, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    repeat: Option<u32>,
+    /// Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
+    /// launch before begins as soon as it has
+    #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "FILE")]
+    starts: Option<PathBuf>,
+    /// Another job on the same machine, which is replayed once, beside the traces; repeatable
+    #[arg(long, help_heading = LAUNCHES, value_name = "TRACES", requires = "on")]
+    with: Vec<PathBuf>,
+    /// NPUs of ranks 0, 1, … of the job that --with names, for example 4-7; one for each --with
+    #[arg(long, help_heading = LAUNCHES, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
+    on: Vec<RankMapArg>,
+}
+
+impl LaunchArgs {
+    /// Whether there may be more than one launch.
+    pub fn are_given(&self) -> bool {
+        self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
+    }
+
+    /// Refuses combinations that mean nothing.
+    pub fn check(&self, several: bool) -> Result<(), String> {
+        if self.with.len() != self.on.len() {
+            return Err(format!(
+                "{} jobs beside the traces, but the NPUs of {}\n  try: one --on for each --with",
+                self.with.len(),
+                self.on.len()
+            ));
+        }
+        if several && self.are_given() {
+            return Err(
+                "--repeat, --starts and --with are for one machine\n  try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Tells `outputs` which files these options read.
+    pub fn reads(&self, outputs: &mut OutputSet) {
+        self.starts.iter().for_each(|path| outputs.reads(path));
+    }
+
+    /// Returns these options as documents have them.
+    fn options_json(&self, names: &[String]) -> Map<String, Value> {
+        let mut options = Map::new();
+        if let Some(times) = self.repeat {
+            options.insert("repeat".to_owned(), times.into());
+        }
+        if let Some(path) = &self.starts {
+            options.insert("starts".to_owned(), path.display().to_string().into());
+        }
+        let beside = names.iter().zip(&self.on).map(|(name, on)| {
+            let npus = on.npus().iter().map(|npu| npu.0);
+            json!({"job": name, "npus": npus.collect::<Vec<_>>()})
+        });
+        let beside: Vec<Value> = beside.collect();
+        if !beside.is_empty() {
+            options.insert("with".to_owned(), beside.into());
+        }
+        options
+    }
+
+    /// The times at which the job is launched.
+    fn starts(&self) -> Result<Vec<Time>, String> {
+        match &self.starts {
+            None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
+            Some(path) => read_starts(path),
+        }
+    }
+
+    /// Finds and loads the jobs beside the traces; their files join `inputs`, if those are hashed.
+    fn others(
+        &self,
+        options: &ReplayOptions,
+        hash: bool,
+        to: &mut ReportDestination<'_>,
+        inputs: &mut Vec<HashedInput>,
+    ) -> Result<Vec<Job>, Box<dyn Error>> {
+        let mut jobs = Vec::new();
+        for path in &self.with {
+            let loading = JobOptions {
+                absent: options.missing_ranks,
+                hash,
+                ..JobOptions::default()
+            };
+            let found: FoundTraces = job::find(std::slice::from_ref(path), loading.verify)?;
+            job::mark_read(to.outputs(), &found);
+            let name = job::name_of(std::slice::from_ref(path), &found.files);
+            let job = load::with_progress(|progress| job::load(&found, name, &loading, progress))?;
+            inputs.extend_from_slice(job.inputs());
+            jobs.push(job);
+        }
+        Ok(jobs)
+    }
+
+    /// Replays `job` on `machine` as often as asked for, beside the jobs asked for, and prints the report.
+    pub fn replay(
+        &self,
+        run: &RunArgs,
+        job: &Job,
+        machine: &Machine,
+        options: &ReplayOptions,
+        inputs: &mut Vec<HashedInput>,
+        to: &mut ReportDestination<'_>,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        run.check_machine(machine)?;
+        run.check_fit(job.workload())?;
+        run.check_launches(!self.with.is_empty())?;
+        let starts = self.starts()?;
+        let others = self.others(options, run.wants_hashes(), to, inputs)?;
+        let mut programs = Vec::with_capacity(1 + others.len());
+        let compile = |job, options: &ReplayOptions| {
+            CompiledReplay::new(job, machine, options).map_err(ReplayError::from)
+        };
+        programs.push(compile(job.workload(), options)?);
+        for (other, on) in others.iter().zip(&self.on) {
+            let options = ReplayOptions {
+                map: Some(on.npus().to_vec()),
+                ..options.clone()
+            };
+            programs.push(compile(other.workload(), &options)?);
+        }
+        check_apart(&programs)?;
+        let count = starts.len() as u64;
+        let nodes = programs.iter().map(|program| program.workload().nodes());
+        let nodes: Vec<u64> = nodes.collect();
+        let all = nodes[0].saturating_mul(count) + nodes[1..].iter().sum::<u64>();
+        let mut feeds = vec![RepeatedLaunch::at(0, starts)];
+        feeds.extend((1..programs.len() as u32).map(|program| RepeatedLaunch::new(program, 1)));
+        let progress = Progress::start("replaying", "nodes", all);
+        let mut observer = progress.observer();
+        let reports = report::replay_launched(&programs, &mut feeds, &mut observer)?;
+        drop(progress);
+        let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
+        match report::beside(reports, &names) {
+            Some(mut report) => {
+                report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
+                run.print(report, job.name(), options.missing_ranks, inputs, to)
+            }
+            None => Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Refuses jobs that share an NPU: each would have the whole of it.
+fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
+    let mut taken: Vec<(Npu, usize)> = Vec::new();
+    for (number, program) in programs.iter().enumerate() {
+        let ranks = program.workload().instances().iter();
+        taken.extend(ranks.map(|instance| (program.npu(instance.rank), number)));
+    }
+    taken.sort_unstable();
+    let twice = taken.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    match twice {
+        None => Ok(()),
+        Some(pair) => Err(format!(
+            "NPU {} has ranks of two jobs, each of which would have all of it\n  \
+             try: other NPUs for --on, or --map for the traces",
+            pair[0].0
+        )),
+    }
+}
+
+/// Reads times, one a line; empty lines and what follows `#` are left out.
+fn read_starts(path: &Path) -> Result<Vec<Time>, String> {
+    let shown = path.display();
+    let text = job::read_text(path).map_err(|error| format!("{shown}: {error}"))?;
+    let mut starts = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let wrong = |error| format!("{shown}:{number}: {error}");
+        let span = match line {
+            "0" => Span::ZERO,
+            _ => line.parse::<Span>().map_err(wrong)?,
+        };
+        starts.push(Time::ZERO + span);
+        if starts.len() > MOST {
+            return Err(format!("{shown}:{number}: more than {MOST} times"));
+        }
+    }
+    if starts.is_empty() {
+        return Err(format!(
+            "{shown}: there is no time in it\n  try: one a line, such as 0 s, 10 ms"
+        ));
+    }
+    Ok(starts)
+}

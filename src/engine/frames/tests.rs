@@ -1,0 +1,79 @@
+//! What launches in flight take, which those before them do not add to.
+
+use crate::engine::compiled_replay::{LaunchSource, native};
+use crate::engine::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
+use crate::graph::{DependencyPolicy, Graph};
+use crate::ids::Rank;
+use crate::machine::Machine;
+use crate::network::ContentionFreeNetwork;
+use crate::trace::Op;
+use crate::trace::scan::NodeView;
+use crate::trace::write::{Sink, TraceWriter};
+use crate::units::{Span, Time};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+
+/// One rank with one kernel of `ns`.
+fn kernel(ns: u64) -> Workload {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    let op = Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    let node = NodeView {
+        recorded: Span::from_ns(ns),
+        ..NodeView::new(1, "kernel", op)
+    };
+    writer.node(&node, &[]).unwrap();
+    let (graph, binding) =
+        Graph::read(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
+    let mut builder = WorkloadBuilder::default();
+    let graph = builder.graph(graph);
+    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
+    builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap()
+}
+
+/// 20,000 launches of 1 us each, at random times 1.11 us apart in the mean. A launch that comes at a finds those before
+/// it that end after a, by Lindley's recursion end = max(a, end before) + 1 us; with itself they are in flight. The
+/// frames are as many as the most of these, and everything else that a launch has is one for each frame.
+#[test]
+fn frames_are_as_many_as_launches_were_in_flight_at_once() {
+    let (mut at, mut state) = (0_u64, 1_u64);
+    let times: Vec<u64> = (0..20_000)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            at += (state >> 33) % 2_220_000;
+            at
+        })
+        .collect();
+    let (mut ends, mut over, mut most) = (Vec::new(), 0, 0);
+    for &at in &times {
+        let before = ends.last().copied().unwrap_or(0);
+        ends.push(at.max(before) + 1_000_000);
+        while ends[over] <= at {
+            over += 1;
+        }
+        most = most.max(ends.len() - over);
+    }
+    assert!((10..2000).contains(&most), "{most}");
+    let (workload, machine) = (kernel(1000), Machine::load("dgx-h100").unwrap());
+    let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
+    let mut feed = TimedLaunches::new(0, times.into_iter().map(Time).collect());
+    let source = LaunchSource {
+        programs: std::slice::from_ref(&program),
+        feeds: vec![&mut feed],
+        processors: None,
+        many: true,
+    };
+    let (mut backend, observer) = (native(&machine, &[], false), &mut ());
+    let network = ContentionFreeNetwork::new(machine.topology());
+    let mut engine = Engine::new(source, observer, network, &mut backend);
+    engine.run_events().unwrap();
+    assert_eq!(engine.completed, 20_000);
+    assert_eq!(engine.outcome.makespan.0, ends[ends.len() - 1]);
+    assert_eq!(engine.launches.frames.len(), most);
+    assert_eq!(engine.instances.len(), most);
+    assert_eq!(engine.dependencies_left.len(), most);
+}

@@ -1,0 +1,177 @@
+//! Lanes of NPUs: who holds one, who waits for it, and whose turn it is.
+//!
+//! A lane serves nodes in the order in which they became ready. Where an NPU may run several launches of one feed,
+//! the lane serves them one after another in the order in which they began: a node of a launch takes it only when no
+//! node of an earlier one is left for it. Launches begin in one order on all NPUs, so none holds a lane that another
+//! needs before it. Feeds have lanes of their own.
+
+use super::frames::{RunningInstance, node_of};
+use crate::collective::CollectiveBackend;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Holder of a free lane.
+pub(super) const FREE: u64 = u64::MAX;
+
+/// A lane of an NPU.
+#[derive(Debug)]
+pub(super) struct LaneState {
+    /// Node that holds the lane, as instance and node in one word, or [`FREE`].
+    pub holder: u64,
+    /// Nodes that wait for the lane, by launch, and first ready, first served.
+    queue: VecDeque<u64>,
+    /// Nodes that wait for the lane in insertion order ([`CollectiveBackend::IN_ORDER`]), lowest first.
+    by_id: Option<Box<BinaryHeap<Reverse<u64>>>>,
+}
+
+/// Part of a lane in a launch.
+#[derive(Clone, Copy, Debug)]
+struct LaneTurn {
+    instance: u32,
+    /// Nodes that have yet to complete on the lane.
+    left: u32,
+}
+
+/// The lanes of all NPUs.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    states: Vec<LaneState>,
+    /// By lane, where there may be several launches: those that have nodes left for it, in the order of their numbers.
+    turns: Vec<VecDeque<LaneTurn>>,
+    /// Lanes freed in this round, as instance and lane.
+    pub freed: Vec<(u32, u32)>,
+}
+
+impl Lanes {
+    /// Adds `count` lanes, and returns the index of the first.
+    pub fn add(&mut self, count: u32) -> u32 {
+        let first = self.states.len();
+        self.states.extend((0..count).map(|_| LaneState {
+            holder: FREE,
+            queue: VecDeque::new(),
+            by_id: None,
+        }));
+        first as u32
+    }
+
+    /// Returns the word of the node that holds a lane, or [`FREE`].
+    pub fn holder(&self, lane: u32) -> u64 {
+        self.states[lane as usize].holder
+    }
+
+    /// Enters an instance with `left` nodes on a lane, behind those that began before.
+    pub fn enter(&mut self, lane: u32, instance: u32, left: u32) {
+        if self.turns.len() < self.states.len() {
+            self.turns.resize_with(self.states.len(), VecDeque::new);
+        }
+        self.turns[lane as usize].push_back(LaneTurn { instance, left });
+    }
+
+    /// Returns the instance whose turn it is on a lane that serves several launches.
+    pub fn turn(&self, lane: u32) -> Option<u32> {
+        let turns = self.turns.get(lane as usize)?;
+        turns.front().map(|turn| turn.instance)
+    }
+
+    /// Frees a lane whose holder of `instance` is complete; it is offered to others when the round is over.
+    #[inline]
+    pub fn free<M: CollectiveBackend>(&mut self, lane: u32, instance: u32) {
+        let state = &mut self.states[lane as usize];
+        state.holder = FREE;
+        // In insertion order nodes wait by id elsewhere, so the queue says nothing.
+        if M::IN_ORDER || !state.queue.is_empty() {
+            self.freed.push((instance, lane));
+        }
+    }
+
+    /// Counts a node of the instance whose turn it is as complete, where there are turns.
+    pub fn pass(&mut self, lane: u32) {
+        let turns = &mut self.turns[lane as usize];
+        if let Some(turn) = turns.front_mut() {
+            turn.left -= 1;
+            if turn.left == 0 {
+                turns.pop_front();
+            }
+        }
+    }
+
+    /// Takes a lane for `node` if it is free and nobody is before it, and a place in its queue otherwise. Returns
+    /// whether it took the lane.
+    #[inline]
+    pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
+        let state = &mut self.states[lane as usize];
+        // A free lane with a queue belongs to the queue, which is served when the round is over.
+        if state.holder == FREE && state.queue.is_empty() {
+            state.holder = node;
+            true
+        } else {
+            state.queue.push_back(node);
+            false
+        }
+    }
+
+    /// As [`Self::take_or_wait`], where there are turns.
+    pub fn take_in_turn(
+        &mut self,
+        lane: u32,
+        node: u64,
+        instances: &[RunningInstance<'_>],
+    ) -> bool {
+        let instance = node_of(node).0;
+        let turn = self.turn(lane);
+        let state = &mut self.states[lane as usize];
+        let own = |word: &u64| node_of(*word).0 == instance;
+        let first = turn == Some(instance) && !state.queue.front().is_some_and(own);
+        if state.holder == FREE && first {
+            state.holder = node;
+            return true;
+        }
+        let serial = |word: u64| instances[node_of(word).0 as usize].serial;
+        let place = match state.queue.back() {
+            // Launches mostly come in the order of their numbers.
+            Some(&last) if serial(last) > serial(node) => {
+                let before = |&word: &u64| serial(word) <= serial(node);
+                state.queue.partition_point(before)
+            }
+            _ => state.queue.len(),
+        };
+        state.queue.insert(place, node);
+        false
+    }
+
+    /// Gives a lane, if it is free, to the node that is next, and returns that.
+    #[inline]
+    pub fn grant(&mut self, lane: u32) -> Option<u64> {
+        let state = &mut self.states[lane as usize];
+        if state.holder != FREE {
+            return None;
+        }
+        if let Some(turns) = self.turns.get(lane as usize) {
+            let next = node_of(*state.queue.front()?).0;
+            if turns.front().is_none_or(|turn| turn.instance != next) {
+                return None;
+            }
+        }
+        let node = state.queue.pop_front()?;
+        state.holder = node;
+        Some(node)
+    }
+
+    /// Has a node wait for a lane by its id, in insertion order.
+    pub fn wait_by_id(&mut self, lane: u32, node: u64) {
+        let by_id = self.states[lane as usize].by_id.get_or_insert_default();
+        by_id.push(Reverse(node));
+    }
+
+    /// Gives a lane, if it is free, to the lowest node that waits for it by id.
+    #[inline]
+    pub fn grant_by_id(&mut self, lane: u32) -> Option<u64> {
+        let state = &mut self.states[lane as usize];
+        if state.holder != FREE {
+            return None;
+        }
+        let Reverse(node) = state.by_id.as_mut()?.pop()?;
+        state.holder = node;
+        Some(node)
+    }
+}

@@ -1,0 +1,229 @@
+//! Reports of launches: steps that repeat, and jobs that share a machine.
+//!
+//! Each program has a report of its own, filled in by the observers of any report, which are told of its ranks alone.
+//! A rank has one launch of its program at a time, which [`RepeatedLaunch`] sees to; so what is kept by node holds.
+
+use super::replay::{FinishedReplay, ReportObservers, finish, observers};
+use super::memory::MemoryObserver;
+use super::summary::{NeighbourReport, Report, thousands};
+use super::table::{TextTable, left, right};
+use super::text::TextStyle;
+use super::{CollectiveRecord, Observer};
+use crate::engine::{
+    CommTiming, CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOutcome, run_launches,
+};
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::units::{Span, Time};
+use std::fmt::Write as _;
+
+/// Replays the launches of each of `programs` by the feed beside it, watched by `extra` too, and reports on each.
+///
+/// # Errors
+///
+/// As [`run_launches`], and where most kernels would take no time.
+pub fn replay_launched(
+    programs: &[CompiledReplay<'_>],
+    feeds: &mut [RepeatedLaunch],
+    extra: &mut dyn Observer,
+) -> Result<Vec<Report>, ReplayError> {
+    for program in programs {
+        program.check_prices()?;
+    }
+    let mut watched = WatchedPrograms::new(programs, extra);
+    let mut all: Vec<&mut dyn Feed> = feeds.iter_mut().map(|feed| feed as _).collect();
+    run_launches(programs, &mut all, None, &mut watched)?;
+    let reports = watched.programs.into_iter().zip(programs).zip(feeds);
+    let reports = reports.map(|((watched, program), feed)| {
+        let tally = watched.tally;
+        let outcome = ReplayOutcome {
+            makespan: tally.end.since(Time::ZERO),
+            nodes: tally.nodes,
+            messages: tally.messages,
+            closed: tally.closed,
+            unfolded: tally.unfolded,
+            stepwise: tally.stepwise,
+            recorded: tally.recorded,
+        };
+        let network = program.network().to_string();
+        let launches = feed.steps().to_vec();
+        let finished = FinishedReplay {
+            prepared: program,
+            outcome,
+            launches,
+            network,
+        };
+        finish(finished, watched.observers).0
+    });
+    Ok(reports.collect())
+}
+
+/// The report of the first of `reports`, with the others beside it by their `names`; `None` without any.
+pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
+    let mut reports = reports.into_iter();
+    let mut first = reports.next()?;
+    let others = names.iter().zip(reports);
+    let others = others.map(|(name, report)| NeighbourReport {
+        job: name.clone(),
+        report,
+    });
+    first.beside = others.collect();
+    Some(first)
+}
+
+/// Launches of which the text has a row.
+const SHOWN: usize = 6;
+
+/// The table of launches, if there are several: when they began and ended, and by how much each ended after the one
+/// before.
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    let launches = &report.launches;
+    if launches.len() < 2 {
+        return Ok(());
+    }
+    let table = TextTable::new([
+        left("LAUNCHES", 10),
+        right("began", 14),
+        right("ended", 14),
+        right("took", 14),
+        right("after the one before", 24),
+    ]);
+    table.heading(out, style)?;
+    let shown = if style.details { launches.len() } else { SHOWN };
+    let mut before = Span::ZERO;
+    for (number, launch) in launches.iter().enumerate() {
+        let after = Span(launch.end.0.saturating_sub(before.0));
+        before = launch.end;
+        // The last is as steady as it gets.
+        if number + 1 >= shown && number + 1 < launches.len() {
+            continue;
+        }
+        let after = match number {
+            0 => String::new(),
+            _ => after.to_string(),
+        };
+        let took = launch.end - launch.begin;
+        table.row(out, &[&number, &launch.begin, &launch.end, &took, &after])?;
+    }
+    if launches.len() > shown {
+        let left_out = thousands((launches.len() - shown) as u64);
+        writeln!(out, "  … {left_out} before the last: --format json")?;
+    }
+    let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
+    let further = launches.len() as u64 - 1;
+    let mean = Span((last - first).0 / further);
+    writeln!(out, "  one every {mean} after the first, in the mean")
+}
+
+/// Counts of a program's launches.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaunchTally {
+    /// The end of the last node.
+    end: Time,
+    nodes: u64,
+    messages: u64,
+    closed: u64,
+    unfolded: u64,
+    stepwise: u64,
+    recorded: u64,
+}
+
+/// A program and what watches it.
+struct WatchedProgram<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    observers: ReportObservers<'a, ()>,
+    tally: LaunchTally,
+}
+
+/// Hands on what happens to the observers of the program that it happens to.
+struct WatchedPrograms<'a, 'e> {
+    programs: Vec<WatchedProgram<'a>>,
+    /// Program and instance of each instance of all programs; likewise of each group.
+    instances: Vec<(u32, u32)>,
+    groups: Vec<(u32, u32)>,
+    extra: &'e mut dyn Observer,
+}
+
+impl<'a, 'e> WatchedPrograms<'a, 'e> {
+    fn new(programs: &'a [CompiledReplay<'a>], extra: &'e mut dyn Observer) -> Self {
+        let (mut instances, mut groups) = (Vec::new(), Vec::new());
+        for (number, program) in (0..).zip(programs) {
+            let own = program.workload().instances().len() as u32;
+            instances.extend((0..own).map(|instance| (number, instance)));
+            groups.extend((0..program.groups().count() as u32).map(|group| (number, group)));
+        }
+        let watched = programs.iter().map(|prepared| WatchedProgram {
+            prepared,
+            observers: observers(prepared, MemoryObserver::of_first_launch(prepared), ()),
+            tally: LaunchTally::default(),
+        });
+        Self {
+            programs: watched.collect(),
+            instances,
+            groups,
+            extra,
+        }
+    }
+
+    fn of(&mut self, instance: u32) -> (&mut WatchedProgram<'a>, u32) {
+        let (program, instance) = self.instances[instance as usize];
+        (&mut self.programs[program as usize], instance)
+    }
+}
+
+impl Observer for WatchedPrograms<'_, '_> {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        self.extra.issued(now, instance, node, kind);
+        let (program, own) = self.of(instance);
+        program.observers.issued(now, own, node, kind);
+    }
+
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        self.extra.completed(now, instance, node, kind);
+        let (program, own) = self.of(instance);
+        program.observers.completed(now, own, node, kind);
+        program.tally.end = now;
+        program.tally.nodes += 1;
+        let alone = |kind| {
+            kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none()
+        };
+        // A sender without a trace is mirrored: its message is counted at its receiver.
+        if program.prepared.comm() == CommTiming::Model && (kind == NodeKind::Send || alone(kind)) {
+            program.tally.messages += 1;
+        }
+    }
+
+    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        self.extra.began(now, instance, node);
+        let (program, own) = self.of(instance);
+        program.observers.began(now, own, node);
+    }
+
+    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (program, own) = self.of(instance);
+        program.observers.delayed(now, own, node);
+    }
+
+    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (program, own) = self.of(instance);
+        program.observers.ready(now, own, node);
+    }
+
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.extra.collective(record);
+        let (program, group) = self.groups[record.group as usize];
+        let program = &mut self.programs[program as usize];
+        let record = CollectiveRecord { group, ..*record };
+        program.observers.collective(&record);
+        let tally = &mut program.tally;
+        tally.messages += record.messages;
+        if program.prepared.comm() != CommTiming::Model {
+            tally.recorded += 1;
+        } else if record.stepwise {
+            tally.stepwise += 1;
+            tally.unfolded += u64::from(record.materialized);
+        } else {
+            tally.closed += 1;
+        }
+    }
+}

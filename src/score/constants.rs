@@ -1,0 +1,101 @@
+//! Constants of a machine that are fitted to measured runs.
+
+use crate::machine::Machine;
+use crate::units::Span;
+
+/// A constant that is fitted, as a factor on what the machine states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FittedConstant {
+    /// The host's time to launch a kernel.
+    Launch,
+    /// The same of a kernel of a backward pass.
+    Backward,
+    /// The host's time to launch a collective.
+    Collective,
+    /// The host's time to launch half of a message.
+    Message,
+    /// The part of the memory's bandwidth that kernels reach which move bytes.
+    Memory,
+}
+
+impl FittedConstant {
+    /// All constants with their names.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Launch, "launch"),
+        (Self::Backward, "backward"),
+        (Self::Collective, "collective"),
+        (Self::Message, "message"),
+        (Self::Memory, "memory"),
+    ];
+
+    /// Returns the constant's name.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// Returns what `machine` states, in microseconds or as a part; `None` where it states nothing.
+    pub fn of(self, machine: &Machine) -> Option<f64> {
+        if self == Self::Memory {
+            let mut classes = machine.classes().iter();
+            return classes.find_map(|class| Some(class.curves.moving.as_ref()?.fractions[0]));
+        }
+        let host = machine.host()?;
+        let span = match self {
+            Self::Backward => host.backward,
+            Self::Collective => host.collective,
+            Self::Message => host.message,
+            Self::Launch | Self::Memory => host.launch,
+        };
+        Some(span.seconds() * 1e6)
+    }
+}
+
+/// Returns `machine` with each of `constants` times its factor.
+pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
+    let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
+    machine.with_prices(|host, curves| {
+        for &(constant, factor) in constants {
+            match (constant, &mut *host) {
+                (FittedConstant::Memory, _) => {
+                    for curves in &mut *curves {
+                        let moving = curves.moving.iter_mut();
+                        let fractions = moving.flat_map(|moving| &mut moving.fractions);
+                        fractions.for_each(|fraction| *fraction *= factor);
+                    }
+                }
+                (_, None) => {}
+                (FittedConstant::Launch, Some(host)) => host.launch = times(host.launch, factor),
+                (FittedConstant::Backward, Some(host)) => {
+                    host.backward = times(host.backward, factor);
+                }
+                (FittedConstant::Collective, Some(host)) => {
+                    host.collective = times(host.collective, factor);
+                }
+                (FittedConstant::Message, Some(host)) => {
+                    host.message = times(host.message, factor);
+                }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_change_what_they_name_and_nothing_else() {
+        let machine = Machine::preset("dgx-a100").unwrap();
+        let all = FittedConstant::ALL.map(|(constant, _)| constant);
+        for changed in all {
+            let other = with_factors(&machine, &[(changed, 2.0)]);
+            for constant in all {
+                let (before, after) = (constant.of(&machine), constant.of(&other));
+                let factor = if constant == changed { 2.0 } else { 1.0 };
+                assert_eq!(after, before.map(|b| b * factor), "{constant:?}");
+            }
+        }
+        // Without any, the machine is as it was.
+        assert_eq!(with_factors(&machine, &[]), machine);
+    }
+}

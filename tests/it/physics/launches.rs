@@ -1,0 +1,431 @@
+//! Launches and feeds: steps that repeat, jobs that share a machine, requests over time, and processors that choose.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{Dim, dim, job, machine};
+use chakram::internals::collective::CollectiveAlgorithm::Ring;
+use chakram::internals::engine::{
+    CompiledReplay, Feed, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord, ProcessorJob,
+    ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, SingleLaunch, TimedLaunches,
+    run_launches,
+};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::{NodeIndex, Npu};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::topology::DimensionShape;
+use chakram::internals::trace::CollectiveKind;
+use chakram::internals::units::{Span, Time};
+use chakram::internals::workload::Workload;
+use std::sync::Arc;
+
+const NS: u64 = 1000;
+
+/// Beginnings and ends of launches, in picoseconds, and what processors said.
+#[derive(Debug, Default, PartialEq)]
+struct LaunchLog {
+    began: Vec<(u64, u64)>,
+    ended: Vec<(u64, u64)>,
+    nodes: Vec<(u64, bool, u32, u32)>,
+    occupied: Vec<(u64, u64, u64)>,
+}
+
+impl Observer for LaunchLog {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, false, instance, node.0));
+    }
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, true, instance, node.0));
+    }
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn launched(&mut self, now: Time, launch: &LaunchRecord) {
+        assert_eq!(launch.began, now);
+        self.began.push((launch.serial.0, now.0));
+    }
+    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+        self.ended.push((launch.serial.0, now.0));
+    }
+    fn occupied(&mut self, _: Time, job: &ProcessorJob, times: &JobTimes) {
+        self.occupied.push((job.tag, times.start.0, times.end.0));
+    }
+}
+
+fn compiled<'a>(
+    workload: &'a Workload,
+    machine: &'a Machine,
+    change: impl FnOnce(&mut ReplayOptions),
+) -> CompiledReplay<'a> {
+    CompiledReplay::new(workload, machine, &ReplayOptions::with(change)).unwrap()
+}
+
+/// 20 ps a byte and 500 ns a link.
+fn ring(npus: u32) -> Dim {
+    dim(DimensionShape::Ring, npus, Ring)
+}
+
+/// Rank 0 computes for 10 ns and sends 100 bytes, which leave in 2 ns; they arrive 500 ns later at rank 1, which then
+/// computes for 30 ns. Rank 0 is done with step k, from 0, after 12 (k + 1) ns, and never waits. Rank 1 ends step 0 at
+/// 12 + 500 + 30 = 542 ns; the messages of later steps are there by then, so each takes 30 ns more.
+#[test]
+fn steps_overlap_where_their_dependencies_allow() {
+    let workload = job(
+        &[
+            vec![kernel(10), send(1, 100).after(&[1])],
+            vec![receive(0, 100), kernel(30).after(&[1])],
+        ],
+        &[],
+    );
+    let machine = machine(&[ring(2)]);
+    for (network, _) in NetworkKind::ALL {
+        let program = compiled(&workload, &machine, |o| o.network = Some(network));
+        let mut feed = RepeatedLaunch::new(0, 3);
+        let mut log = LaunchLog::default();
+        let outcome = run_launches(&[program], &mut [&mut feed], None, &mut log).unwrap();
+        assert_eq!(outcome.makespan, Span(602 * NS));
+        assert_eq!((outcome.nodes, outcome.messages), (12, 3));
+        let steps = feed.steps().iter().map(|step| (step.begin.0, step.end.0));
+        let expected = [(0, 542), (12, 572), (24, 602)].map(|(a, b)| (a * NS, b * NS));
+        assert_eq!(steps.collect::<Vec<_>>(), expected);
+        let began = [(0, 0), (1, 12), (2, 24)].map(|(serial, at)| (serial, at * NS));
+        assert_eq!(log.began, began);
+        let ended = [(0, 542), (1, 572), (2, 602)].map(|(serial, at)| (serial, at * NS));
+        assert_eq!(log.ended, ended);
+    }
+}
+
+/// Every step ends with a collective of all, so nothing overlaps: three steps take three times one. A ring of 4 with
+/// 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20 ps + 500 ns = 502 ns; with 10 ns before it 3022 ns.
+#[test]
+fn steps_that_end_together_follow_one_another() {
+    let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
+    let workload = job(&vec![vec![kernel(10), call]; 4], &[]);
+    let machine = machine(&[ring(4)]);
+    for stepwise in [false, true] {
+        for (network, _) in NetworkKind::ALL {
+            let program = compiled(&workload, &machine, |o| {
+                (o.network, o.stepwise) = (Some(network), stepwise);
+            });
+            let once = program.run(()).unwrap().0;
+            let mut feed = RepeatedLaunch::new(0, 3);
+            let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ()).unwrap();
+            assert_eq!(outcome.makespan.0, 3 * once.makespan.0);
+            assert_eq!(outcome.closed, 3 * once.closed);
+            assert_eq!(outcome.messages, 3 * once.messages);
+        }
+    }
+}
+
+/// Two jobs on the same two NPUs: each has lanes of its own, and they meet at the port of NPU 0. Of 1000 bytes each
+/// the first leaves in 20 ns and the second in the 20 ns after; both travel 500 ns. Alone each takes 520 ns.
+#[test]
+fn jobs_that_share_a_port_wait_for_one_another() {
+    let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
+    let machine = machine(&[ring(2)]);
+    for (network, ends) in [
+        (NetworkKind::ContentionFree, [520, 520]),
+        (NetworkKind::Ports, [520, 540]),
+        (NetworkKind::Links, [520, 540]),
+    ] {
+        let program = || compiled(&workload, &machine, |o| o.network = Some(network));
+        assert_eq!(program().run(()).unwrap().0.makespan, Span(520 * NS));
+        let programs = [program(), program()];
+        let (mut first, mut second) = (SingleLaunch::of(0), SingleLaunch::of(1));
+        let mut log = LaunchLog::default();
+        run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
+        let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
+        assert_eq!(ended, ends, "{network}");
+    }
+}
+
+/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from NPU 1 to 2. A link
+/// has half of what an NPU sends, so it takes 40 ns for 1000 bytes. A's first byte is at NPU 1 after 500 ns, when B's
+/// message has left the link long ago: neither waits, and both take what they take alone, 1040 and 540 ns. With 50,000
+/// bytes, B holds the link from 1 to 2 until 2000 ns and A comes at 500 ns: A's message passes it from 2000 ns on, for
+/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone.
+#[test]
+fn jobs_that_share_a_link_wait_for_one_another() {
+    let machine = machine(&[ring(4)]);
+    for (bytes, alone, ends) in [
+        (1000, [1040, 540], [540, 1040]),
+        (50_000, [3000, 2500], [2500, 4500]),
+    ] {
+        let workload = job(&[vec![send(1, bytes)], vec![receive(0, bytes)]], &[]);
+        let program = |npus: [u32; 2]| {
+            compiled(&workload, &machine, |o| {
+                o.network = Some(NetworkKind::Links);
+                o.map = Some(npus.map(Npu).to_vec());
+            })
+        };
+        let programs = [program([0, 2]), program([1, 2])];
+        for (program, alone) in programs.iter().zip(alone) {
+            assert_eq!(program.run(()).unwrap().0.makespan, Span(alone * NS));
+        }
+        let (mut first, mut second) = (SingleLaunch::of(0), SingleLaunch::of(1));
+        let mut log = LaunchLog::default();
+        run_launches(&programs, &mut [&mut first, &mut second], None, &mut log).unwrap();
+        let ended: Vec<u64> = log.ended.iter().map(|&(_, at)| at / NS).collect();
+        assert_eq!(ended, ends);
+    }
+}
+
+/// Launches that cross: the first is ready for its collective on rank 0 at 10 ns and on rank 1 at 100 ns, the second at
+/// 50 ns on both, and all use one stream. First ready, first served would give the stream of rank 1 to the second,
+/// which waits for rank 0, whose stream the first holds and waits for rank 1. By serial the second waits: the first
+/// takes its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second 1002 ns more.
+#[test]
+fn launches_of_a_feed_cannot_deadlock_one_another() {
+    let rank = |ns, lane| {
+        let call = call(CollectiveKind::AllReduce, 100);
+        vec![kernel(ns).on(lane), call.on(7).after(&[1])]
+    };
+    let first = job(&[rank(10, 1), rank(100, 1)], &[]);
+    let second = job(&[rank(50, 2), rank(50, 2)], &[]);
+    let machine = machine(&[ring(2)]);
+    struct Both(bool);
+    impl Feed for Both {
+        fn wake_at(&self) -> Option<Time> {
+            (!self.0).then_some(Time::ZERO)
+        }
+        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+            self.0 = true;
+            for program in [0, 1] {
+                queue.launch(Launch {
+                    program,
+                    ..Launch::default()
+                });
+            }
+        }
+    }
+    let programs = [
+        compiled(&first, &machine, |_| {}),
+        compiled(&second, &machine, |_| {}),
+    ];
+    let mut log = LaunchLog::default();
+    run_launches(&programs, &mut [&mut Both(false)], None, &mut log).unwrap();
+    assert_eq!(log.ended, [(0, 1102 * NS), (1, 2104 * NS)]);
+}
+
+/// A plain generator: a linear congruential one, of which the upper bits are taken.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        let (a, c) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(a).wrapping_add(c);
+        (self.0 >> 33) % n
+    }
+}
+
+/// Requests with services of their own, one launch each.
+struct Requests {
+    program: u32,
+    /// Arrival and service, the next one last.
+    waiting: Vec<(Time, Span)>,
+    launched: u64,
+    ends: Vec<u64>,
+}
+
+impl Feed for Requests {
+    fn wake_at(&self) -> Option<Time> {
+        self.waiting.last().map(|&(at, _)| at)
+    }
+    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+        while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
+            queue.launch(Launch {
+                program: self.program,
+                tag: self.launched,
+                prices: LaunchPrices::ByClass(Arc::new([Some(service)])),
+                ..Launch::default()
+            });
+            self.launched += 1;
+        }
+    }
+    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut LaunchQueue) {
+        assert_eq!(ended.tag, self.ends.len() as u64, "first come, first served");
+        self.ends.push(now.0);
+    }
+}
+
+fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
+    let mut random = Random(seed);
+    let mut at = 0;
+    let mut all: Vec<_> = (0..count)
+        .map(|_| {
+            at += random.below(2 * gap);
+            (Time(at), Span(1 + random.below(2_000_000)))
+        })
+        .collect();
+    all.reverse();
+    all
+}
+
+/// Lindley: a request ends its service after it has come and the one before it has ended. Services are 1 us in the mean
+/// and gaps 1.25 us, so the NPU is busy for 0.8 of the time and queues come and go.
+#[test]
+fn requests_at_random_times_follow_lindley() {
+    let workload = job(&[vec![kernel(1)]], &[]);
+    let machine = machine(&[ring(2)]);
+    let program = compiled(&workload, &machine, |_| {});
+    let waiting = requests(100_000, 1_250_000, 1);
+    let mut last = 0;
+    let mut queued = 0;
+    let ends = waiting.iter().rev().map(|(at, service)| {
+        queued += u64::from(at.0 < last);
+        last = last.max(at.0) + service.0;
+        last
+    });
+    let ends: Vec<u64> = ends.collect();
+    assert!((60_000..75_000).contains(&queued), "{queued} had to wait");
+    let mut feed = Requests {
+        program: 0,
+        waiting,
+        launched: 0,
+        ends: Vec::new(),
+    };
+    let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ()).unwrap();
+    assert_eq!(feed.ends, ends);
+    assert_eq!(outcome.nodes, 100_000);
+    assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
+}
+
+/// One server for each NPU that takes the shortest job that waits, when the one before has ended.
+#[derive(Default)]
+struct ShortestFirst {
+    waiting: Vec<ProcessorJob>,
+    busy: bool,
+}
+
+impl ShortestFirst {
+    fn next(&mut self, now: Time, started: &mut Vec<JobTimes>) {
+        let waiting = self.waiting.iter().enumerate();
+        let Some((place, _)) = waiting.min_by_key(|(_, job)| (job.price, job.launch)) else {
+            return;
+        };
+        let job = self.waiting.remove(place);
+        self.busy = true;
+        started.push(JobTimes {
+            token: job.token,
+            start: now,
+            end: now + job.price,
+        });
+    }
+}
+
+impl ProcessorModel for ShortestFirst {
+    fn serves(&self, npu: Npu) -> bool {
+        npu == Npu(1)
+    }
+    fn submit(&mut self, _: Time, job: &ProcessorJob, _: &mut Vec<JobTimes>) {
+        assert_eq!((job.npu, job.feed, job.program), (Npu(1), 0, 0));
+        self.waiting.push(*job);
+    }
+    fn ended(&mut self, _: Time, _: &ProcessorJob, _: &mut Vec<JobTimes>) {
+        self.busy = false;
+    }
+    fn settle(&mut self, now: Time, started: &mut Vec<JobTimes>) {
+        if !self.busy {
+            self.next(now, started);
+        }
+    }
+}
+
+/// Launches of two jobs each, at 0, 1 and 2 us, with prices 5, 3 and 1 us by launch. The server is free at 0 and takes
+/// launch 0. At 5 its second job comes, beside launches 1 and 2: the shortest goes first, twice launch 2 (5-6, 6-7),
+/// then twice launch 1 (7-10, 10-13), then launch 0 (13-18).
+#[test]
+fn a_processor_chooses_at_the_borders_of_jobs() {
+    let line: Vec<Line> = vec![kernel(1), kernel(1).after(&[1])];
+    let workload = job(&[line], &[]);
+    let machine = machine(&[ring(2)]);
+    let program = compiled(&workload, &machine, |_| {});
+    struct Three(u64);
+    impl Feed for Three {
+        fn wake_at(&self) -> Option<Time> {
+            (self.0 < 3).then_some(Time(self.0 * 1_000_000))
+        }
+        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+            let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
+            queue.launch(Launch {
+                tag: self.0,
+                npu: Some(Npu(1)),
+                prices: LaunchPrices::ByClass(Arc::new([price, price])),
+                ..Launch::default()
+            });
+            self.0 += 1;
+        }
+    }
+    let (mut log, mut server) = (LaunchLog::default(), ShortestFirst::default());
+    let feeds: &mut [&mut dyn Feed] = &mut [&mut Three(0)];
+    run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
+    let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
+    let occupied: Vec<_> = log.occupied.iter().copied().map(us).collect();
+    let expected = [(0, 0, 5), (2, 5, 6), (2, 6, 7), (1, 7, 10), (1, 10, 13), (0, 13, 18)];
+    assert_eq!(occupied, expected);
+    let ended: Vec<_> = log.ended.iter().map(|&(s, at)| (s, at / 1_000_000)).collect();
+    assert_eq!(ended, [(2, 7), (1, 13), (0, 18)]);
+}
+
+/// A rank that its feed never releases, and one that waits for it: both are named with their launch.
+#[test]
+fn stuck_launches_are_named() {
+    let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
+    let machine = machine(&[ring(2)]);
+    let program = compiled(&workload, &machine, |_| {});
+    struct Half(bool);
+    impl Feed for Half {
+        fn wake_at(&self) -> Option<Time> {
+            (!self.0).then_some(Time(7))
+        }
+        fn woken(&mut self, _: Time, queue: &mut LaunchQueue) {
+            self.0 = true;
+            queue.launch(Launch::default());
+            let half = queue.launch(Launch {
+                release: chakram::internals::engine::LaunchRelease::ByRank,
+                ..Launch::default()
+            });
+            queue.release(half, chakram::internals::ids::Rank(1));
+        }
+    }
+    let found = run_launches(&[program], &mut [&mut Half(false)], None, &mut ());
+    let Err(ReplayError::Stuck(stuck)) = found else {
+        panic!("expected to be stuck: {found:?}");
+    };
+    let text = stuck.to_string();
+    let expected = "the replay deadlocked: 2 of 4 nodes completed\n  \
+         launch 1 rank 0 node 1 `n1` waits for its rank to be released by its feed\n  \
+         launch 1 rank 1 node 1 `n1` waits for 64 bytes from rank 0 with tag 0, launch 1 rank 0 node 1 `n1` is \
+         ready";
+    assert_eq!(text, expected);
+}
+
+/// The k-th of launches at given times has tag k, and the order in which the times are given does not matter. A job
+/// before and another beside them change nothing where they share nothing.
+#[test]
+fn launches_at_given_times() {
+    let workload = job(&[vec![kernel(10)]], &[]);
+    let machine = machine(&[ring(4)]);
+    let at = |npu: u32| compiled(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
+    let times = || vec![Time(30 * NS), Time(0), Time(15 * NS), Time(16 * NS)];
+    let mut log = LaunchLog::default();
+    let mut feed = TimedLaunches::new(0, times());
+    run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
+    // 16 waits for 15 to end at 25, 30 for that at 35.
+    let ends = [(0, 10), (1, 25), (2, 35), (3, 45)].map(|(serial, at)| (serial, at * NS));
+    assert_eq!(log.ended, ends);
+    let mut beside = LaunchLog::default();
+    let programs = [at(0), at(1)];
+    let mut feeds = (TimedLaunches::new(0, times()), TimedLaunches::new(1, times()));
+    run_launches(
+        &programs,
+        &mut [&mut feeds.0, &mut feeds.1],
+        None,
+        &mut beside,
+    )
+    .unwrap();
+    let own = |nodes: &[(u64, bool, u32, u32)], instance| -> Vec<_> {
+        let own = nodes.iter().filter(|node| node.2 == instance);
+        own.map(|&(at, end, _, node)| (at, end, node)).collect()
+    };
+    assert_eq!(own(&beside.nodes, 0), own(&log.nodes, 0));
+    assert_eq!(own(&beside.nodes, 1), own(&log.nodes, 0));
+}
