@@ -188,6 +188,7 @@ const DOCUMENTS: &[&str] = &[
     "graph.rs",
     "engine.rs",
     "engine/plan.rs",
+    "engine/feed.rs",
     "diff.rs",
     "diff/",
     "trace/groups.rs",
