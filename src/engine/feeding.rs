@@ -26,7 +26,7 @@ pub(super) struct Feeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds that are woken in this round.
     woken: Vec<u32>,
-    /// What a feed asks for; kept for its allocation.
+    /// Requests of a feed; kept for its allocation.
     queue: LaunchQueue,
     /// Jobs of processors whose times are known; likewise.
     started: Vec<JobTimes>,

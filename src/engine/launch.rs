@@ -72,7 +72,7 @@ pub struct LaunchRecord {
     pub began: Time,
 }
 
-/// What a feed asks for when it is told something.
+/// Requests of a feed, collected while it is told something.
 #[derive(Debug, Default)]
 pub struct LaunchQueue {
     /// Number of the next launch of the run.
