@@ -531,6 +531,105 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
     assert_eq!(fitted["intervals"]["coverage"], 1.0);
 }
 
+/// Steps of a machine whose host is half again as slow correct a machine file, by which deeper models of the same width are
+/// predicted; models without that product are as before.
+#[test]
+fn measured_steps_correct_the_prices_of_a_machine() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("a plain name").to_owned()
+    };
+    let write = |name: &str, text: &str| {
+        std::fs::write(path(name), text).expect("there is room");
+        path(name)
+    };
+    let preset = std::fs::read_to_string("src/machine/presets/dgx-a100.toml").expect("it is there");
+    let slower = preset.replace("launch = \"117 us\"", "launch = \"175.5 us\"");
+    let slower = write("slower.toml", &slower);
+    let columns = COLUMNS.replace("layers = \"2\"\n", "");
+    let columns = columns.replace("tensor = \"tp\"", "tensor = \"tp\"\nlayers = \"depth\"");
+    let columns = write("columns.toml", &columns);
+    let run = |arguments: &[&str]| {
+        let output = chakram(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        output.stdout
+    };
+    let scored = |csv: &str, machine: &str| -> Value {
+        let csv = write("runs.csv", csv);
+        let more = [
+            "--columns",
+            &columns,
+            "--machine",
+            machine,
+            "--format",
+            "json",
+        ];
+        let text = run(&[&["score", &csv][..], &more].concat());
+        serde_json::from_slice(&text).expect("it is JSON")
+    };
+    let sizes = [
+        (256, 1, 2),
+        (512, 2, 2),
+        (256, 1, 8),
+        (512, 2, 6),
+        (128, 1, 2),
+    ];
+    let table = |seconds: &dyn Fn(usize) -> f64, picked: &[usize]| {
+        let row = |&i: &usize| {
+            let (width, tensor, layers) = sizes[i];
+            format!("{width},{tensor},{layers},{}\n", seconds(i))
+        };
+        "width,tp,depth,seconds\n".to_owned() + &picked.iter().map(row).collect::<String>()
+    };
+    let predicted =
+        |scores: &Value, i: usize| scores["runs"][i]["predicted_s"].as_f64().expect("a number");
+    let all = table(&|_| 1.0, &[0, 1, 2, 3, 4]);
+    let truth = scored(&all, &slower);
+    let before = scored(&all, "dgx-a100");
+    let measured = |i: usize| predicted(&truth, i);
+    let steps = write("steps.csv", &table(&measured, &[0, 1]));
+    let ours = path("ours.toml");
+    let text = run(&[
+        "calibrate",
+        &steps,
+        "--columns",
+        &columns,
+        "--machine",
+        "dgx-a100",
+        "-o",
+        &ours,
+    ]);
+    assert!(
+        String::from_utf8_lossy(&text).contains("2 steps"),
+        "{}",
+        String::from_utf8_lossy(&text)
+    );
+    let after = scored(&all, &ours);
+    let error = |scores: &Value, i: usize| predicted(scores, i) / measured(i) - 1.0;
+    for i in 0..4 {
+        assert!(error(&before, i) < -0.15, "{i}: {}", error(&before, i));
+        assert!(error(&after, i).abs() < 0.03, "{i}: {}", error(&after, i));
+    }
+    assert_eq!(predicted(&after, 4), predicted(&before, 4));
+    // Again from what was written: the corrections are replaced, not corrected.
+    let again = path("again.toml");
+    run(&[
+        "calibrate",
+        &steps,
+        "--columns",
+        &columns,
+        "--machine",
+        &ours,
+        "-o",
+        &again,
+    ]);
+    let [once, twice] =
+        [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
+    assert_eq!(once, twice);
+}
+
 #[test]
 fn tables_that_make_no_runs_are_refused() {
     for (csv, columns, expected) in [
