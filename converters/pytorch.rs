@@ -1,4 +1,4 @@
-//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto.
+//! PyTorch: the host trace of `ExecutionTraceObserver` and the device trace of Kineto, together or either alone.
 //!
 //! Both are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element at a
 //! time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments that a
@@ -10,6 +10,7 @@
 
 mod activities;
 mod call_matching;
+mod call_names;
 mod calls;
 mod clock;
 mod emit;
@@ -18,11 +19,15 @@ pub mod files;
 mod group_inference;
 mod groups;
 pub mod host;
+mod host_alone;
 mod job;
 pub mod kineto;
+mod kineto_alone;
 mod name_repair;
 mod number;
 mod op_cost;
+mod operator_order;
+mod output_shapes;
 mod python_repr;
 mod rank_timeline;
 mod sniff;
@@ -31,8 +36,10 @@ pub mod summary;
 mod tensors;
 mod transfer_times;
 
+pub use calls::CommKernels;
+pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
-pub use job::{ConvertOptions, RankTrace, convert, convert_bytes};
+pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, KinetoTrack};
 pub use sniff::{CaptureFileKind, sniff};
 
@@ -106,6 +113,15 @@ pub fn communicates(name: &str) -> bool {
         "record_param_comms",
     ];
     BEGINNINGS.iter().any(|start| name.starts_with(start))
+}
+
+/// Beginnings of the names of intervals in flight: one that is only known to have been requested, and those that host
+/// backends write.
+const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
+
+/// Returns whether an interval of this name is communication in flight, which the host carries out.
+fn in_flight(name: &str) -> bool {
+    IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A JSON string, borrowed where nothing in it is escaped.

@@ -35,7 +35,8 @@ fn one(
     options.layers = 32;
     options.steps = steps;
     let json = write(folder.path(), &options) as f64;
-    let pairs = files::pairs(&[folder.path().to_owned()]).expect("they were just written");
+    let found = files::pairs(&[folder.path().to_owned()]).expect("they were just written");
+    let pairs = found.pairs;
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
     let one_thread = ConvertOptions {
         threads: 1,

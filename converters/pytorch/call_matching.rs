@@ -2,7 +2,7 @@
 //! with their receives.
 
 use super::calls::{CommCall, CommCalls, CommOp};
-use super::group_inference::JobGroup;
+use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
 use crate::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
@@ -64,7 +64,7 @@ pub fn matching(
     let mut matches = CallMatches::default();
     let calls_of = calls.iter().map(|calls| {
         let all = (0..).zip(&calls.list);
-        let collectives = all.filter(|(_, call)| !call.is_message());
+        let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
         SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
     let calls_of: Vec<SlotCalls> = calls_of.collect();
@@ -97,6 +97,15 @@ pub fn matching(
             let matched = job.matched(index, calls.collect());
             matches.collectives.push(matched);
         }
+    }
+    for (rank, calls) in (0..).zip(calls) {
+        let untold = (0..)
+            .zip(&calls.list)
+            .filter(|(_, call)| call.group == UNTOLD);
+        let reason = "of a group that cannot be told";
+        matches
+            .unmatched
+            .extend(untold.map(|(i, _)| ((rank, i), reason)));
     }
     job.messages(&mut matches);
     Ok(matches)
@@ -273,6 +282,8 @@ fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),
         CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),
+        // Kineto does not have lists of lists of tensors.
+        CollectiveKind::ReduceScatter if bytes_in == 0 => bytes_out.saturating_mul(count),
         CollectiveKind::Scatter => bytes_out.saturating_mul(count),
         CollectiveKind::Barrier => 0,
         _ => bytes_in,

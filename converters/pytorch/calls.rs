@@ -8,10 +8,12 @@ use super::rank_timeline::{NONE, RankTimeline};
 use crate::trace::CollectiveKind;
 
 mod args;
+mod comm_kernels;
 mod device;
 mod host;
 
 pub use args::{CallArgs, dtype};
+pub use comm_kernels::CommKernels;
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +70,17 @@ pub struct CommCalls {
     pub orphans: u64,
     /// Kernels of communication whose operation is unknown, by name.
     pub unknown: Vec<String>,
+    /// Number of kernels of communication that were launched before the capture began.
+    pub before: u64,
 }
 
-/// Finds the calls of `rank`.
-pub fn find(rank: &RankTimeline) -> CommCalls {
+/// Finds the calls of `rank`; `kernels` are those that communicate.
+pub fn find(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
     let mut calls = host::find(rank);
-    device::find(rank, &mut calls);
-    calls.list.sort_by_key(|call| (call.rf_id, call.item));
+    device::find(rank, kernels, &mut calls);
+    calls
+        .list
+        .sort_by_key(|call| (call.rf_id, call.item, call.start, call.event));
     calls
 }
 

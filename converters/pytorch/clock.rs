@@ -5,8 +5,9 @@
 //! two ranks share is the *estimate*. Causality bounds it: no member can end before the last has started, and no
 //! message arrives before it was sent.
 //!
-//! Ranks on one host have one clock. Their estimate is noise, as long as it is small and zero lies within the bounds,
-//! and is not applied.
+//! Ranks on one host have one clock. Their estimate is noise and is not applied: such a clock moves only where zero lies
+//! outside the bounds, and then no farther than to them. The same holds where messages alone were observed, which give
+//! bounds and no estimate. Of ranks whose hosts are not named, estimates that are as small as noise are not applied.
 
 use super::call_matching::CallMatches;
 use super::calls::{CommCall, CommCalls};
@@ -84,16 +85,34 @@ pub fn offsets(
             (b, a, -1)
         };
         let base = offsets[from as usize].applied;
-        let same_host = ranks[from as usize].kineto.host_name.is_some()
-            && ranks[from as usize].kineto.host_name == ranks[to as usize].kineto.host_name;
-        let mut own = estimate(seen, sign, same_host);
+        let hosts = HostRelation::of(&ranks[from as usize], &ranks[to as usize]);
+        let mut own = estimate(seen, sign, hosts);
         own.applied = own.applied.saturating_add(base);
         offsets[to as usize] = own;
         known[to as usize] = true;
     }
 }
 
-fn estimate(seen: &ClockObservations, sign: i64, same_host: bool) -> ClockOffset {
+/// Relation of the hosts of two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostRelation {
+    Same,
+    Different,
+    /// The captures do not name their hosts.
+    Unknown,
+}
+
+impl HostRelation {
+    fn of(one: &RankTimeline, other: &RankTimeline) -> Self {
+        match (&one.kineto.host_name, &other.kineto.host_name) {
+            (Some(one), Some(other)) if one == other => Self::Same,
+            (Some(_), Some(_)) => Self::Different,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+fn estimate(seen: &ClockObservations, sign: i64, hosts: HostRelation) -> ClockOffset {
     let mut differences: Vec<i64> = seen.differences.iter().map(|d| d * sign).collect();
     let estimate = median(&mut differences);
     let mut distances: Vec<i64> = differences
@@ -105,15 +124,19 @@ fn estimate(seen: &ClockObservations, sign: i64, same_host: bool) -> ClockOffset
         1 => seen.bounds,
         _ => (-seen.bounds.1, -seen.bounds.0),
     };
-    // Drifting clocks can contradict causality; the estimate is used as it is then.
+    // Drifting clocks can contradict causality; the estimate, or the middle, is used as it is then.
     let possible = bounds.0 <= bounds.1;
-    let within = |offset: i64| !possible || (bounds.0 <= offset && offset <= bounds.1);
-    let noise =
-        same_host && within(0) && estimate.saturating_abs() <= NOISE.max(spread.saturating_mul(3));
-    let applied = match (noise, possible) {
-        (true, _) => 0,
-        (false, true) => estimate.clamp(bounds.0, bounds.1),
-        (false, false) => estimate,
+    let demanded = |offset: i64| match possible {
+        true => offset.clamp(bounds.0, bounds.1),
+        false if differences.is_empty() => bounds.1 + (bounds.0 - bounds.1) / 2,
+        false => estimate,
+    };
+    let noise = estimate.saturating_abs() <= NOISE.max(spread.saturating_mul(3));
+    let applied = match hosts {
+        _ if differences.is_empty() => demanded(0),
+        HostRelation::Same => demanded(0),
+        HostRelation::Unknown if noise && demanded(0) == 0 => 0,
+        HostRelation::Unknown | HostRelation::Different => demanded(estimate),
     };
     ClockOffset {
         applied,
@@ -121,7 +144,7 @@ fn estimate(seen: &ClockObservations, sign: i64, same_host: bool) -> ClockOffset
         spread,
         bounds,
         observed: seen.observed,
-        same_host,
+        same_host: hosts == HostRelation::Same,
     }
 }
 
@@ -162,17 +185,6 @@ fn observe(calls: &[CommCalls], matches: &CallMatches) -> BTreeMap<(u32, u32), C
             seen.bounds.1 = seen.bounds.1.min(-least)
         }
     }
-    // Messages alone give bounds and no estimate, so the middle of the bounds of both directions is taken.
-    for seen in between
-        .values_mut()
-        .filter(|seen| seen.differences.is_empty())
-    {
-        let (low, high) = seen.bounds;
-        // One direction alone leaves the other bound open, and no middle.
-        if low > i64::MIN / 4 && high < i64::MAX / 4 {
-            seen.differences.push(low + (high - low) / 2);
-        }
-    }
     between
 }
 
@@ -205,20 +217,44 @@ mod tests {
             &[3 * ms, 3 * ms + 40, 9 * ms, 3 * ms - 20, 3 * ms + 5],
             (ms, 4 * ms),
         );
-        let offset = estimate(&seen, 1, false);
+        let offset = estimate(&seen, 1, HostRelation::Different);
         assert_eq!((offset.applied, offset.estimate), (3 * ms + 5, 3 * ms + 5));
         // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
         assert_eq!(offset.spread, 25);
         // Seen from the other side everything is turned round.
-        assert_eq!(estimate(&seen, -1, false).applied, -3 * ms - 5);
+        assert_eq!(
+            estimate(&seen, -1, HostRelation::Different).applied,
+            -3 * ms - 5
+        );
     }
 
     #[test]
     fn one_host_has_one_clock_unless_causality_says_no() {
         let noise = seen(&[200_000, -300_000, 250_000], (-1_000_000, 1_000_000));
-        assert_eq!(estimate(&noise, 1, true).applied, 0);
-        assert_eq!(estimate(&noise, 1, false).applied, 200_000);
+        assert_eq!(estimate(&noise, 1, HostRelation::Same).applied, 0);
+        assert_eq!(estimate(&noise, 1, HostRelation::Unknown).applied, 0);
+        let different = estimate(&noise, 1, HostRelation::Different);
+        assert_eq!(different.applied, 200_000);
+        // Zero is impossible: the clock moves to the nearer bound.
         let apart = seen(&[200_000, -300_000, 250_000], (150_000, 1_000_000));
-        assert_eq!(estimate(&apart, 1, true).applied, 200_000);
+        assert_eq!(estimate(&apart, 1, HostRelation::Same).applied, 150_000);
+        // However large the estimate, zero is possible.
+        let late = seen(&[9_000_000, 9_100_000], (-1, 20_000_000));
+        assert_eq!(estimate(&late, 1, HostRelation::Same).applied, 0);
+    }
+
+    #[test]
+    fn messages_alone_move_no_clock_but_where_they_must() {
+        for hosts in [
+            HostRelation::Same,
+            HostRelation::Different,
+            HostRelation::Unknown,
+        ] {
+            let loose = seen(&[], (-3_000_000, 50_000_000));
+            assert_eq!(estimate(&loose, 1, hosts).applied, 0);
+            let tight = seen(&[], (2_000_000, 50_000_000));
+            assert_eq!(estimate(&tight, 1, hosts).applied, 2_000_000);
+            assert_eq!(estimate(&tight, -1, hosts).applied, -2_000_000);
+        }
     }
 }

@@ -47,6 +47,8 @@ pub struct EmittedCounts {
     pub nodes: u64,
     /// Dependencies.
     pub causes: u64,
+    /// Time of nodes on streams of a device, waiting for other ranks included, ns.
+    pub device_ns: u64,
 }
 
 /// First lane of communication in flight, beyond the numbers of threads.
@@ -159,6 +161,11 @@ pub fn write<W: Write>(
         writing.node(work, activity, delay, &causes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
+        if let ActivityLane::Stream(_) = activity.lane {
+            let end = end_of(activities, calls, job, work);
+            let lasted = ns(end.saturating_sub(activity.begin));
+            written.device_ns = written.device_ns.saturating_add(lasted);
+        }
     }
     Ok(written)
 }
@@ -257,7 +264,9 @@ impl ActivityEmitter<'_> {
             }
             ActivityKind::Device(device) => {
                 let device = &self.rank.devices[device as usize];
-                attributes.push(("launch", self.id_of(device.launch)));
+                if device.launch != NONE {
+                    attributes.push(("launch", self.id_of(device.launch)));
+                }
                 (NONE, self.rank.name(device.event))
             }
             ActivityKind::Call(call) => {
@@ -272,11 +281,13 @@ impl ActivityEmitter<'_> {
                 attributes.push(("parent", self.id_of(item.parent)));
             }
             let event = &self.rank.kineto.events[item.event as usize];
-            if event.rf_id != 0 {
+            if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
             }
             if let Some(node) = self.rank.host.nodes.get(item.host as usize) {
-                attributes.push(("et_id", AttributeValue::Int(node.id as i64)));
+                if self.rank.host.observed {
+                    attributes.push(("et_id", AttributeValue::Int(node.id as i64)));
+                }
                 if node.seq_id >= 0 {
                     attributes.push(("seq_id", AttributeValue::Int(node.seq_id)));
                 }
@@ -290,6 +301,8 @@ impl ActivityEmitter<'_> {
             }
         }
         let op = self.op(activity);
+        // Without times a node has a cost and no duration.
+        let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKind::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
@@ -298,17 +311,17 @@ impl ActivityEmitter<'_> {
         extra.attributes = &attributes;
         let mut view = NodeView::new(self.ids[work as usize], name, op);
         view.lane = Some(self.lane(activity));
-        view.delay = Span::from_ns(delay);
+        view.delay = timed(delay);
         match activity.kind {
             ActivityKind::Call(call) => {
                 let time = &self.job.times[call as usize];
-                view.recorded = Span::from_ns(time.transfer);
+                view.recorded = timed(time.transfer);
                 if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
-                    view.wait = Span::from_ns(time.wait);
-                    view.eager = time.eager;
+                    view.wait = timed(time.wait);
+                    view.eager = time.eager && !self.rank.untimed;
                 }
             }
-            _ => view.recorded = Span::from_ns(ns(activity.end - activity.begin)),
+            _ => view.recorded = timed(ns(activity.end - activity.begin)),
         }
         writer.write(&view, causes, &extra)
     }
@@ -364,12 +377,9 @@ impl ActivityEmitter<'_> {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.kineto.events[own.event as usize];
         // The launch is a call of the driver inside the operator that the kernel belongs to.
-        let operator = self.rank.items[own.launch as usize].parent;
+        let operator = self.rank.operator_of(own);
         let (effort, dtype) = match event.category {
-            EventCategory::Kernel if self.efforts.is_charged(operator, index) => {
-                (self.efforts.of(operator), self.dtype(operator))
-            }
-            EventCategory::Kernel => (OpCost::default(), None),
+            EventCategory::Kernel => (self.efforts.share(operator, own), self.dtype(operator)),
             _ => {
                 let bytes = event.bytes;
                 (OpCost { flops: 0, bytes }, None)

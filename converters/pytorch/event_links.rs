@@ -1,9 +1,63 @@
-//! Join of the host trace and the Kineto trace of one rank by record function id.
+//! Join of the host trace and the Kineto trace of one rank: by record function id, or else by order.
 
 use super::host::HostTrace;
-use super::kineto::{EventCategory, KinetoTrace};
-use super::rank_timeline::NONE;
+use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
+use super::rank_timeline::{NONE, TimeWindow};
 use crate::trace::escape;
+
+mod by_order;
+
+/// Way in which operators of the two files were found to be the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkMethod {
+    /// By record function id.
+    #[default]
+    Ids,
+    /// By order on each thread.
+    Order,
+    /// There is no host trace.
+    KinetoAlone,
+    /// There is no Kineto trace, so nothing has a time.
+    HostAlone,
+}
+
+/// Links by order of one host thread.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct ThreadLinks {
+    /// Thread, as the observer numbers it.
+    pub thread: u32,
+    /// Track of Kineto that it is.
+    pub track: KinetoTrack,
+    /// Number of its host nodes.
+    pub nodes: u64,
+    /// Number of the track's operators and annotations.
+    pub events: u64,
+    /// Number of nodes with an event.
+    pub linked: u64,
+    /// Number of pairs whose shapes both files have.
+    pub compared: u64,
+    /// Number of those whose shapes are equal.
+    pub agreeing: u64,
+    /// Range of the track's events that the nodes are.
+    pub window: (u64, u64),
+    /// Number of ranges that fit equally, the first of which was taken.
+    pub windows: u64,
+}
+
+impl ThreadLinks {
+    /// Returns the share of nodes that are linked, times that of pairs whose shapes agree.
+    pub fn confidence(&self) -> f64 {
+        if self.nodes == 0 {
+            return 1.0;
+        }
+        let agreeing = match self.compared {
+            0 => 1.0,
+            compared => self.agreeing as f64 / compared as f64,
+        };
+        self.linked as f64 / self.nodes as f64 * agreeing
+    }
+}
 
 /// Host node of each Kineto event.
 #[derive(Debug, Default)]
@@ -22,6 +76,12 @@ pub struct HostNodeLinks {
     /// Number of pairs whose names differ although the ids agree.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
+    /// Way in which they were joined.
+    pub method: LinkMethod,
+    /// Links of each host thread; empty unless by order.
+    pub threads: Vec<ThreadLinks>,
+    /// Part of the Kineto trace that the host trace is of, if of a part.
+    pub window: Option<TimeWindow>,
 }
 
 /// Reason for which two files cannot be joined.
@@ -37,21 +97,14 @@ pub struct EventLinkError {
 
 /// Maximum share of pairs with differing names; beyond it the files count as those of two jobs.
 const MAX_RENAMED: f64 = 0.02;
+/// Confidence below which a join by order is refused.
+const MIN_CONFIDENCE: f64 = 0.9;
 
 impl HostNodeLinks {
     /// Joins `host` and `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if kineto.with_rf_id == 0 {
-            return Err(EventLinkError {
-                found: format!(
-                    "none of its {} events has a \"Record function id\", so nothing says which host \
-                     node is which event",
-                    kineto.events.len()
-                ),
-                hint: "capture with PyTorch 2.5 or later; older profilers (before 2024) did not \
-                       write the id, and guessing by order is not done",
-                offset: None,
-            });
+            return by_order::link(host, kineto).sure();
         }
         let mut by_id: Vec<(u64, u32)> = Vec::with_capacity(host.nodes.len());
         let mut this = Self {
@@ -106,6 +159,54 @@ impl HostNodeLinks {
         this.host_only = by_id.len() as u64 - this.linked.min(by_id.len() as u64);
         this.check(by_id.len() as u64)?;
         Ok(this)
+    }
+
+    /// Returns links of so many events, none of which has a host node.
+    pub(super) fn unlinked(events: usize) -> Self {
+        Self {
+            host_of: vec![NONE; events],
+            ..Self::default()
+        }
+    }
+
+    /// Returns the share of nodes that are linked, times that of compared shapes that agree, over the threads that
+    /// Kineto watched.
+    pub fn confidence(&self) -> f64 {
+        let watched = || self.threads.iter().filter(|row| row.events > 0);
+        let nodes: u64 = watched().map(|row| row.nodes).sum();
+        let sure = watched().map(|row| row.confidence() * row.nodes as f64);
+        if nodes == 0 {
+            1.0
+        } else {
+            sure.sum::<f64>() / nodes as f64
+        }
+    }
+
+    /// Refuses links by order that are not sure.
+    fn sure(self) -> Result<Self, EventLinkError> {
+        let confidence = self.confidence();
+        // Kineto may watch fewer threads than the observer, but hardly less than half of what happens.
+        let enough = self.linked > 0 && self.linked >= self.host_only;
+        if enough && confidence >= MIN_CONFIDENCE {
+            return Ok(self);
+        }
+        let rows = self.threads.iter().take(8).map(|row| {
+            format!(
+                "thread {}: {} of {} nodes linked, {} of {} shapes agree",
+                row.thread, row.linked, row.nodes, row.agreeing, row.compared
+            )
+        });
+        let rows: Vec<String> = rows.collect();
+        Err(EventLinkError {
+            found: format!(
+                "it has no \"Record function id\", and by their order operators of the host trace are \
+                 its own with a confidence of {confidence:.3}, expected at least {MIN_CONFIDENCE} \
+                 ({})",
+                rows.join("; ")
+            ),
+            hint: "pair the two files of one run, rank by rank; or convert the Kineto trace alone",
+            offset: None,
+        })
     }
 
     fn check(&self, nodes: u64) -> Result<(), EventLinkError> {

@@ -1,27 +1,59 @@
-//! Discovery of a job's captures, and of the pair of files of each rank.
+//! Discovery of a job's captures, and of the files of each rank.
 
-use super::sniff::{CaptureFileKind, sniff};
+use super::sniff::{CaptureFileKind, sniff, sniff_pid};
 use crate::trace::TraceError;
 use crate::trace::error::TraceLocation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The pair of files of a rank.
+/// Files of a rank: both, or either alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
     /// Rank by the file names, if they have one; otherwise the index among the pairs.
     pub rank: u32,
     /// The host trace.
-    pub host: PathBuf,
+    pub host: Option<PathBuf>,
     /// The Kineto trace.
-    pub kineto: PathBuf,
+    pub kineto: Option<PathBuf>,
 }
 
-/// Finds the pairs among `paths`: files, and folders for their JSON files. A host trace and a Kineto trace are a pair
-/// when their names hold the same rank; two files without a rank are one.
+impl CapturePair {
+    /// Returns its files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.host.iter().chain(&self.kineto).map(PathBuf::as_path)
+    }
+
+    /// Returns the file that messages about the rank name: the Kineto trace, if there is one.
+    pub fn named(&self) -> &Path {
+        let file = self.kineto.as_ref().or(self.host.as_ref());
+        file.map_or(Path::new(""), PathBuf::as_path)
+    }
+}
+
+/// Files of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureSet {
+    /// Files of each rank.
+    pub pairs: Vec<CapturePair>,
+    /// Files of folders that are captures of something else, with the reason.
+    pub left_aside: Vec<(PathBuf, String)>,
+}
+
+/// A file that was found.
+#[derive(Clone)]
+struct FoundFile {
+    kind: CaptureFileKind,
+    path: PathBuf,
+    /// Whether it was given by name, and not as part of a folder.
+    named: bool,
+}
+
+/// Finds the captures among `paths`: files, and folders for their JSON files. A host trace and a Kineto trace are of one
+/// rank when their names hold the same rank; two files without a rank are of one.
 ///
-/// Fails when a file is neither, when one of a pair is missing, and when a rank has two of a kind.
-pub fn pairs(paths: &[PathBuf]) -> Result<Vec<CapturePair>, TraceError> {
+/// Fails when a file is neither, when some ranks have times and others not, and when a rank has two of a kind that
+/// nothing tells apart.
+pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {
@@ -32,122 +64,148 @@ pub fn pairs(paths: &[PathBuf]) -> Result<Vec<CapturePair>, TraceError> {
             files.extend(matching(path)?.into_iter().map(|path| (path, true)));
         }
     }
-    files.sort();
-    files.dedup();
-    let mut kinds = Vec::with_capacity(files.len());
+    // A file that was named and lies in a folder counts as named.
+    files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
+    files.dedup_by(|later, first| later.0 == first.0);
+    let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
-        kinds.push((sniff(&path)?, path, named));
+        let kind = sniff(&path)?;
+        found.push(FoundFile { kind, path, named });
     }
-    let is = |kind: CaptureFileKind| kinds.iter().any(|(k, ..)| *k == kind);
-    if is(CaptureFileKind::Kineto) && !is(CaptureFileKind::Host) {
-        let first = kinds
-            .iter()
-            .find(|(kind, ..)| *kind == CaptureFileKind::Kineto);
-        let path = first.map(|(_, path, _)| path.clone()).unwrap_or_default();
-        return Err(refused(
-            &path,
-            with_neighbour(
-                "there is no host trace for this Kineto trace, and only the host trace has \
-                 operators' arguments"
-                    .to_owned(),
-                &path,
-                &kinds,
-            ),
-            KINETO_ALONE,
-        ));
-    }
-    let mut found: BTreeMap<Option<u32>, (Option<PathBuf>, Option<PathBuf>)> = BTreeMap::new();
-    for (kind, path, named) in kinds.iter().cloned() {
-        let slot = found.entry(rank_of(&path)).or_default();
-        let slot = match kind {
-            CaptureFileKind::Host => &mut slot.0,
-            CaptureFileKind::Kineto => &mut slot.1,
+    let mut ranks: BTreeMap<Option<u32>, [Vec<FoundFile>; 2]> = BTreeMap::new();
+    for file in &found {
+        let slot = match file.kind {
+            CaptureFileKind::Host => 0,
+            CaptureFileKind::Kineto => 1,
             // Folders hold other JSON too, so only files given by name have to be captures.
-            CaptureFileKind::Other if !named => continue,
+            CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
                 return Err(refused(
-                    &path,
+                    &file.path,
                     "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
                      (`traceEvents`)",
                     "pass what ExecutionTraceObserver and export_chrome_trace wrote",
                 ));
             }
         };
-        if let Some(other) = slot {
-            return Err(refused(
-                &path,
-                format!(
-                    "{} is the same kind of file for the same rank",
-                    other.display()
-                ),
-                "pass the files of one run, each rank's host trace and Kineto trace; the rank is the \
-                 last number in the name, or after `rank`",
-            ));
-        }
-        *slot = Some(path);
+        ranks.entry(rank_of(&file.path)).or_default()[slot].push(file.clone());
     }
-    found.retain(|_, pair| *pair != (None, None));
-    let mut out = Vec::new();
-    for (place, (rank, pair)) in found.into_iter().enumerate() {
-        let rank = rank.unwrap_or(place as u32);
-        match pair {
-            (Some(host), Some(kineto)) => out.push(CapturePair { rank, host, kineto }),
-            (Some(host), None) => {
-                let found = format!(
-                    "there is no Kineto trace of rank {rank} for this host trace, and only Kineto \
-                     has times"
-                );
-                return Err(refused(
-                    &host,
-                    with_neighbour(found, &host, &kinds),
-                    "pass the file that export_chrome_trace wrote in the same run",
-                ));
-            }
-            (None, Some(kineto)) => {
-                let found = format!(
-                    "there is no host trace of rank {rank} for this Kineto trace, and only the host \
-                     trace has operators' arguments"
-                );
-                return Err(refused(
-                    &kineto,
-                    with_neighbour(found, &kineto, &kinds),
-                    KINETO_ALONE,
-                ));
-            }
-            (None, None) => unreachable!("such pairs were left out"),
-        }
+    let mut set = CaptureSet::default();
+    for (place, (rank, [hosts, kinetos])) in ranks.into_iter().enumerate() {
+        let host = only(hosts, kinetos.first(), &mut set.left_aside)?;
+        let kineto = only(kinetos, host.as_ref(), &mut set.left_aside)?;
+        set.pairs.push(CapturePair {
+            rank: rank.unwrap_or(place as u32),
+            host: host.map(|file| file.path),
+            kineto: kineto.map(|file| file.path),
+        });
     }
-    if out.is_empty() {
+    let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
         return Err(refused(
             &path,
             "no captures here",
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
         ));
+    };
+    let timed = set
+        .pairs
+        .iter()
+        .filter(|pair| pair.kineto.is_some())
+        .count();
+    for pair in &set.pairs {
+        let missing = match (&pair.host, &pair.kineto) {
+            (None, Some(_)) => "host trace",
+            (Some(_), None) => "Kineto trace",
+            _ => continue,
+        };
+        if let Some(damaged) = damaged_neighbour(pair, &found) {
+            return Err(refused(
+                pair.named(),
+                format!(
+                    "there is no {missing} of rank {} beside it, but {} is neither, it may be empty \
+                     or cut short",
+                    pair.rank,
+                    damaged.display()
+                ),
+                "copy that file again, or take it out of the folder to convert without it",
+            ));
+        }
+        if pair.kineto.is_none() && timed > 0 {
+            return Err(refused(
+                pair.named(),
+                format!(
+                    "there is no Kineto trace of rank {} for this host trace, and only Kineto has times, \
+                     which other ranks have",
+                    pair.rank
+                ),
+                "pass the file that export_chrome_trace wrote in the same run, or leave the rank out",
+            ));
+        }
     }
-    Ok(out)
+    debug_assert!(first.files().next().is_some(), "no rank is without files");
+    Ok(set)
 }
 
-const KINETO_ALONE: &str = "capture with profile(execution_trace_observer=ExecutionTraceObserver()…); \
-                            Kineto traces alone are not converted";
-
-/// Appends to `found` the file beside `path` that is likely the other of its pair but cannot be identified.
-fn with_neighbour(
-    found: String,
-    path: &Path,
-    kinds: &[(CaptureFileKind, PathBuf, bool)],
-) -> String {
-    let rank = rank_of(path);
-    let other = kinds
-        .iter()
-        .find(|(kind, other, _)| *kind == CaptureFileKind::Other && rank_of(other) == rank);
-    match other {
-        Some((_, other, _)) => format!(
-            "{found}; {} is neither, it may be empty or cut short",
-            other.display()
-        ),
-        None => found,
+/// Returns the one file of a rank among `files` of one kind. Of several, those of another process than `other` are
+/// left aside, unless they were named.
+fn only(
+    mut files: Vec<FoundFile>,
+    other: Option<&FoundFile>,
+    left_aside: &mut Vec<(PathBuf, String)>,
+) -> Result<Option<FoundFile>, TraceError> {
+    if files.len() > 1
+        && let Some(other) = other
+        && let Some(pid) = sniff_pid(&other.path)?
+    {
+        let mut same = Vec::new();
+        for file in &files {
+            let own = sniff_pid(&file.path)?;
+            same.push(file.named || own.is_none() || own == Some(pid));
+        }
+        if same.contains(&true) {
+            let mut keep = same.iter();
+            let aside = files.iter().zip(&same).filter(|(_, same)| !**same);
+            left_aside.extend(aside.map(|(file, _)| {
+                let reason = format!("of another process than {}", other.path.display());
+                (file.path.clone(), reason)
+            }));
+            files.retain(|_| keep.next().copied().unwrap_or(true));
+        }
     }
+    if let [one, second, ..] = &files[..] {
+        return Err(refused(
+            &second.path,
+            format!(
+                "{} is the same kind of file for the same rank",
+                one.path.display()
+            ),
+            "pass the files of one run, each rank's host trace and Kineto trace; the rank is the \
+             last number in the name, or after `rank`",
+        ));
+    }
+    Ok(files.pop())
+}
+
+/// Returns the file that is likely the other of a rank but cannot be read.
+fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&'f Path> {
+    let name = |path: &Path| {
+        path.file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or("")
+            .to_owned()
+    };
+    let rank = rank_of(pair.named());
+    let missing: &[&str] = match pair.host {
+        Some(_) => &["kineto", "device", "trace"],
+        None => &["host", "et."],
+    };
+    let other = found.iter().find(|file| {
+        file.kind == CaptureFileKind::Other
+            && rank_of(&file.path) == rank
+            && missing.iter().any(|word| name(&file.path).contains(word))
+    });
+    other.map(|file| file.path.as_path())
 }
 
 /// Expands a pattern such as `run?/host.*.json`, where no shell has done so; returns the path itself if it is no
@@ -199,11 +257,14 @@ fn is_json(name: &str) -> bool {
         .any(|ending| name.ends_with(ending))
 }
 
+/// Largest number in a name that counts as a rank where no word says so; others are process ids and times.
+const LARGEST: u32 = 99_999;
+
 /// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
-/// `host.3.json`, `kineto_3.json.gz`, `worker3`.
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` hold none.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
-    let stem = name.split(".json").next()?;
+    let stem = without_versions(name.split(".json").next()?);
     let after = |word: &str| {
         let at = stem.find(word)? + word.len();
         let rest = stem[at..].trim_start_matches(['-', '_', '.', '=']);
@@ -219,7 +280,27 @@ fn rank_of(path: &Path) -> Option<u32> {
     parts
         .filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
         .filter_map(|part| part.parse::<u32>().ok())
-        .next_back()
+        .rfind(|number| *number <= LARGEST)
+}
+
+/// Returns `stem` without runs of three numbers or more with dots between them.
+fn without_versions(stem: &str) -> String {
+    let mut out = String::with_capacity(stem.len());
+    let mut rest = stem;
+    while !rest.is_empty() {
+        let run = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let numbers = rest[..run].split('.').filter(|part| !part.is_empty());
+        if numbers.count() < 3 {
+            out.push_str(&rest[..run]);
+        }
+        rest = &rest[run..];
+        let next = rest.chars().next().map_or(0, char::len_utf8);
+        out.push_str(&rest[..next]);
+        rest = &rest[next..];
+    }
+    out
 }
 
 fn refused(path: &Path, found: impl Into<String>, hint: &str) -> TraceError {
@@ -265,5 +346,10 @@ mod tests {
         );
         assert_eq!(rank("worker7.json"), Some(7));
         assert_eq!(rank("trace.json"), None);
+        // Versions, process ids and times are no ranks.
+        assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
+        assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));
+        assert_eq!(rank("gaunernst_bert-small-uncased__1016001.json.gz"), None);
+        assert_eq!(rank("result_2869224_1695835535_trace.json"), None);
     }
 }

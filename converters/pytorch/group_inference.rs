@@ -8,6 +8,7 @@
 use super::ProcessGroup;
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::rank_timeline::RankTimeline;
+use crate::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use workers::WorkerPools;
 
@@ -33,6 +34,11 @@ pub struct GroupInference {
     pub only: u64,
     /// Calls whose group was inferred from the worker thread, by group.
     pub by_worker: BTreeMap<u32, u64>,
+    /// Calls whose group was inferred from sizes, as it is the only one with so many members; and kernels that nothing
+    /// but their name tells, which are taken to be of the group that other calls name.
+    pub by_size: BTreeMap<u32, u64>,
+    /// Barriers whose group cannot be told.
+    pub untold: u64,
     /// Messages that were attributed to all ranks, or to a smaller group, by group.
     pub messages: BTreeMap<u32, u64>,
 }
@@ -65,6 +71,11 @@ pub fn resolve(
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
     let workers = workers::assign(ranks, calls, &groups, &own, &known);
+    let assumed: Vec<Option<u32>> = own
+        .iter()
+        .zip(&*calls)
+        .map(|(own, calls)| only_named(calls, own, &groups))
+        .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
         for call in &mut calls[r].list {
@@ -81,18 +92,120 @@ pub fn resolve(
                 }
                 // Provisional: `messages` moves it where the ends do not match.
                 (None, _) if call.is_message() => own[0],
-                (None, _) => {
-                    let group = workers[r].get(&call.worker).copied();
-                    let group = group.ok_or_else(|| unnamed(rank, call))?;
-                    *inferred.by_worker.entry(group).or_default() += 1;
-                    group
-                }
+                (None, _) => match workers[r].get(&call.worker).copied() {
+                    Some(group) => {
+                        *inferred.by_worker.entry(group).or_default() += 1;
+                        group
+                    }
+                    None => match by_size(call, own, &groups)
+                        .or(assumed[r].filter(|_| call.on_device()))
+                    {
+                        Some(group) => {
+                            *inferred.by_size.entry(group).or_default() += 1;
+                            group
+                        }
+                        // A barrier moves nothing: its time stays, and nobody waits for it.
+                        None if call.act == CommOp::Collective(CollectiveKind::Barrier) => {
+                            inferred.untold += 1;
+                            UNTOLD
+                        }
+                        None => return Err(unnamed(rank, call)),
+                    },
+                },
             };
         }
     }
     messages(ranks, calls, &groups, &mut inferred)?;
     Ok((groups, inferred))
 }
+
+/// Group of calls whose group cannot be told.
+pub const UNTOLD: u32 = u32::MAX;
+
+/// Returns the only group of `own` that has as many members as the sizes of `call` show.
+fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+    let shown = shown_members(call)?;
+    let mut fitting = own
+        .iter()
+        .filter(|&&g| groups[g as usize].ranks.len() == shown as usize);
+    let &only = fitting.next()?;
+    fitting.next().is_none().then_some(only)
+}
+
+/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name, or else that
+/// of all ranks.
+fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+    let named = calls
+        .list
+        .iter()
+        .filter_map(|call| call.asked.group.as_ref());
+    let mut named: Vec<&String> = named.collect();
+    named.sort_unstable();
+    named.dedup();
+    match named[..] {
+        [only] => own
+            .iter()
+            .copied()
+            .find(|&g| groups[g as usize].name == *only),
+        _ => own.first().copied(),
+    }
+}
+
+fn shown_members(call: &CommCall) -> Option<u32> {
+    match call.act {
+        CommOp::Collective(kind) => call.asked.shown_members(kind),
+        _ => None,
+    }
+}
+
+/// Returns the groups that records of calls describe: by name, with their members or what these follow from.
+fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
+    let mut found: BTreeMap<&str, ProcessGroup> = BTreeMap::new();
+    for args in &rank.kineto.args {
+        let get = |key: &str| {
+            let value = args.iter().find(|(name, _)| name == key);
+            value.map(|(_, value)| value.trim_matches('"'))
+        };
+        let name = get("Process Group Name").or_else(|| get("Process Group ID"));
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            continue;
+        };
+        if found.contains_key(name) {
+            continue;
+        }
+        let number = |key: &str| get(key).and_then(|value| value.parse::<u32>().ok());
+        let listed = get("Process Group Ranks");
+        let mut ranks: Vec<u32> = listed
+            .and_then(|list| serde_json::from_str(list).ok())
+            .unwrap_or_default();
+        // Long lists are cut short, so the progression says more.
+        if let (Some(first), Some(stride), Some(size)) = (
+            number("Global rank start"),
+            number("Global rank stride"),
+            number("Group size"),
+        ) && ranks.len() != size as usize
+            && size <= LARGEST_GROUP
+        {
+            ranks = (0..size)
+                .map(|i| first.saturating_add(i.saturating_mul(stride)))
+                .collect();
+        }
+        if ranks.is_empty() {
+            continue;
+        }
+        let group = ProcessGroup {
+            name: name.to_owned(),
+            desc: get("Process Group Description").unwrap_or("").to_owned(),
+            ranks,
+            ..ProcessGroup::default()
+        };
+        found.insert(name, group);
+    }
+    found.into_values().collect()
+}
+
+/// Largest number of members of a group that records describe.
+const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
 fn declared(
@@ -107,6 +220,12 @@ fn declared(
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
+        }
+    }
+    // Records describe groups that no declaration has.
+    for group in recorded(rank) {
+        if list.iter().all(|known| known.name != group.name) {
+            list.push(group);
         }
     }
     // Without any declaration there is one group, of all ranks.

@@ -16,8 +16,14 @@ use std::path::Path;
 pub const NONE: u32 = u32::MAX;
 
 /// A host trace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct HostTrace {
+    /// Whether an observer wrote it; otherwise it was made of what Kineto says.
+    pub observed: bool,
+    /// Process that it is of, if the file says so.
+    pub pid: Option<u64>,
+    /// Whether any of its tensors is on a device other than the CPU.
+    pub on_device: bool,
     /// Version that the file states, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
     /// Nodes in the order of the file: that in which operators ended.
@@ -34,6 +40,24 @@ pub struct HostTrace {
     pub repairs: JsonRepairs,
     /// Length of the JSON, in bytes.
     pub bytes: u64,
+}
+
+impl Default for HostTrace {
+    fn default() -> Self {
+        Self {
+            observed: true,
+            pid: None,
+            on_device: false,
+            schema: String::new(),
+            nodes: Vec::new(),
+            texts: NameTable::default(),
+            storages: Vec::new(),
+            args: Vec::new(),
+            groups: Vec::new(),
+            repairs: JsonRepairs::default(),
+            bytes: 0,
+        }
+    }
 }
 
 /// An operator, or the process or a thread that operators ran in.

@@ -1,5 +1,6 @@
 //! A job's captures, read, joined across ranks and written as traces.
 
+use super::calls::CommKernels;
 use super::files::CapturePair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
@@ -23,6 +24,8 @@ pub struct ConvertOptions {
     pub step: Option<u64>,
     /// Number of ranks read at once; 0 for as many as the machine has processors.
     pub threads: usize,
+    /// Kernels that communicate, by their names, beside those of NCCL and its like.
+    pub comm_kernels: CommKernels,
 }
 
 /// Converts the captures `pairs` of one job and hands rank r's trace to `files` as `path(r)`, packed as that
@@ -59,18 +62,21 @@ pub fn convert(
 /// A rank's number and its trace, as bytes.
 pub type RankTrace = (u32, Vec<u8>);
 
-/// Converts captures that are in memory: of each rank its number, the host trace and the Kineto trace.
+/// A rank's number with the host trace and the Kineto trace that there are.
+pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
+
+/// Converts captures that are in memory.
 ///
 /// # Errors
 ///
 /// As [`convert`].
 pub fn convert_bytes(
-    captures: &[(u32, &[u8], &[u8])],
+    captures: &[RankFiles<'_>],
     options: &ConvertOptions,
 ) -> Result<(Vec<RankTrace>, ConversionSummary), TraceError> {
     let parts = captures.iter().map(|&(number, host, kineto)| {
-        let host = HostTrace::from_bytes(host)?;
-        let kineto = KinetoTrace::from_bytes(kineto)?;
+        let host = host.map(HostTrace::from_bytes).transpose()?;
+        let kineto = kineto.map(KinetoTrace::from_bytes).transpose()?;
         RankCapture::new(number, host, kineto, Path::new("capture"), options)
     });
     let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?)?;

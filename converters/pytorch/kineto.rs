@@ -1,5 +1,6 @@
 //! The device trace: times of operators on the host and of kernels on the device, and the launches that connect them.
 
+mod operands;
 mod raw;
 mod reader;
 #[cfg(test)]
@@ -13,6 +14,7 @@ use reader::KinetoReader;
 use std::path::Path;
 
 pub use super::host::NONE;
+pub(super) use operands::{element_bytes, elements_of};
 pub use tracks::KinetoTrack;
 
 /// A device trace.
@@ -50,6 +52,10 @@ pub struct KinetoTrace {
     pub bytes: u64,
     /// Devices of the host.
     pub device_names: Vec<String>,
+    /// Start and end of what the profiler recorded, as it says itself, ns since 1970.
+    pub span: Option<(i64, i64)>,
+    /// Number of events that were dropped because they lie outside that span, or before 1970.
+    pub outside: u64,
 }
 
 /// An event with a duration.
@@ -79,6 +85,12 @@ pub struct KinetoEvent {
     pub bytes: u64,
     /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
+    /// Index in [`KinetoTrace::texts`] of the shapes of its inputs, as Python shows them; [`NONE`] if unknown.
+    pub shapes: u32,
+    /// Index in [`KinetoTrace::texts`] of the types of its inputs, in the words of the host trace; [`NONE`] if unknown.
+    pub types: u32,
+    /// Bytes of its input tensors; those of a list of tensors without a type are not counted.
+    pub bytes_in: u64,
     /// Offset in bytes of the decompressed text.
     pub offset: u64,
 }
@@ -105,13 +117,22 @@ pub enum EventCategory {
 impl EventCategory {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
-            "cpu_op" => Self::CpuOp,
+            // With capitals: profilers of 2021.
+            "cpu_op" | "Operator" => Self::CpuOp,
             "user_annotation" => Self::Annotation,
-            "cuda_runtime" | "cuda_driver" | "hip_runtime" | "hip_driver" | "xpu_runtime"
-            | "xpu_driver" => Self::Runtime,
-            "kernel" => Self::Kernel,
-            "gpu_memcpy" => Self::Copy,
-            "gpu_memset" => Self::Set,
+            "cuda_runtime"
+            | "cuda_driver"
+            | "hip_runtime"
+            | "hip_driver"
+            | "xpu_runtime"
+            | "xpu_driver"
+            | "mtia_runtime"
+            | "privateuse1_runtime"
+            | "privateuse1_driver"
+            | "Runtime" => Self::Runtime,
+            "kernel" | "Kernel" | "mtia_ccp_events" => Self::Kernel,
+            "gpu_memcpy" | "Memcpy" => Self::Copy,
+            "gpu_memset" | "Memset" => Self::Set,
             "cuda_sync" => Self::Sync,
             _ => return None,
         })
@@ -143,6 +164,21 @@ pub struct FlowEvent {
 }
 
 impl KinetoTrace {
+    /// Returns the process of its operators: that of most of them.
+    pub fn process(&self) -> Option<u64> {
+        let mut counts: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+        let operators = self.events.iter();
+        for event in operators.filter(|event| event.category == EventCategory::CpuOp) {
+            *counts
+                .entry(&self.tracks[event.track as usize].pid)
+                .or_default() += 1;
+        }
+        let most = counts
+            .into_iter()
+            .max_by_key(|&(pid, count)| (count, pid))?;
+        most.0.parse().ok()
+    }
+
     /// Reads `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();

@@ -6,10 +6,11 @@
 //! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. Everything else counts no FLOPs: it
 //! is memory-bound on every machine, by the bytes of its tensors.
 
-use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline};
 
-/// Attribution of costs to items: work is counted once, at the innermost operator that does it, and for operators of
-/// a device at the longest of their kernels.
+/// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
+/// operator share its cost as they share its time; one that launches kernels itself has the cost of its own tensors,
+/// whoever wrote it.
 ///
 /// An operator whose children move about as many bytes as itself only calls those that do the work; one that moves
 /// more than twice as many does work of its own beside converting a scalar or the like.
@@ -17,8 +18,8 @@ use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 pub struct OpCosts {
     /// Cost attributed to each item.
     of: Vec<OpCost>,
-    /// Longest kernel launched directly inside each item.
-    kernel: Vec<u32>,
+    /// Cost of the kernels that each item launches itself, and their time, ns.
+    launched: Vec<(OpCost, u64)>,
 }
 
 impl OpCosts {
@@ -27,7 +28,7 @@ impl OpCosts {
         let count = rank.items.len();
         let mut this = Self {
             of: vec![OpCost::default(); count],
-            kernel: vec![NONE; count],
+            launched: vec![(OpCost::default(), 0); count],
         };
         // Items come after those that enclose them, so in reverse order children are known first.
         let mut inside = vec![OpCost::default(); count];
@@ -50,15 +51,25 @@ impl OpCosts {
                 parent.bytes = parent.bytes.saturating_add(whole.bytes);
             }
         }
-        for (i, device) in rank.devices.iter().enumerate() {
-            let operator = rank.items[device.launch as usize].parent;
-            let Some(longest) = this.kernel.get_mut(operator as usize) else {
+        for device in &rank.devices {
+            let operator = rank.operator_of(device);
+            if let Some((_, time)) = this.launched.get_mut(operator as usize) {
+                *time = time.saturating_add(length(device));
+            }
+        }
+        for (i, (cost, time)) in this.launched.iter_mut().enumerate() {
+            let node = rank.host.nodes.get(rank.items[i].host as usize);
+            let Some(node) = node.filter(|_| *time > 0) else {
                 continue;
             };
-            let length = |d: u32| rank.devices.get(d as usize).map_or(-1, |d| d.end - d.start);
-            if device.end - device.start > length(*longest) {
-                *longest = i as u32;
-            }
+            let texts = &rank.host.texts;
+            let name = texts.get(node.name);
+            let shapes = (texts.get(node.shapes_in), texts.get(node.shapes_out));
+            let plain = name.strip_prefix("aten::").unwrap_or(name);
+            *cost = OpCost {
+                flops: flops(plain, shapes.0, shapes.1).unwrap_or(0),
+                bytes: node.bytes_in.saturating_add(node.bytes_out),
+            };
         }
         this
     }
@@ -68,10 +79,27 @@ impl OpCosts {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns whether the kernel `device` carries the cost of `item`.
-    pub fn is_charged(&self, item: u32, device: u32) -> bool {
-        self.kernel.get(item as usize) == Some(&device)
+    /// Returns what the kernel `device` does of the cost of the operator `item`, which launched it: its share of their
+    /// time.
+    pub fn share(&self, item: u32, device: &DeviceInterval) -> OpCost {
+        let (cost, whole) = self
+            .launched
+            .get(item as usize)
+            .copied()
+            .unwrap_or_default();
+        let part = |amount: u64| {
+            let share = u128::from(amount) * u128::from(length(device)) / u128::from(whole.max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        OpCost {
+            flops: part(cost.flops),
+            bytes: part(cost.bytes),
+        }
     }
+}
+
+fn length(device: &DeviceInterval) -> u64 {
+    u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
 /// Cost of an operator, independent of the machine.
@@ -149,8 +177,10 @@ enum ProductKind {
     Matrices(usize, usize),
     Convolution,
     ConvolutionBackward,
-    /// Number of products, and the position of the query.
+    /// Number of products, and the position of the query; (batch, heads, length, width).
     Attention(u64, usize),
+    /// The same with (batch, length, heads, width).
+    AttentionByRows(u64, usize),
 }
 
 fn product(name: &str) -> Option<ProductKind> {
@@ -166,6 +196,12 @@ fn product(name: &str) -> Option<ProductKind> {
         | "_conv_depthwise2d"
         | "mkldnn_convolution_pointwise" => ProductKind::Convolution,
         "convolution_backward" => ProductKind::ConvolutionBackward,
+        "_flash_attention_forward" | "_efficient_attention_forward" => {
+            ProductKind::AttentionByRows(2, 0)
+        }
+        "_flash_attention_backward" | "_efficient_attention_backward" => {
+            ProductKind::AttentionByRows(5, 1)
+        }
         _ if name.starts_with("_scaled_dot_product") && name.contains("_backward") => {
             ProductKind::Attention(5, 1)
         }
@@ -176,7 +212,8 @@ fn product(name: &str) -> Option<ProductKind> {
 
 fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
     let ins = shapes(inputs);
-    match product(name)? {
+    let kind = product(name)?;
+    match kind {
         ProductKind::Matrices(a, b) => {
             let (a, b) = (ins.get(a)?, ins.get(b)?);
             let &[ref batch @ .., m, k] = &a[..] else {
@@ -198,11 +235,15 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
                 .count();
             one.checked_mul(wanted as u64)
         }
-        ProductKind::Attention(products, query) => {
-            // (batch, heads, length, width) each: one product is 2 · b·h · l_q · l_k · d.
+        ProductKind::Attention(products, query) | ProductKind::AttentionByRows(products, query) => {
+            // One product is 2 · b·h · l_q · l_k · d.
             let (q, k) = (ins.get(query)?, ins.get(query + 1)?);
-            let (&[b, h, length, width], &[_, _, keys, _]) = (&q[..], &k[..]) else {
+            let (&[b, one, other, width], &[_, key_one, key_other, _]) = (&q[..], &k[..]) else {
                 return None;
+            };
+            let (h, length, keys) = match kind {
+                ProductKind::AttentionByRows(..) => (other, one, key_one),
+                _ => (one, other, key_other),
             };
             let one = elements(&[2, b, h, length])?.checked_mul(elements(&[keys, width])?)?;
             one.checked_mul(products)
@@ -291,6 +332,12 @@ mod tests {
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
         assert_eq!(flops(name, &forward, "[]"), Some(2 * 4_194_304));
+        // The same with lengths before heads.
+        let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
+        assert_eq!(
+            flops("_flash_attention_forward", &rows, "[]"),
+            Some(2 * 4_194_304)
+        );
         let back = format!("[{shape}, {shape}, {shape}, {shape}]");
         assert_eq!(
             flops(&format!("{name}_backward"), &back, "[]"),

@@ -3,7 +3,7 @@
 //! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
 //! threads of gloo, because that work is pushed on its caller's stack.
 
-use super::event_links::HostNodeLinks;
+use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 
@@ -60,7 +60,8 @@ pub struct InFlightInterval {
 pub struct DeviceInterval {
     /// Kineto event.
     pub event: u32,
-    /// Item that launched it, or [`NONE`].
+    /// Item that launched it: a call of the runtime, or its operator where the profiler recorded no such calls;
+    /// [`NONE`] if it was launched before the capture began.
     pub launch: u32,
     /// Stream.
     pub stream: i64,
@@ -99,6 +100,10 @@ pub struct RankTimeline {
     pub host: HostTrace,
     /// Kineto trace.
     pub kineto: KinetoTrace,
+    /// Whether nothing has a time, and the order of ticks is all that is known.
+    pub untimed: bool,
+    /// Whether record function ids were given out by order, as the profiler wrote none.
+    pub ordered: bool,
     /// Items by thread, then start; an item comes after those that enclose it.
     pub items: Vec<HostInterval>,
     /// Threads by the start of their first interval.
@@ -107,12 +112,16 @@ pub struct RankTimeline {
     pub flights: Vec<InFlightInterval>,
     /// Events on devices, by stream, then start.
     pub devices: Vec<DeviceInterval>,
-    /// Number of device events whose launch is not in the capture.
+    /// Number of device events that were launched before the capture began.
     pub unlaunched: u64,
+    /// Number of device events whose launch lies outside the window that is kept.
+    pub beyond: u64,
+    /// Number of device events that have an operator and no call of the runtime.
+    pub by_operator: u64,
 }
 
-/// Prefixes of intervals that are communication in flight on the host.
-const IN_FLIGHT: [&str; 3] = ["gloo:", "mpi:", "ucc:"];
+/// Lanes of the second device of a process, and of those behind it, begin at multiples of this.
+const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
     /// Joins a rank's two files, keeping what starts in `window`.
@@ -120,6 +129,7 @@ impl RankTimeline {
         rank: u32,
         host: HostTrace,
         kineto: KinetoTrace,
+        ordered: bool,
         link: &HostNodeLinks,
         window: TimeWindow,
     ) -> Self {
@@ -127,11 +137,15 @@ impl RankTimeline {
             rank,
             host,
             kineto,
+            untimed: link.method == LinkMethod::HostAlone,
+            ordered,
             items: Vec::new(),
             threads: Vec::new(),
             flights: Vec::new(),
             devices: Vec::new(),
             unlaunched: 0,
+            beyond: 0,
+            by_operator: 0,
         };
         // Communication requested within the window is kept to its end.
         let ids = this.kineto.events.iter().filter(|event| {
@@ -215,13 +229,12 @@ impl RankTimeline {
         this.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
         this.nest();
-        this.place_devices();
+        this.place_devices(window);
         this
     }
 
     fn in_flight(&self, event: &KinetoEvent) -> bool {
-        let name = self.kineto.texts.get(event.name);
-        IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
+        super::in_flight(self.kineto.texts.get(event.name))
     }
 
     fn nest(&mut self) {
@@ -245,38 +258,55 @@ impl RankTimeline {
         }
     }
 
-    fn place_devices(&mut self) {
-        let mut launches: Vec<(u64, u32)> = Vec::new();
-        for (i, item) in self.items.iter().enumerate() {
-            let event = &self.kineto.events[item.event as usize];
-            // Correlation 0 is used for calls that launch nothing.
-            if item.role == HostIntervalKind::Runtime && event.correlation != 0 {
-                launches.push((event.correlation, i as u32));
-            }
-        }
-        launches.sort_unstable();
+    fn place_devices(&mut self, window: TimeWindow) {
+        let launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
+        let devices = device_numbers(&self.kineto.events);
         for (index, event) in self.kineto.events.iter().enumerate() {
-            if !matches!(
-                event.category,
-                EventCategory::Kernel | EventCategory::Copy | EventCategory::Set
-            ) {
+            if !is_work(event.category) {
                 continue;
             }
-            let found = launches.binary_search_by_key(&event.correlation, |&(key, _)| key);
-            let Ok(found) = found else {
-                self.unlaunched += 1;
-                continue;
+            let launch = match launches.of(event) {
+                LaunchKey::Call(item) => item,
+                LaunchKey::Operator(item) => {
+                    self.by_operator += 1;
+                    item
+                }
+                // Work of another step, or launched before the capture began.
+                LaunchKey::Beyond => {
+                    self.beyond += 1;
+                    continue;
+                }
+                LaunchKey::Before if window.holds(event.start_ns) => {
+                    self.unlaunched += 1;
+                    NONE
+                }
+                LaunchKey::Before => {
+                    self.beyond += 1;
+                    continue;
+                }
             };
+            let device = devices.binary_search(&event.device).unwrap_or(0) as i64;
             self.devices.push(DeviceInterval {
                 event: index as u32,
-                launch: launches[found].1,
-                stream: event.stream,
+                launch,
+                stream: event
+                    .stream
+                    .saturating_add(device.saturating_mul(DEVICE_LANES)),
                 start: event.start_ns,
                 end: end_of(event),
             });
         }
         self.devices
             .sort_by_key(|device| (device.stream, device.start, device.event));
+    }
+
+    /// Returns the operator that a device event belongs to: the item around its launch; [`NONE`] if unknown.
+    pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
+        match self.items.get(device.launch as usize) {
+            Some(item) if item.role == HostIntervalKind::Runtime => item.parent,
+            Some(_) => device.launch,
+            None => NONE,
+        }
     }
 
     /// Returns the name of a Kineto event.
@@ -338,9 +368,93 @@ impl TimeWindow {
     }
 }
 
+/// Origin of a device event.
+enum LaunchKey {
+    /// The item of the call that launched it.
+    Call(u32),
+    /// The item of the operator that it belongs to.
+    Operator(u32),
+    /// A call outside the window that is kept.
+    Beyond,
+    /// No call in the file.
+    Before,
+}
+
+/// Items by the ids that device events share with them.
+struct LaunchKeys {
+    /// Correlation and item of calls of the runtime.
+    calls: Vec<(u64, u32)>,
+    /// External id and item of operators.
+    operators: Vec<(u64, u32)>,
+    /// Correlations of calls outside the window.
+    beyond: Vec<u64>,
+}
+
+impl LaunchKeys {
+    fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
+        let (mut calls, mut operators) = (Vec::new(), Vec::new());
+        for (i, item) in items.iter().enumerate() {
+            let event = &events[item.event as usize];
+            // Correlation 0 is used for calls that launch nothing.
+            if item.role == HostIntervalKind::Runtime && event.correlation != 0 {
+                calls.push((event.correlation, i as u32));
+            } else if item.role == HostIntervalKind::Operator && event.external_id != 0 {
+                operators.push((event.external_id, i as u32));
+            }
+        }
+        calls.sort_unstable();
+        operators.sort_unstable();
+        let outside = events.iter().filter(|event| {
+            event.category == EventCategory::Runtime && !window.holds(event.start_ns)
+        });
+        let mut beyond: Vec<u64> = outside.map(|event| event.correlation).collect();
+        beyond.sort_unstable();
+        Self {
+            calls,
+            operators,
+            beyond,
+        }
+    }
+
+    fn of(&self, event: &KinetoEvent) -> LaunchKey {
+        let item = |list: &[(u64, u32)], id: u64| {
+            let found = list.binary_search_by_key(&id, |&(key, _)| key).ok()?;
+            Some(list[found].1)
+        };
+        if event.correlation != 0
+            && let Some(call) = item(&self.calls, event.correlation)
+        {
+            return LaunchKey::Call(call);
+        }
+        if self.beyond.binary_search(&event.correlation).is_ok() {
+            return LaunchKey::Beyond;
+        }
+        // Until 2024 the external id repeats the correlation and says nothing.
+        let told = event.external_id != 0 && event.external_id != event.correlation;
+        match item(&self.operators, event.external_id).filter(|_| told) {
+            Some(operator) => LaunchKey::Operator(operator),
+            None => LaunchKey::Before,
+        }
+    }
+}
+
+/// Returns the devices that work ran on, in order.
+fn device_numbers(events: &[KinetoEvent]) -> Vec<i32> {
+    let work = events.iter().filter(|event| is_work(event.category));
+    let mut numbers: Vec<i32> = work.map(|event| event.device).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// Returns whether an event is work of a device.
+fn is_work(category: EventCategory) -> bool {
+    use EventCategory::{Copy, Kernel, Set};
+    matches!(category, Kernel | Copy | Set)
+}
+
 fn is_device(category: EventCategory) -> bool {
-    use EventCategory::{Copy, Kernel, Set, Sync};
-    matches!(category, Kernel | Copy | Set | Sync)
+    is_work(category) || category == EventCategory::Sync
 }
 
 fn end_of(event: &KinetoEvent) -> i64 {

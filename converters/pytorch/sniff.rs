@@ -21,6 +21,15 @@ const BEGINNING: u64 = 1 << 16;
 
 /// Returns the kind of `path` by the keys at its beginning. The rest of the file is not checked.
 pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
+    Ok(kind(&beginning(path)?))
+}
+
+/// Returns the process that `path` is of, if its beginning says so: that of a host trace, or of the first event.
+pub(super) fn sniff_pid(path: &Path) -> Result<Option<u64>, TraceError> {
+    Ok(pid(&beginning(path)?))
+}
+
+fn beginning(path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = DecompressedStream::open(path)?
         .take(BEGINNING)
@@ -28,8 +37,30 @@ pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
     // A truncated file still shows what it was meant to be.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
-        _ => Ok(kind(&text)),
+        _ => Ok(utf8(text)),
     }
+}
+
+/// Returns the text behind a byte order mark; of UTF-16 its characters of ASCII, which all keys are.
+fn utf8(text: Vec<u8>) -> Vec<u8> {
+    let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
+    match &text[..] {
+        [0xef, 0xbb, 0xbf, rest @ ..] => rest.to_vec(),
+        [0xff, 0xfe, rest @ ..] => ascii(rest, 0),
+        [0xfe, 0xff, rest @ ..] => ascii(rest, 1),
+        _ => text,
+    }
+}
+
+fn pid(text: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = b"\"pid\"";
+    let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
+    let rest = text[at..]
+        .trim_ascii_start()
+        .strip_prefix(b":")?
+        .trim_ascii_start();
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
 /// Returns the kind of the text that begins so.

@@ -5,6 +5,7 @@
 //! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
 
 mod located_element;
+mod utf16;
 mod window;
 
 use super::name_repair::{NameLayout, repair_name};

@@ -5,7 +5,7 @@ use super::call_matching::CallMatches;
 use super::calls::{CommCalls, CommOp};
 use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
-use super::event_links::HostNodeLinks;
+use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinks};
 use super::group_inference::{GroupInference, JobGroup};
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::transfer_times::{CallTime, TimeAnomalies};
@@ -33,6 +33,8 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Anomalies of times.
     pub odd: TimeAnomalies,
+    /// Files of folders that are captures of something else, with the reason.
+    pub left_aside: Vec<(PathBuf, String)>,
     /// Summary of each rank.
     pub ranks: Vec<RankConversion>,
 }
@@ -54,6 +56,8 @@ pub struct GroupSummary {
     pub only: u64,
     /// Calls in it because of the worker thread.
     pub by_worker: u64,
+    /// Calls in it because of their sizes, or because it is the group that other calls name.
+    pub by_size: u64,
     /// Messages in it because their ends match.
     pub messages: u64,
 }
@@ -69,6 +73,16 @@ pub struct RankConversion {
     pub bytes: u64,
     /// Version that the host trace states.
     pub schema: String,
+    /// Way in which its two files were joined.
+    pub method: LinkMethod,
+    /// Links of each host thread, if they were joined by order.
+    pub threads: Vec<ThreadLinks>,
+    /// Share of nodes that are linked, times that of shapes that agree, if they were joined by order.
+    pub confidence: f64,
+    /// Time of the device, ns: as the capture has it, and as the trace does.
+    pub device_ns: (u64, u64),
+    /// Communication whose bytes the capture does not have.
+    pub unsized_calls: u64,
     /// Number of host nodes.
     pub host_nodes: u64,
     /// Number of Kineto events that are kept.
@@ -89,6 +103,12 @@ pub struct RankConversion {
     pub runtime: u64,
     /// Number of kernels and copies.
     pub device: u64,
+    /// Number of those that were launched before the capture began, so that nothing says why they began when they did.
+    pub unlaunched: u64,
+    /// Number of those that are tied to their operator and not to a launch.
+    pub by_operator: u64,
+    /// Number of those that communicate, and were launched before the capture began.
+    pub before: u64,
     /// Number of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
     /// Names of operators that communicate and were never seen to run.
@@ -145,6 +165,7 @@ impl ConversionSummary {
             named: of(&inferred.named, i),
             only: if groups.len() == 1 { inferred.only } else { 0 },
             by_worker: of(&inferred.by_worker, i),
+            by_size: of(&inferred.by_size, i),
             messages: of(&inferred.messages, i),
         });
         Self {
@@ -157,6 +178,7 @@ impl ConversionSummary {
             messages: matches.messages.len() as u64,
             alone,
             odd,
+            left_aside: Vec::new(),
             ranks: Vec::new(),
         }
     }
@@ -193,8 +215,10 @@ impl RankConversion {
             !matches!(event.category, Copy | Kernel | Set | Sync)
         });
         let outside = (on_host.count() as u64).saturating_sub(kept);
+        let outside = outside + rank.beyond;
         events_left_out.push(("outside the step".to_owned(), outside));
-        events_left_out.push(("on a device, without a launch".to_owned(), rank.unlaunched));
+        let beyond = "outside the profiler's span".to_owned();
+        events_left_out.push((beyond, rank.kineto.outside));
         events_left_out.push(("communication nobody asked for".to_owned(), calls.orphans));
         host_left_out.retain(|(_, count)| *count > 0);
         events_left_out.retain(|(_, count)| *count > 0);
@@ -228,6 +252,11 @@ impl RankConversion {
             path: path.to_owned(),
             bytes: rank.host.bytes + rank.kineto.bytes,
             schema: rank.host.schema.clone(),
+            method: link.method,
+            threads: link.threads.clone(),
+            confidence: link.confidence(),
+            device_ns: (device_ns(rank), written.device_ns),
+            unsized_calls: unsized_calls(calls),
             host_nodes: rank.host.nodes.len() as u64,
             events: rank.kineto.events.len() as u64,
             linked: link.linked,
@@ -238,6 +267,9 @@ impl RankConversion {
             annotations: role(HostIntervalKind::Annotation),
             runtime: role(HostIntervalKind::Runtime),
             device: rank.devices.len() as u64,
+            unlaunched: rank.unlaunched,
+            by_operator: rank.by_operator,
+            before: calls.before,
             calls: (
                 count(|act| matches!(act, CommOp::Collective(_))),
                 count(|act| *act == CommOp::Send),
@@ -263,4 +295,26 @@ impl RankConversion {
                 .fold(0, |sum, time| sum.saturating_add(time.wait)),
         }
     }
+}
+
+/// Returns the time of the device's work in the capture, ns: that of its streams, without overlaps on one.
+fn device_ns(rank: &RankTimeline) -> u64 {
+    let mut stream = None;
+    let mut until = i64::MIN;
+    rank.devices.iter().fold(0, |sum: u64, device| {
+        if stream != Some(device.stream) {
+            (stream, until) = (Some(device.stream), i64::MIN);
+        }
+        let from = device.start.max(until);
+        until = until.max(device.end);
+        sum.saturating_add(u64::try_from(device.end.saturating_sub(from)).unwrap_or(0))
+    })
+}
+
+/// Returns the number of calls that move data, but whose bytes the capture does not have.
+fn unsized_calls(calls: &CommCalls) -> u64 {
+    let barrier = CommOp::Collective(crate::trace::CollectiveKind::Barrier);
+    let list = calls.list.iter();
+    list.filter(|call| (call.asked.bytes_in, call.asked.bytes_out) == (0, 0) && call.act != barrier)
+        .count() as u64
 }

@@ -77,6 +77,8 @@ pub(super) struct TensorArg {
     pub storage: u64,
     /// `None` when it does not fit 64 bits.
     pub bytes: Option<u64>,
+    /// Whether it is on another device than the CPU.
+    pub on_device: bool,
 }
 
 /// Error in arguments: the part of the text, and what was found and expected.
@@ -169,12 +171,16 @@ impl<'a> ArgCursor<'a> {
         if self.peek() != b'"' {
             return None;
         }
+        let device = &self.text.as_bytes()[self.at + 1..];
+        // A tensor without memory is on no device.
+        let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip();
         let [id, storage, _, elements, size] = numbers;
         self.take(b']').then_some(TensorArg {
             id,
             storage,
             bytes: elements.checked_mul(size),
+            on_device,
         })
     }
 

@@ -13,13 +13,18 @@
 //! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
 //! were scheduled late; then the transfer is zero and the whole time waiting.
 //!
+//! Where members have no capture, the last to start may be one of them, and what is left after the last start that is
+//! known is an upper bound of the transfer. Such collectives take the smallest transfer of their *size class*, those of
+//! one kind, in groups of one size, whose bytes have the same power of two; the rest of their time is waiting.
+//!
 //! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
 //! there are any, and not more than the times allow.
 
-use super::call_matching::CallMatches;
+use super::call_matching::{CallMatches, MatchedCollective};
 use super::calls::CommCalls;
 use super::clock::ClockOffset;
+use super::group_inference::JobGroup;
 use crate::matching::CommRef;
 use std::collections::BTreeMap;
 
@@ -46,6 +51,8 @@ pub struct TimeAnomalies {
     pub most: u64,
     /// Messages whose transfer is estimated from others of the same size.
     pub estimated: u64,
+    /// Calls with absent partners whose transfer is that of others of their size class.
+    pub bounded: u64,
 }
 
 /// Divides the time of every call into waiting and transfer: per rank, per call. `blocked` marks calls for which the
@@ -55,6 +62,7 @@ pub fn divide(
     blocked: &[Vec<bool>],
     offsets: &[ClockOffset],
     matches: &CallMatches,
+    groups: &[JobGroup],
 ) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
     let mut odd = TimeAnomalies::default();
     let mut times: Vec<Vec<CallTime>> = calls
@@ -99,6 +107,7 @@ pub fn divide(
             }
         }
     }
+    odd.bounded = bound_by_class(&mut times, matches, groups);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: CommRef| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
@@ -138,6 +147,44 @@ pub fn divide(
         }
     }
     (times, odd)
+}
+
+/// Bounds the transfers of collectives with members that have no capture by the smallest of their size class; returns
+/// the number of calls that changed.
+fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[JobGroup]) -> u64 {
+    let size = |matched: &MatchedCollective| groups[matched.group as usize].ranks.len();
+    let class = |matched: &MatchedCollective| {
+        let power = matched.bytes.checked_ilog2();
+        (matched.kind as usize, size(matched), power)
+    };
+    let mut smallest: BTreeMap<(usize, usize, Option<u32>), u64> = BTreeMap::new();
+    for matched in &matches.collectives {
+        // A transfer of zero is an artefact of clocks.
+        let own = matched
+            .members
+            .iter()
+            .map(|at| times[at.0 as usize][at.1 as usize].transfer);
+        if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
+            let least = smallest.entry(class(matched)).or_insert(u64::MAX);
+            *least = (*least).min(own);
+        }
+    }
+    let mut changed = 0;
+    let partial = |matched: &&MatchedCollective| matched.members.len() < size(matched);
+    for matched in matches.collectives.iter().filter(partial) {
+        let Some(&least) = smallest.get(&class(matched)) else {
+            continue;
+        };
+        for &(rank, call) in &matched.members {
+            let time = &mut times[rank as usize][call as usize];
+            if time.transfer > least {
+                time.wait = time.wait.saturating_add(time.transfer - least);
+                time.transfer = least;
+                changed += 1;
+            }
+        }
+    }
+    changed
 }
 
 fn part(start: i64, end: i64, needed: i64) -> CallTime {

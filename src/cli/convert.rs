@@ -4,7 +4,7 @@ use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces;
 use crate::converters::pytorch::{
-    self as converter, ConvertOptions, files, summary::ConversionSummary,
+    self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
 use crate::files::OutputSet;
 use crate::job::JobOutputs;
@@ -31,7 +31,7 @@ enum ConvertCommand {
     Trace(trace::ConvertTraceArgs),
 }
 
-/// Convert PyTorch execution traces with the Kineto traces of the same run
+/// Convert PyTorch execution traces and Kineto traces of a run, together or either alone
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,8 +39,11 @@ Examples:
   chakram convert pytorch host.*.json.zst kineto.*.json.zst -o out/job --step 3
   chakram replay job --machine dgx-h100 --comm recorded
 
+  chakram convert pytorch trace.json.gz -o job     a Kineto trace alone
+
 Files are recognised by their contents, ranks by the number in the name. Both files of a rank must come
-from one run: they are linked by record function id, which PyTorch 2.5 and later write.")]
+from one run: they are linked by record function id, or by order where the profiler wrote none. A Kineto
+trace alone has no outputs of operators; a host trace alone has no times.")]
 pub struct PytorchArgs {
     /// Folders with captures, files or glob patterns: .json, .json.gz, .json.zst
     #[arg(required = true, value_name = "PATH")]
@@ -54,6 +57,9 @@ pub struct PytorchArgs {
     /// Compress the traces (ASTRA-sim reads uncompressed ones only)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
+    /// Kernels that communicate: those with PART in their name are a KIND, such as all-reduce; repeatable
+    #[arg(long = "comm-kernel", value_name = "PART=KIND")]
+    comm_kernels: Vec<String>,
     /// Number of ranks read at once; all cores by default
     #[arg(
         long,
@@ -99,15 +105,22 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let pairs = files::pairs(&args.paths)?;
+    let found = files::pairs(&args.paths)?;
+    let pairs = &found.pairs;
+    let mut comm_kernels = CommKernels::default();
+    for text in &args.comm_kernels {
+        comm_kernels
+            .add(text)
+            .map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
+    }
     let options = ConvertOptions {
         step: args.step,
         threads: args.threads,
+        comm_kernels,
     };
     let mut outputs = OutputSet::default();
-    for pair in &pairs {
-        outputs.reads(&pair.host);
-        outputs.reads(&pair.kineto);
+    for file in pairs.iter().flat_map(|pair| pair.files()) {
+        outputs.reads(file);
     }
     let mut job = JobOutputs::new(
         &args.output,
@@ -117,9 +130,10 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let shown = Progress::start("converting", "ranks", pairs.len() as u64);
     let progress = |done: usize, _: usize| shown.set(done as u64);
     let path = |rank: u32| job.path(rank);
-    let converted = converter::convert(&pairs, &options, &path, &mut outputs, &progress);
+    let converted = converter::convert(pairs, &options, &path, &mut outputs, &progress);
     drop(shown);
-    let (summary, written): (ConversionSummary, _) = converted?;
+    let (mut summary, written): (ConversionSummary, _) = converted?;
+    summary.left_aside = found.left_aside;
     job.files = outputs;
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);

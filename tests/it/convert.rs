@@ -1,13 +1,18 @@
 //! The converter of PyTorch's captures, held against the truth.
 //!
 //! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
+//! - `plain_count`: how long the device of a Kineto file worked, by a plain parse
 //! - `schedule`: when the nodes of a job's traces start and end, by a few lines that share nothing
 //!   with the engine
 //!
 //! The other modules are tests, one theme each.
 
+mod by_order;
 mod degenerate;
 mod faithful;
+mod kineto_alone;
+mod mixed;
+mod plain_count;
 mod refused;
 pub mod rig;
 mod same;

@@ -6,6 +6,7 @@
 use crate::commands::chakram;
 use crate::corpus::corpus;
 use chakram::internals::collective::{CollectiveCurve, CollectiveProtocol};
+use chakram::internals::compute::AttentionSizes;
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -15,13 +16,24 @@ use std::collections::BTreeMap;
 /// Rows of a file of CSV without quotes.
 fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
+    Some(table(&text))
+}
+
+fn table(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
     let heads: Vec<String> = lines.next().expect("there are headings").collect();
-    Some(
-        lines
-            .map(|cells| heads.iter().cloned().zip(cells).collect())
-            .collect(),
-    )
+    lines
+        .map(|cells| heads.iter().cloned().zip(cells).collect())
+        .collect()
+}
+
+/// Rows of a packed file.
+fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
+    let file = std::fs::File::open(corpus("validation")?.join(name)).expect("it can be read");
+    let mut text = String::new();
+    let mut unpacked = flate2::read::GzDecoder::new(file);
+    std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");
+    Some(table(&text))
 }
 
 /// Shapes of GEMMs with what an independent program makes of the formula and the same constants.
@@ -77,6 +89,81 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     assert!(
         (two * 1e6 - (2.0 * (33.554_432 + 32.768) + 1.0)).abs() < 1e-6,
         "{two}"
+    );
+}
+
+/// Prefill on A100 and H100, and one query at a time on H100.
+#[test]
+fn attention_curves_are_near_what_was_measured() {
+    let bf16 = Dtype::Bf16 as usize;
+    let mean = |machine: &str, all: Vec<([u64; 6], f64)>| {
+        let machine = Machine::preset(machine).expect("it is a preset");
+        let class = &machine.classes()[0];
+        let curve = class.curves.attention[bf16].expect("it has a curve");
+        let peak = class
+            .peaks
+            .get(Dtype::Bf16)
+            .expect("it has a peak")
+            .per_second();
+        let off = all.iter().map(|(sizes, seconds)| {
+            let of = AttentionSizes {
+                sizes: *sizes,
+                causal: true,
+                element: 2.0,
+            };
+            (curve.seconds(&of, peak, class.memory.bandwidth) / seconds - 1.0).abs()
+        });
+        off.sum::<f64>() / all.len() as f64
+    };
+    for (gpu, preset, most) in [("a100", "dgx-a100", 0.12), ("h100", "dgx-h100", 0.12)] {
+        let Some(rows) = packed_rows(&format!("aic_attn_ctx_{gpu}.csv.gz")) else {
+            return;
+        };
+        let plain = |row: &&BTreeMap<String, String>| {
+            row["attn_dtype"] == "bfloat16"
+                && row["head_dim"] == "128"
+                && row.get("window_size").is_none_or(|window| window == "0")
+        };
+        let all: Vec<_> = rows
+            .iter()
+            .filter(plain)
+            .map(|row| {
+                let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+                let heads = ["batch_size", "num_heads", "num_key_value_heads", "isl"];
+                let [b, a, v, s] = heads.map(|head| number(head) as u64);
+                ([b, a, v, s, s, 128], number("latency") / 1e3)
+            })
+            .collect();
+        let count = all.len();
+        let mean = mean(preset, all);
+        println!("{preset} prefill: {:.1} % of {count}", 100.0 * mean);
+        assert!(
+            count > 1000 && mean < most,
+            "{preset}: {:.1} % of {count}",
+            100.0 * mean
+        );
+    }
+    let rows = packed_rows("serving_attn_gen_h100.csv.gz").expect("it is beside the others");
+    let plain = |row: &&BTreeMap<String, String>| {
+        row["kv_dtype"] == "bfloat16" && row["head_dim"] == "128" && row["window"] == "0"
+    };
+    let all: Vec<_> = rows
+        .iter()
+        .filter(plain)
+        .map(|row| {
+            let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+            let heads = ["batch", "heads", "kv_heads", "kv_len"];
+            let [b, a, v, keys] = heads.map(|head| number(head) as u64);
+            ([b, a, v, 1, keys + 1, 128], number("ms") / 1e3)
+        })
+        .collect();
+    let count = all.len();
+    let mean = mean("dgx-h100", all);
+    println!("decode: {:.1} % of {count}", 100.0 * mean);
+    assert!(
+        count > 5000 && mean < 0.09,
+        "{:.1} % of {count}",
+        100.0 * mean
     );
 }
 

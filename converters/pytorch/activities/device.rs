@@ -1,6 +1,6 @@
 //! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
 
-use super::super::calls::CommCalls;
+use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::{EventCategory, KinetoEvent};
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::host_waits::{HostWait, ResultUses, WaitSource};
@@ -58,7 +58,9 @@ pub(super) fn host_syncs(
         });
     }
     for (index, device) in rank.devices.iter().enumerate() {
-        let item = &rank.items[device.launch as usize];
+        let Some(item) = rank.items.get(device.launch as usize) else {
+            continue;
+        };
         let copy = rank.kineto.events[device.event as usize].category == EventCategory::Copy;
         if !copy || device.end > item.end || device.end <= item.start {
             continue;
@@ -116,9 +118,12 @@ pub(super) fn place(
             continue;
         }
         let begin = busy.unwrap_or(device.start);
-        let launch = activities.of_item[device.launch as usize];
-        // The order of submission is that of the launches, not of the kernels.
-        let asked = activities.list[launch as usize].begin;
+        let launch = activities.of_item.get(device.launch as usize);
+        let launch = launch.copied().unwrap_or(NONE);
+        // The order of submission is that of the launches, not of the kernels. What was launched before the capture
+        // comes in the order of its stream.
+        let asked = activities.list.get(launch as usize);
+        let asked = asked.map_or(begin, |launch| launch.begin);
         let mut pieces = Vec::new();
         let mut add = |activities: &mut Activities, doing, end, lane| {
             let work = activities.push(Activity {
@@ -227,7 +232,7 @@ fn collectives(
     };
     for (i, device) in rank.devices.iter().enumerate() {
         // Streams of communication run nothing that computes, so their launches are left out.
-        if streams.binary_search(&device.stream).is_err() {
+        if device.launch != NONE && streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
     }
@@ -259,14 +264,55 @@ fn collectives(
             // A kernel that started before the collective ended did not wait for it.
             (launched && rank.devices[device as usize].start >= call.end).then_some(device)
         });
-        match user {
-            Some(device) => {
-                found.first_use += 1;
-                activities.add_dependency(own, placed[device as usize]);
-            }
-            None => found.unawaited += 1,
+        if let Some(device) = user {
+            found.first_use += 1;
+            activities.add_dependency(own, placed[device as usize]);
+            continue;
+        }
+        // Without storages, as in a Kineto trace alone, times are all there is.
+        let timed = waited_in_time(rank, call, &streams);
+        match timed.len() {
+            0 => found.unawaited += 1,
+            _ => found.by_time += 1,
+        }
+        for device in timed {
+            activities.add_dependency(own, placed[device as usize]);
         }
     }
+}
+
+/// Time after the end of a collective within which a kernel that waited for it starts, ns.
+const AT_ONCE: i64 = 20_000;
+
+/// Returns the kernels that a stream held back until `call` had ended: launched before that, on a stream that was idle,
+/// and begun right after it. `communicating` are the streams of communication.
+fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
+    if !call.asked.results.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(first) = rank.devices.get(from) {
+        let stream = first.stream;
+        let own = &rank.devices[from..];
+        let own = &own[..own.partition_point(|device| device.stream == stream)];
+        let next = own.partition_point(|device| device.start < call.end);
+        if let Some(device) = own.get(next)
+            && communicating.binary_search(&stream).is_err()
+            && device.start - call.end <= AT_ONCE
+            && rank
+                .items
+                .get(device.launch as usize)
+                .is_some_and(|launch| launch.end <= call.end)
+            && next
+                .checked_sub(1)
+                .is_none_or(|before| own[before].end <= call.end)
+        {
+            found.push((from + next) as u32);
+        }
+        from += own.len();
+    }
+    found
 }
 
 /// Index of device events by stream and launch.
@@ -281,7 +327,9 @@ impl LaunchIndex {
         let of = |(i, device): (usize, &DeviceInterval)| {
             (
                 device.stream,
-                rank.items[device.launch as usize].start,
+                rank.items
+                    .get(device.launch as usize)
+                    .map_or(i64::MIN, |launch| launch.start),
                 i as u32,
             )
         };

@@ -20,10 +20,9 @@ impl ActivityBounds {
             this.by(call.item, call.launched);
         }
         for device in &rank.devices {
-            this.by(
-                device.launch,
-                device.start.max(rank.items[device.launch as usize].start),
-            );
+            if let Some(launch) = rank.items.get(device.launch as usize) {
+                this.by(device.launch, device.start.max(launch.start));
+            }
         }
         this
     }

@@ -23,6 +23,8 @@ pub struct CallArgs {
     pub group: Option<String>,
     /// Whether the numbers of elements differ between members.
     pub uneven: bool,
+    /// Number of the group's members, where the arguments show it.
+    pub members: Option<u32>,
     /// Storages that hold the result.
     pub results: Vec<u64>,
 }
@@ -243,9 +245,41 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             asynchronous: at(layout.asynchronous).and_then(Value::as_bool),
             group: None,
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
+            members: members(name, layout, &values),
             results: out.storages,
         },
     ))
+}
+
+/// Returns the number of members by the number of splits, or of tensors that each of them gets.
+fn members(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
+    let length = |place: usize| {
+        let list = values.get(place)?.as_array()?;
+        u32::try_from(list.len()).ok().filter(|&count| count > 0)
+    };
+    match (layout.splits, name) {
+        (Some((output, input)), _) => length(output).or_else(|| length(input)),
+        (None, "c10d::alltoall_") => length(0),
+        _ => None,
+    }
+}
+
+impl CallArgs {
+    /// Returns the number of the group's members that the sizes of a collective of this kind show, if any.
+    pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
+        let ratio = |more: u64, less: u64| {
+            let count = (less > 0 && more % less == 0).then(|| more / less)?;
+            u32::try_from(count).ok().filter(|&count| count > 0)
+        };
+        self.members.or_else(|| match kind {
+            AllGather => ratio(self.bytes_out, self.bytes_in),
+            ReduceScatter => ratio(self.bytes_in, self.bytes_out),
+            // Only the root has the whole.
+            Gather if self.bytes_out > 0 => ratio(self.bytes_out, self.bytes_in),
+            Scatter if self.bytes_in > 0 => ratio(self.bytes_in, self.bytes_out),
+            _ => None,
+        })
+    }
 }
 
 /// Returns the group name among the arguments of a functional operator: its last string.
@@ -330,7 +364,23 @@ mod tests {
         assert_eq!(found.results, [2, 4]);
         assert_eq!(found.asynchronous, Some(true));
         let base = r#"[[1,2,0,40,1,"cpu"],[3,4,0,40,1,"cpu"],"<Object>",[10,30],[20,20],false,-1]"#;
-        assert!(asked("c10d::alltoall_base_", base, "[]").unwrap().1.uneven);
+        let (_, based) = asked("c10d::alltoall_base_", base, "[]").unwrap();
+        assert!(based.uneven);
+        // Two splits, two tensors: two members.
+        assert_eq!((based.members, found.members), (Some(2), Some(2)));
+    }
+
+    #[test]
+    fn sizes_show_how_many_members_a_group_has() {
+        // 40 B of each of four members make 160 B; an all-reduce shows nothing.
+        let gathered = CallArgs {
+            bytes_in: 40,
+            bytes_out: 160,
+            ..CallArgs::default()
+        };
+        assert_eq!(gathered.shown_members(AllGather), Some(4));
+        assert_eq!(gathered.shown_members(AllReduce), None);
+        assert_eq!(gathered.shown_members(ReduceScatter), None);
     }
 
     #[test]

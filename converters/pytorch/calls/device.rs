@@ -1,25 +1,37 @@
 //! Calls carried out by kernels of NCCL and similar libraries.
 //!
-//! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, which
-//! newer profilers repeat on the kernel, or from the `c10d` operator; never from the kernel's name: every all-to-all
-//! is called SendRecv.
+//! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, or from
+//! the `c10d` operator; then from those arguments that newer profilers repeat on the kernel, which is all there is in a
+//! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
+use super::super::call_names::carrier_kind;
 use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::args::{self, asked};
-use super::{CallArgs, CommCall, CommCalls, CommOp};
+use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use crate::trace::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels, and appends them to `calls`.
-pub(super) fn find(rank: &RankTimeline, calls: &mut CommCalls) {
+pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommCalls) {
     let mut found: Vec<CommCall> = Vec::new();
+    let ids = OperatorIds::new(rank);
     for (i, device) in rank.devices.iter().enumerate() {
         let event = &rank.kineto.events[device.event as usize];
-        if event.category != EventCategory::Kernel || !is_communication(rank, device) {
+        if event.category != EventCategory::Kernel || !is_communication(rank, device, kernels) {
+            continue;
+        }
+        if device.launch == NONE {
+            calls.before += 1;
             continue;
         }
         let records = LaunchContext::around(rank, device);
-        let made = records.calls(rank);
+        let mut made = records.calls(rank);
+        // One launch of a graph has many kernels, each a call of its own.
+        let alone = made.is_empty();
+        if alone {
+            let told = kernel_call(rank, device, kernels);
+            made.extend(told.map(|(act, asked)| (device.launch, act, asked)));
+        }
         if made.is_empty() {
             calls.unknown.push(rank.name(device.event).to_owned());
         }
@@ -29,7 +41,7 @@ pub(super) fn find(rank: &RankTimeline, calls: &mut CommCalls) {
                 .rev()
                 // A collective of several kernels launches them in succession, so recent calls are enough.
                 .take(64)
-                .find(|call| call.item == item);
+                .find(|call| call.item == item && !alone);
             match known {
                 Some(call) => {
                     call.start = call.start.min(device.start);
@@ -39,7 +51,7 @@ pub(super) fn find(rank: &RankTimeline, calls: &mut CommCalls) {
                 }
                 None => found.push(CommCall {
                     item,
-                    rf_id: rank.kineto.events[rank.items[item as usize].event as usize].rf_id,
+                    rf_id: ids.of(rank, item),
                     act,
                     asked,
                     group: NONE,
@@ -60,13 +72,62 @@ pub(super) fn find(rank: &RankTimeline, calls: &mut CommCalls) {
 }
 
 /// Returns whether a kernel moves data between ranks.
-fn is_communication(rank: &RankTimeline, device: &DeviceInterval) -> bool {
+fn is_communication(rank: &RankTimeline, device: &DeviceInterval, kernels: &CommKernels) -> bool {
     let event = &rank.kineto.events[device.event as usize];
     let named = |args: &Vec<(String, String)>| args.iter().any(|(key, _)| key == "Collective name");
     rank.kineto.args.get(event.args as usize).is_some_and(named)
-        || ["nccl", "rccl", "ncclSym", "nvshmem"]
-            .iter()
-            .any(|prefix| rank.name(device.event).starts_with(prefix))
+        || kernels.holds(rank.name(device.event))
+}
+
+/// Ids of operators by start, for calls that only a launch stands for.
+struct OperatorIds(Vec<(i64, u64)>);
+
+impl OperatorIds {
+    fn new(rank: &RankTimeline) -> Self {
+        let of = |event: u32| rank.kineto.events[event as usize].rf_id;
+        let known = rank.items.iter().map(|item| (item.start, of(item.event)));
+        let mut list: Vec<(i64, u64)> = known.filter(|&(_, id)| id != 0).collect();
+        list.sort_unstable();
+        Self(list)
+    }
+
+    /// Returns the id of `item`, or that of the last operator that had begun when it did.
+    fn of(&self, rank: &RankTimeline, item: u32) -> u64 {
+        let item = &rank.items[item as usize];
+        let own = rank.kineto.events[item.event as usize].rf_id;
+        if own != 0 {
+            return own;
+        }
+        let after = self.0.partition_point(|&(start, _)| start <= item.start);
+        after.checked_sub(1).map_or(0, |last| self.0[last].1)
+    }
+}
+
+/// Returns the call of a kernel by its own arguments, or by its name and the inputs of the operator around it.
+fn kernel_call(
+    rank: &RankTimeline,
+    device: &DeviceInterval,
+    kernels: &CommKernels,
+) -> Option<(CommOp, CallArgs)> {
+    let event = &rank.kineto.events[device.event as usize];
+    let args = rank.kineto.args.get(event.args as usize);
+    if let Some(told) = args.and_then(|args| call_of(None, Some(args.as_slice()))) {
+        return Some(told);
+    }
+    let kind = kernels.kind(rank.name(device.event))?;
+    let operator = rank.items.get(rank.operator_of(device) as usize);
+    let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
+    let bytes = node.map_or(0, |node| node.bytes_in);
+    Some((
+        CommOp::Collective(kind),
+        CallArgs {
+            bytes_in: bytes,
+            bytes_out: bytes,
+            dtype: node.and_then(|node| args::dtype(rank.host.texts.get(node.types_in))),
+            asynchronous: Some(true),
+            ..CallArgs::default()
+        },
+    ))
 }
 
 /// Operators and records around the launch of a kernel.
@@ -75,6 +136,8 @@ struct LaunchContext {
     records: Vec<u32>,
     /// Item of the `c10d` operator.
     operator: u32,
+    /// Item of the library's own range, such as `nccl:all_to_all`.
+    range: u32,
 }
 
 impl LaunchContext {
@@ -82,8 +145,9 @@ impl LaunchContext {
         let mut this = Self {
             records: Vec::new(),
             operator: NONE,
+            range: NONE,
         };
-        for i in rank.ancestors(device.launch) {
+        for i in std::iter::once(device.launch).chain(rank.ancestors(device.launch)) {
             let name = rank.item_name(&rank.items[i as usize]);
             if name == "record_param_comms" && this.records.is_empty() {
                 this.records.push(i);
@@ -91,6 +155,8 @@ impl LaunchContext {
                 this.records = members(rank, i, device.launch);
             } else if args::act_of(name).is_some() && this.operator == NONE {
                 this.operator = i;
+            } else if carrier_kind(name).is_some() && this.range == NONE {
+                this.range = i;
             }
         }
         this
@@ -108,6 +174,9 @@ impl LaunchContext {
             asked(rank.item_name(item), &args.inputs, &args.input_types)
         };
         let Some((act, asked)) = from_operator() else {
+            if made.is_empty() {
+                made.extend(self.ranged(rank));
+            }
             return made;
         };
         match &mut made[..] {
@@ -117,10 +186,30 @@ impl LaunchContext {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);
                 known.tag = asked.tag;
+                if (known.bytes_in, known.bytes_out) == (0, 0) {
+                    (known.bytes_in, known.bytes_out) = (asked.bytes_in, asked.bytes_out);
+                    known.dtype = known.dtype.or(asked.dtype);
+                }
             }
             _ => {}
         }
         made
+    }
+}
+
+impl LaunchContext {
+    /// Returns the call that the library's range shows: its kind, and the tensor that it was opened with.
+    fn ranged(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
+        let item = rank.items.get(self.range as usize)?;
+        let kind = carrier_kind(rank.item_name(item))?.collective()?;
+        let node = rank.host.nodes.get(item.host as usize)?;
+        let asked = CallArgs {
+            bytes_in: node.bytes_in,
+            dtype: args::dtype(rank.host.texts.get(node.types_in)),
+            asynchronous: Some(true),
+            ..CallArgs::default()
+        };
+        Some((self.range, CommOp::Collective(kind), asked))
     }
 }
 
@@ -137,25 +226,35 @@ fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
 }
 
 /// Parses a `record_param_comms`: attributes of the host node, or arguments of Kineto's event.
-fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
+pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.kineto.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
+    let kineto = rank.kineto.args.get(event.args as usize);
+    call_of(host.map(|args| &args.attrs[..]), kineto.map(Vec::as_slice))
+}
+
+/// Parses the arguments of a call: attributes of a host node, or those that Kineto has.
+fn call_of(
+    host: Option<&[(String, String)]>,
+    kineto: Option<&[(String, String)]>,
+) -> Option<(CommOp, CallArgs)> {
     let text = |attribute: &str, argument: &str| {
         let of = |list: &[(String, String)], key: &str| {
             let found = list.iter().find(|(k, _)| k == key);
             found.map(|(_, value)| value.trim_matches('"').to_owned())
         };
-        let known = host.and_then(|args| of(&args.attrs, attribute));
+        let known = host.and_then(|attrs| of(attrs, attribute));
         known
             // An empty attribute counts as missing.
             .filter(|value| !value.is_empty())
-            .or_else(|| of(rank.kineto.args.get(event.args as usize)?, argument))
+            .or_else(|| of(kineto?, argument))
     };
     let act = act_named(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
-    let size = element_bytes(&dtype)?;
+    // Of unknown types nothing is known but that they are sent.
+    let size = element_bytes(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)
             .and_then(|value| value.parse::<u64>().ok())
@@ -183,8 +282,11 @@ fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> 
             peer: peer.and_then(|peer| peer.parse().ok()),
             tag: 0,
             asynchronous: Some(true),
-            group: text("pg_name", "Process Group Name"),
+            group: text("pg_name", "Process Group Name")
+                .or_else(|| text("pg_id", "Process Group ID"))
+                .filter(|name| !name.is_empty()),
             uneven,
+            members: text("pg_size", "Group size").and_then(|count| count.parse().ok()),
             results: Vec::new(),
         },
     ))

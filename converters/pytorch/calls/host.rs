@@ -60,6 +60,9 @@ fn call(
     let (act, mut asked) = asked(rank.item_name(item), &args.inputs, &args.input_types)?;
     // Functional operators wrap the `c10d` operator and carry the group's name.
     asked.group = rank.ancestors(index).find_map(|i| group_around(rank, i));
+    if asked.group.is_none() {
+        asked.group = recorded_group(rank, index);
+    }
     // A coalesced operation has several intervals, and is done with the last.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
     // Messages open their interval on the caller's thread, collectives on a worker's.
@@ -94,6 +97,15 @@ fn call(
         event: last.event,
         parts: flights.len() as u32,
     })
+}
+
+/// Returns the group that a `record_param_comms` inside the operator names.
+fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
+    let end = rank.items[operator as usize].end;
+    let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
+    let mut inside = inside.take_while(|(_, item)| item.start < end).take(16);
+    let (record, _) = inside.find(|(_, item)| rank.item_name(item) == "record_param_comms")?;
+    super::device::recorded_call(rank, record as u32)?.1.group
 }
 
 fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {

@@ -120,6 +120,7 @@ pub(super) fn assign(
                 .map(|(own, pools)| given(own, pools, (way, places)))
                 .collect();
             if let Some(given) = given
+                && fits(calls, groups, &given)
                 && !scored.iter().any(|(.., other)| *other == given)
             {
                 let score = score(ranks, calls, groups, &given);
@@ -163,6 +164,21 @@ fn given(
         }
     }
     Some(given)
+}
+
+/// Returns whether no call contradicts the number of members of the group that its worker is given.
+fn fits(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
+    calls.iter().zip(given).all(|(calls, given)| {
+        calls.list.iter().all(|call| {
+            let group = given
+                .get(&call.worker)
+                .map(|&group| &groups[group as usize]);
+            let shown = super::shown_members(call);
+            group
+                .zip(shown)
+                .is_none_or(|(group, shown)| group.ranks.len() == shown as usize)
+        })
+    })
 }
 
 /// Returns the number of groups whose calls do not match, and the mean deviation of the ends of those that do, ns.

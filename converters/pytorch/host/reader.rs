@@ -130,6 +130,7 @@ impl HostTraceReader {
             return Err(at.refused("", "more than 2³² tensors".to_owned(), HUGE));
         };
         let first = first - self.tensors.len() as u32;
+        self.trace.on_device |= self.tensors.iter().any(|tensor| tensor.on_device);
         // Storage 0 stands for a tensor without memory.
         let held = self.tensors.iter().map(|t| t.storage).filter(|s| *s != 0);
         self.trace.storages.extend(held);
@@ -255,8 +256,13 @@ impl ElementReader for HostTraceReader {
         value: &RawValue,
         _: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        if key == "schema" {
-            self.trace.schema = number::text(value.get()).into_owned();
+        match key {
+            "schema" => self.trace.schema = number::text(value.get()).into_owned(),
+            "pid" => {
+                let pid = number::whole(value.get());
+                self.trace.pid = pid.and_then(|pid| u64::try_from(pid).ok());
+            }
+            _ => {}
         }
         Ok(())
     }

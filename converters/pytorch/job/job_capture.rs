@@ -14,6 +14,7 @@ use crate::converters::pytorch::transfer_times::{self, CallTime};
 use crate::trace::TraceError;
 use crate::trace::scan;
 use crate::trace::write::{AttributeValue, TraceWriter};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +52,8 @@ impl JobCapture {
                 "convert one job at a time, each rank once",
             ));
         }
-        let world = world_size(&parts);
+        let world = world_size(&parts)?;
+        check_together(&parts)?;
         let files: Vec<PathBuf> = parts.iter().map(|part| part.file.clone()).collect();
         let (mut ranks, mut calls, mut activities, mut links) = (vec![], vec![], vec![], vec![]);
         for part in parts {
@@ -66,16 +68,14 @@ impl JobCapture {
         };
         let (groups, inferred) = group_inference::resolve(&ranks, &mut calls, world)
             .map_err(|unknown| refused(file(unknown.rank), unknown.found, &unknown.hint))?;
-        let matches = call_matching::matching(&ranks, &calls, &groups).map_err(|disagreement| {
-            let hint = "convert the captures of one run, all profiled over the same steps";
-            refused(file(u32::MAX), disagreement.0, hint)
-        })?;
+        let matches = call_matching::matching(&ranks, &calls, &groups)
+            .map_err(|disagreement| refused(file(u32::MAX), disagreement.0, ONE_RUN))?;
         let offsets = clock::offsets(&ranks, &calls, &matches);
         let blocked: Vec<Vec<bool>> = activities
             .iter()
             .map(|activities| activities.blocked.clone())
             .collect();
-        let (times, odd) = transfer_times::divide(&calls, &blocked, &offsets, &matches);
+        let (times, odd) = transfer_times::divide(&calls, &blocked, &offsets, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
         let starts =
             starts.map(|(activities, offset)| activities.span().0.saturating_add(offset.applied));
@@ -120,11 +120,8 @@ impl JobCapture {
             host_computes: self.host_computes,
         };
         let lanes = emit::lane_names(rank, activities, self.host_computes);
-        let kernels_on = if self.host_computes {
-            scan::CPU
-        } else {
-            scan::DEVICE
-        };
+        let on_device = !self.host_computes || rank.untimed && rank.host.on_device;
+        let kernels_on = if !on_device { scan::CPU } else { scan::DEVICE };
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
             ("captured_ns", AttributeValue::Uint(ns)),
@@ -157,16 +154,106 @@ impl JobCapture {
     }
 }
 
-fn world_size(parts: &[RankCapture]) -> u32 {
-    let said = parts
-        .iter()
-        .filter_map(|part| part.rank.kineto.world_size)
-        .max();
+/// Largest number of ranks of a job.
+const LARGEST_WORLD: u32 = 1 << 20;
+
+/// Returns the number of ranks of the job, which all captures agree about.
+fn world_size(parts: &[RankCapture]) -> Result<u32, TraceError> {
+    let said = |part: &RankCapture| part.rank.kineto.world_size;
+    let first = parts.iter().find(|part| said(part).is_some());
+    for part in parts {
+        if let (Some(first), Some(own)) = (first, said(part))
+            && said(first) != Some(own)
+        {
+            return Err(refused(
+                &part.file,
+                format!(
+                    "it is of a job of {own} ranks, and {} of one of {}",
+                    first.file.display(),
+                    said(first).unwrap_or(0)
+                ),
+                ONE_RUN,
+            ));
+        }
+    }
     let seen = parts
         .iter()
         .map(|part| part.rank.rank.saturating_add(1))
         .max();
-    said.unwrap_or(0).max(seen.unwrap_or(0))
+    let world = first.and_then(said).unwrap_or(0).max(seen.unwrap_or(0));
+    if world > LARGEST_WORLD {
+        let file = first.map_or(Path::new(""), |part| &part.file);
+        return Err(refused(
+            file,
+            format!("its job has {world} ranks, expected {LARGEST_WORLD} at most"),
+            "correct `world_size` and `rank` in its `distributedInfo`",
+        ));
+    }
+    Ok(world)
+}
+
+const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
+
+/// Time by which ranks of one host may be profiled one after the other, ns; it has one clock.
+const APART_ON_ONE_HOST: i64 = 1_000_000_000;
+/// The same for ranks on different hosts, whose clocks differ.
+const APART: i64 = 10_000_000_000;
+
+/// Refuses ranks that cannot be of one run: two that are one process, and those that were not profiled at one time.
+fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
+    let mut processes: BTreeMap<(&str, u64), &RankCapture> = BTreeMap::new();
+    for part in parts {
+        let kineto = &part.rank.kineto;
+        let (Some(host), Some(process)) = (kineto.host_name.as_deref(), kineto.process()) else {
+            continue;
+        };
+        // In a container every rank may be process 1.
+        if process > 1
+            && let Some(other) = processes.insert((host, process), part)
+        {
+            return Err(refused(
+                &part.file,
+                format!(
+                    "rank {} is process {process} of host {host}, and so is rank {} in {}",
+                    part.rank.rank,
+                    other.rank.rank,
+                    other.file.display()
+                ),
+                "give each rank its own files",
+            ));
+        }
+    }
+    if parts.len() < 2 || parts.iter().any(|part| part.rank.untimed) {
+        return Ok(());
+    }
+    let mut by_start: Vec<_> = parts
+        .iter()
+        .map(|part| (part.activities.span(), part))
+        .collect();
+    by_start.sort_by_key(|&(span, part)| (span, part.rank.rank));
+    let ((_, mut end), mut last) = by_start[0];
+    for &((from, to), part) in &by_start[1..] {
+        let names = (&part.rank.kineto.host_name, &last.rank.kineto.host_name);
+        let one_host = names.0.is_some() && names.0 == names.1;
+        let apart = from.saturating_sub(end);
+        if apart > if one_host { APART_ON_ONE_HOST } else { APART } {
+            return Err(refused(
+                &part.file,
+                format!(
+                    "it belongs to another run than {}: rank {} begins {:.3} s after rank {} ended",
+                    last.file.display(),
+                    part.rank.rank,
+                    apart as f64 / 1e9,
+                    last.rank.rank
+                ),
+                ONE_RUN,
+            ));
+        }
+        if to > end {
+            (end, last) = (to, part);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the match of each call.

@@ -3,11 +3,12 @@
 use super::ConvertOptions;
 use crate::converters::pytorch::activities::{self, Activities};
 use crate::converters::pytorch::calls::{self, CommCalls};
-use crate::converters::pytorch::event_links::HostNodeLinks;
+use crate::converters::pytorch::event_links::{EventLinkError, HostNodeLinks};
 use crate::converters::pytorch::files::CapturePair;
 use crate::converters::pytorch::host::HostTrace;
-use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
+use crate::converters::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use crate::converters::pytorch::rank_timeline::{RankTimeline, TimeWindow};
+use crate::converters::pytorch::{host_alone, kineto_alone, operator_order};
 use crate::trace::TraceError;
 use crate::trace::error::TraceLocation;
 use std::path::{Path, PathBuf};
@@ -24,53 +25,126 @@ pub(super) struct RankCapture {
     pub file: PathBuf,
 }
 
+/// The files of a rank, joined.
+struct JoinedFiles {
+    host: HostTrace,
+    kineto: KinetoTrace,
+    link: HostNodeLinks,
+    /// Whether record function ids were given out by order.
+    ordered: bool,
+}
+
+impl JoinedFiles {
+    fn new(host: Option<HostTrace>, kineto: Option<KinetoTrace>) -> Result<Self, EventLinkError> {
+        let (host, mut kineto) = match (host, kineto) {
+            (Some(host), Some(kineto)) => (host, kineto),
+            (None, kineto) => {
+                let mut kineto = kineto.unwrap_or_default();
+                let ordered = operator_order::assign_ids(&mut kineto);
+                let (host, link) = kineto_alone::host_trace(&kineto);
+                return Ok(Self {
+                    host,
+                    kineto,
+                    link,
+                    ordered,
+                });
+            }
+            (Some(host), None) => {
+                let (kineto, link) = host_alone::kineto_trace(&host);
+                return Ok(Self {
+                    host,
+                    kineto,
+                    link,
+                    ordered: true,
+                });
+            }
+        };
+        if let (Some(own), Some(theirs)) = (host.pid, kineto.process())
+            && own != theirs
+        {
+            return Err(EventLinkError {
+                found: format!(
+                    "it belongs to another run than the host trace: it is of process {theirs}, and the \
+                     host trace of process {own}"
+                ),
+                hint: "pair the two files of one run, rank by rank; two that were swapped look like this",
+                offset: None,
+            });
+        }
+        let ordered = kineto.with_rf_id == 0;
+        let link = HostNodeLinks::new(&host, &kineto)?;
+        if ordered {
+            operator_order::assign_ids(&mut kineto);
+        }
+        Ok(Self {
+            host,
+            kineto,
+            link,
+            ordered,
+        })
+    }
+}
+
+/// Refuses times that no clock has.
+fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
+    let far = |event: &&KinetoEvent| {
+        let end = event.start_ns.checked_add_unsigned(event.duration_ns);
+        end.is_none_or(|end| end >= FARTHEST)
+    };
+    let Some(event) = kineto.events.iter().find(far) else {
+        return Ok(());
+    };
+    Err(refused_at(
+        file,
+        Some(event.offset),
+        format!(
+            "an event {} ns after 1970 that lasts {} ns, expected times before the year 2116",
+            event.start_ns, event.duration_ns
+        ),
+        "capture anew; no clock goes that far",
+    ))
+}
+
 /// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {
-    /// Takes apart what the two files of the rank `number` hold.
+    /// Takes apart what the files of the rank `number` hold.
     pub fn new(
         number: u32,
-        host: HostTrace,
-        kineto: KinetoTrace,
+        host: Option<HostTrace>,
+        kineto: Option<KinetoTrace>,
         file: &Path,
         options: &ConvertOptions,
     ) -> Result<Self, TraceError> {
-        let far = |event: &&super::super::KinetoEvent| {
-            let end = event.start_ns.checked_add_unsigned(event.duration_ns);
-            event.start_ns <= -FARTHEST || end.is_none_or(|end| end >= FARTHEST)
-        };
-        if let Some(event) = kineto.events.iter().find(far) {
-            return Err(refused_at(
-                file,
-                Some(event.offset),
-                format!(
-                    "an event {} ns after 1970 that lasts {} ns, expected times before the year 2116",
-                    event.start_ns, event.duration_ns
-                ),
-                "capture anew; no clock goes that far",
-            ));
+        if let Some(kineto) = &kineto {
+            check_times(kineto, file)?;
         }
-        let link = HostNodeLinks::new(&host, &kineto)
+        let joined = JoinedFiles::new(host, kineto)
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
+        let JoinedFiles {
+            host,
+            kineto,
+            link,
+            ordered,
+        } = joined;
         let window = match options.step {
-            None => TimeWindow::ALL,
+            None => link.window.unwrap_or(TimeWindow::ALL),
             Some(step) => step_window(&kineto, step).map_err(|found| {
                 let hint = "name one of them, or leave --step out to convert all";
                 refused(file, found, hint)
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
-        let rank = RankTimeline::new(number, host, kineto, &link, window);
-        if rank.items.is_empty() {
+        let rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
+        if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(refused(
                 file,
-                "it has no operators",
-                "profile with activities=[ProfilerActivity.CPU, …]; without host operators nothing \
-                 says what depends on what",
+                "it has neither operators nor kernels",
+                "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
             ));
         }
-        let mut calls = calls::find(&rank);
+        let mut calls = calls::find(&rank, &options.comm_kernels);
         let activities = activities::find(&rank, &mut calls);
         Ok(Self {
             rank,
@@ -81,11 +155,11 @@ impl RankCapture {
         })
     }
 
-    /// Reads the two files of a rank and takes them apart.
+    /// Reads the files of a rank and takes them apart.
     fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Self, TraceError> {
-        let host = HostTrace::read(&pair.host)?;
-        let kineto = KinetoTrace::read(&pair.kineto)?;
-        Self::new(pair.rank, host, kineto, &pair.kineto, options)
+        let host = pair.host.as_deref().map(HostTrace::read).transpose()?;
+        let kineto = pair.kineto.as_deref().map(KinetoTrace::read).transpose()?;
+        Self::new(pair.rank, host, kineto, pair.named(), options)
     }
 
     /// Reads every pair, several at once, and tells `progress` how many are done.

@@ -41,6 +41,10 @@ pub(super) struct EventArgs<'a> {
     pub bytes: Option<&'a RawValue>,
     /// Name that a metadata event gives its track.
     pub name: Option<&'a RawValue>,
+    /// Shapes of the inputs.
+    pub dims: Option<&'a RawValue>,
+    /// Types of the inputs.
+    pub types: Option<&'a RawValue>,
     /// Whether the arguments describe a collective.
     pub collective: bool,
 }
@@ -68,13 +72,16 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
         let mut args = EventArgs::default();
         while let Some(JsonString(key)) = entries.next_key()? {
             let slot = match &*key {
-                "External id" => &mut args.external_id,
+                // Profilers of 2021 wrote it small on kernels.
+                "External id" | "external id" => &mut args.external_id,
                 "Record function id" => &mut args.rf_id,
                 "correlation" => &mut args.correlation,
                 "stream" => &mut args.stream,
                 "device" => &mut args.device,
                 "bytes" => &mut args.bytes,
                 "name" => &mut args.name,
+                "Input Dims" | "Input dims" => &mut args.dims,
+                "Input type" => &mut args.types,
                 key => {
                     args.collective |= key == "Collective name";
                     entries.next_value::<IgnoredAny>()?;

@@ -1,5 +1,6 @@
 //! Conversion of the events of a file to a device trace.
 
+use super::operands::OperandTable;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, NONE};
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
     tracks: TrackTable,
+    operands: OperandTable,
     left_out: BTreeMap<String, u64>,
     /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
@@ -68,6 +70,10 @@ impl KinetoReader {
                 TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
             })?;
         }
+        if let Some((from, to)) = &mut trace.span {
+            (*from, *to) = (from.saturating_add(base), to.saturating_add(base));
+        }
+        drop_outside(&mut trace);
         trace.tracks = self.tracks.finish();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
@@ -127,15 +133,28 @@ impl KinetoReader {
         let raw_args = &raw.args;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective || category == EventCategory::Sync || communicates(&raw.name) {
+        if raw_args.collective
+            || category == EventCategory::Sync
+            || communicates(&raw.name)
+            // The output of a convolution follows from its padding and stride.
+            || category == EventCategory::CpuOp && raw.name.ends_with("n_convolution")
+        {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllEventArgs::of(at.text).0);
         }
         let name = self.trace.texts.intern(&raw.name);
+        let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
+        let operands = match (raw_args.dims, raw_args.types) {
+            (Some(dims), Some(types)) => {
+                let texts = &mut self.trace.texts;
+                Some(self.operands.intern(dims, types, texts).ok_or_else(huge)?)
+            }
+            _ => None,
+        };
         let event = KinetoEvent {
             start_ns: time(raw.ts, "ts", at)?,
             duration_ns,
-            name: name.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))?,
+            name: name.ok_or_else(huge)?,
             category,
             track: self.track(raw, at)?,
             rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
@@ -145,10 +164,26 @@ impl KinetoReader {
             device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
+            shapes: operands.as_ref().map_or(NONE, |operands| operands.shapes),
+            types: operands.as_ref().map_or(NONE, |operands| operands.types),
+            bytes_in: operands.map_or(0, |operands| operands.bytes),
             offset: at.offset,
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
         self.trace.events.push(event);
+        Ok(())
+    }
+
+    /// Widens the profiler's span by the event that states it.
+    fn widen(
+        &mut self,
+        raw: &RawKinetoEvent<'_>,
+        at: &LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
+        let from = time(raw.ts, "ts", at)?;
+        let to = from.saturating_add(time(raw.dur, "dur", at)?.max(0));
+        let span = self.trace.span.get_or_insert((from, to));
+        *span = (span.0.min(from), span.1.max(to));
         Ok(())
     }
 
@@ -178,6 +213,30 @@ impl KinetoReader {
         Ok(())
     }
 }
+
+/// Drops events that cannot have been recorded: those before 1970, and those that lie outside the profiler's span by
+/// more than its length. Kernels end, and profilers stop, a little after it.
+fn drop_outside(trace: &mut KinetoTrace) {
+    let (from, to) = match trace.span {
+        Some((from, to)) => {
+            let length = to.saturating_sub(from).max(SLACK);
+            (
+                from.saturating_sub(length).max(0),
+                to.saturating_add(length),
+            )
+        }
+        None => (0, i64::MAX),
+    };
+    let before = trace.events.len();
+    trace.events.retain(|event| {
+        let end = event.start_ns.saturating_add_unsigned(event.duration_ns);
+        event.start_ns >= 0 && end >= from && event.start_ns <= to
+    });
+    trace.outside = (before - trace.events.len()) as u64;
+}
+
+/// Time around the profiler's span in which events may lie, ns, where the span itself is shorter.
+const SLACK: i64 = 1_000_000_000;
 
 /// Parses the nanoseconds of a required time.
 fn time(value: Option<&RawValue>, what: &str, at: &LocatedElement<'_>) -> Result<i64, TraceError> {
@@ -214,6 +273,9 @@ impl ElementReader for KinetoReader {
             ("X", cat) => {
                 if let Some(category) = EventCategory::named(cat) {
                     return self.event(&raw, category, &at);
+                }
+                if cat == "Trace" {
+                    self.widen(&raw, &at)?;
                 }
             }
             ("s" | "f", "fwdbwd") => return self.flow(&raw, FlowKind::ForwardBackward, &at),

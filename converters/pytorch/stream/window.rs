@@ -1,6 +1,7 @@
 //! Window that slides over a text.
 
 use super::located_element::{DAMAGED, TRUNCATED, excerpt, refused};
+use super::utf16::as_utf8;
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
 use std::io::Read;
@@ -16,7 +17,7 @@ pub(super) const MAX_VALUE: usize = 64 << 20;
 
 /// A window over the text, and the next byte to read.
 pub(super) struct TextWindow<'s> {
-    source: DecompressedStream<'s>,
+    source: Box<dyn Read + 's>,
     path: &'s Path,
     window: Vec<u8>,
     at: usize,
@@ -30,6 +31,7 @@ pub(super) struct TextWindow<'s> {
 impl<'s> TextWindow<'s> {
     /// Opens a window over the start of `source`; `path` is for messages.
     pub fn new(source: DecompressedStream<'s>, path: &'s Path) -> Result<Self, TraceError> {
+        let source = as_utf8(source).map_err(|e| TraceError::io(path, "read or decompress", e))?;
         let mut this = Self {
             source,
             path,

@@ -1,5 +1,6 @@
 //! The summary of a conversion as text.
 
+use crate::converters::pytorch::LinkMethod;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
@@ -38,6 +39,7 @@ pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()>
         )?;
     }
     linked(ranks, out)?;
+    by_order(ranks, out)?;
     groups(summary, out)?;
     times(ranks, out)?;
     waits(ranks, out)?;
@@ -98,6 +100,49 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  left out: ", &reasons)
 }
 
+/// Prints how sure the links by order are, thread by thread.
+fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+    let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
+    let linked: Vec<&RankConversion> = linked.collect();
+    if linked.is_empty() {
+        return Ok(());
+    }
+    let table = TextTable::new([
+        left("\nLINKED BY ORDER", 18),
+        right("thread", 12),
+        right("nodes", 12),
+        right("linked", 12),
+        right("shapes agree", 16),
+        right("events", 20),
+        right("confidence", 8),
+    ]);
+    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    for rank in linked.iter().take(SHOWN) {
+        for thread in &rank.threads {
+            let agreeing = match thread.compared {
+                0 => "-".to_owned(),
+                compared => format!("{} of {}", thousands(thread.agreeing), thousands(compared)),
+            };
+            let (from, to) = thread.window;
+            let mut events = format!("{from}-{to} of {}", thread.events);
+            if thread.windows > 1 {
+                events += &format!(", {} alike", thread.windows);
+            }
+            let cells: [&dyn Display; 7] = [
+                &rank.rank,
+                &thread.thread,
+                &thousands(thread.nodes),
+                &thousands(thread.linked),
+                &agreeing,
+                &events,
+                &format!("{:.3}", thread.confidence()),
+            ];
+            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns the names of Kineto's categories and phases that are not kept, for people.
 fn spoken(reason: &str) -> &str {
     match reason {
@@ -120,6 +165,7 @@ fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         say(group.named, "calls name it");
         say(group.only, "inferred: it is the only group");
         say(group.by_worker, "inferred from worker threads");
+        say(group.by_size, "inferred from sizes or other calls");
         say(group.messages, "messages inferred: their ends fit");
         let desc = if group.desc.is_empty() {
             String::new()
@@ -212,6 +258,30 @@ fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
 
 fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let mut notes = Vec::new();
+    let alone = |method| {
+        summary
+            .ranks
+            .iter()
+            .filter(|rank| rank.method == method)
+            .count() as u64
+    };
+    match alone(LinkMethod::KinetoAlone) {
+        0 => {}
+        n => notes.push(format!(
+            "{} without a host trace: shapes are Kineto's, and who uses a result follows from times",
+            some(n, "rank")
+        )),
+    }
+    match alone(LinkMethod::HostAlone) {
+        0 => {}
+        n => notes.push(format!(
+            "{} without a Kineto trace: nothing has a time; replay with `--compute roofline`",
+            some(n, "rank")
+        )),
+    }
+    for (path, reason) in &summary.left_aside {
+        notes.push(format!("left aside: {}, {reason}", path.display()));
+    }
     for (reason, n) in &summary.alone {
         notes.push(format!(
             "{} communication calls are {reason} and count as host work",
@@ -220,8 +290,9 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     }
     if summary.partial > 0 {
         notes.push(format!(
-            "members without a capture in {}: waiting for those counts as transfer",
-            some(summary.partial, "collective")
+            "members without a capture in {}: {} calls have the smallest transfer of their size",
+            some(summary.partial, "collective"),
+            thousands(summary.odd.bounded)
         ));
     }
     if summary.uneven > 0 {
@@ -246,9 +317,34 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     for rank in &summary.ranks {
         if let [first, ..] = &rank.never_ran[..] {
             notes.push(format!(
-                "rank {}: {} communication operators were never seen to run, the first `{first}`",
+                "rank {}: {} communication operators or kernels have no known operation or were never \
+                 seen to run, the first `{first}`",
                 rank.rank,
                 thousands(rank.never_ran.len() as u64)
+            ));
+        }
+        if rank.unlaunched > 0 {
+            notes.push(format!(
+                "rank {}: {} kernels and copies were launched before the capture began: they follow \
+                 their stream, and the first of it its start",
+                rank.rank,
+                thousands(rank.unlaunched)
+            ));
+        }
+        if rank.before > 0 {
+            notes.push(format!(
+                "rank {}: {} kernels of communication were launched before the capture began, and \
+                 count as work as recorded",
+                rank.rank,
+                thousands(rank.before)
+            ));
+        }
+        if rank.unsized_calls > 0 {
+            notes.push(format!(
+                "rank {}: {} communication calls have no sizes and count as 0 bytes; capture with \
+                 record_shapes=True",
+                rank.rank,
+                thousands(rank.unsized_calls)
             ));
         }
         if rank.found.cut > 0 {

@@ -41,11 +41,16 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         }
         false => "",
     };
+    // Clocks differ between hosts.
+    let host = match options.clock_skew {
+        0 => "vm".to_owned(),
+        _ => format!("vm{rank}"),
+    };
     let text = format!(
         " {{\n    \"schemaVersion\": 1,\n    \"deviceProperties\": [{devices}],\n    \n      \
          \"trace_id\": \"89AFF0FF21ED46CD95D3{:012X}\",\n      \"record_shapes\": 1,\n      \
          \"distributedInfo\": {{\"backend\": \"{backend}\", \"rank\": {rank}, \"world_size\": {}, \
-         \"pg_count\": {count}, \"pg_config\": [{}]{version}}},\n      \"host_name\": \"vm\",\n    \
+         \"pg_count\": {count}, \"pg_config\": [{}]{version}}},\n      \"host_name\": \"{host}\",\n    \
          \"displayTimeUnit\": \"ms\",\n    \"baseTimeNanoseconds\": {},\n    \
          \"traceEvents\": [\n    \n",
         rank,

@@ -133,6 +133,8 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
         ("gpu_memcpy", EventCategory::Copy),
         ("gpu_memset", EventCategory::Set),
         ("cuda_sync", EventCategory::Sync),
+        ("mtia_runtime", EventCategory::Runtime),
+        ("mtia_ccp_events", EventCategory::Kernel),
     ]);
     let (mut events, mut flows) = (trace.events.iter(), trace.flows.iter());
     let mut left: BTreeMap<String, u64> = BTreeMap::new();

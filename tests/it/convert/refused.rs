@@ -2,7 +2,6 @@
 //! to try; nothing is written, and nothing panics.
 
 use super::rig::{Captured, capture, try_convert};
-use crate::corpus::corpus;
 use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
 use chakram::internals::trace::file::CompressedWriter;
 use std::io::Write;
@@ -139,17 +138,12 @@ fn files_that_do_not_belong_together_are_refused() {
     );
 
     // Two of a kind.
-    let text = error(&[file(&one, "host.0.json"), file(&one, "host.1.json")]);
-    has(&text, &["host.0.json", "no Kineto trace"]);
-    let text = error(&[file(&one, "kineto.0.json")]);
-    has(
-        &text,
-        &[
-            "kineto.0.json",
-            "host trace",
-            "Kineto traces alone are not converted",
-        ],
-    );
+    let text = error(&[
+        file(&one, "host.0.json"),
+        file(&one, "kineto.0.json"),
+        file(&one, "host.1.json"),
+    ]);
+    has(&text, &["host.1.json", "no Kineto trace of rank 1"]);
     let again = tempfile::tempdir().unwrap();
     copy(
         &file(&one, "host.0.json"),
@@ -208,40 +202,6 @@ fn folders_without_captures_are_refused() {
     assert!(try_convert(&[job.folder.path().to_owned()], &Conversion::default()).is_ok());
     let text = error(&[job.folder.path().join("config.json")]);
     has(&text, &["config.json", "neither a host trace"]);
-}
-
-#[test]
-fn kineto_alone_is_refused() {
-    let job = job(Style::Ddp, 0, 2);
-    for rank in 0..2 {
-        std::fs::remove_file(job.folder.path().join(format!("host.{rank}.json"))).unwrap();
-    }
-    // Named so that both look like one rank's.
-    std::fs::rename(
-        job.folder.path().join("kineto.1.json"),
-        job.folder.path().join("other_0.json"),
-    )
-    .unwrap();
-    let text = error(&[job.folder.path().to_owned()]);
-    has(&text, &["Kineto traces alone are not converted"]);
-    let Some(corpus) = corpus("captures/gpu") else {
-        return;
-    };
-    for folder in ["tracelens", "hta_misc_kineto", "tracelens/mi300"] {
-        let text = error(&[corpus.join(folder)]);
-        has(&text, &["Kineto traces alone are not converted"]);
-    }
-    for pair in [
-        "dlrm_8gpu",
-        "linear_pair",
-        "resnet_pair",
-        "hta_simple_add_pair",
-    ] {
-        has(
-            &error(&[corpus.join(pair)]),
-            &["Record function id", "PyTorch 2.5"],
-        );
-    }
 }
 
 #[test]

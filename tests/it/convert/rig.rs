@@ -58,7 +58,7 @@ pub struct Job {
 pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
-    let pairs = files::pairs(paths)?;
+    let pairs = files::pairs(paths)?.pairs;
     let mut outputs = OutputSet::default();
     let result = pytorch::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit().map(|()| summary));

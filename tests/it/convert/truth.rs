@@ -306,7 +306,7 @@ fn no_delay_of_a_device_contains_waiting() {
 fn clocks_are_put_right() {
     const NOISE: i64 = 500_000;
     for (what, options) in jobs() {
-        for skew in [5_000_000, 86_400_000_000_000] {
+        for skew in [5_000_000, 4_000_000_000] {
             let options = Options {
                 clock_skew: skew,
                 ..options.clone()

@@ -177,8 +177,8 @@ pub fn run(data: &[u8]) {
         false => capture(1, &mut bytes),
     };
     let captures = [
-        (0, first.0.as_bytes(), first.1.as_bytes()),
-        (1, second.0.as_bytes(), second.1.as_bytes()),
+        (0, Some(first.0.as_bytes()), Some(first.1.as_bytes())),
+        (1, Some(second.0.as_bytes()), Some(second.1.as_bytes())),
     ];
     let Ok((traces, _)) = convert_bytes(&captures, &ConvertOptions::default()) else {
         return;

@@ -1,0 +1,121 @@
+//! Names under which operators request communication and libraries carry it out, as far as the two are matched.
+
+use crate::trace::CollectiveKind;
+
+/// Kind of communication, as its carrier names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CarrierKind {
+    /// All-reduce.
+    AllReduce,
+    /// Reduce-scatter; gloo carries it out as an all-reduce.
+    ReduceScatter,
+    /// All-gather.
+    AllGather,
+    /// All-to-all.
+    AllToAll,
+    /// Broadcast.
+    Broadcast,
+    /// Reduction to a root.
+    Reduce,
+    /// Gathering at a root.
+    Gather,
+    /// Scattering from a root.
+    Scatter,
+    /// Barrier.
+    Barrier,
+    /// Send of a message.
+    Send,
+    /// Receipt of a message.
+    Receive,
+}
+
+impl CarrierKind {
+    /// Returns whether this is one end of a message.
+    pub fn is_message(self) -> bool {
+        matches!(self, Self::Send | Self::Receive)
+    }
+
+    /// Returns whether an interval of the kind `carrier` may carry this out.
+    pub fn carried_by(self, carrier: Self) -> bool {
+        self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
+    }
+
+    /// Returns the kind of collective; `None` for messages.
+    pub fn collective(self) -> Option<CollectiveKind> {
+        Some(match self {
+            Self::AllReduce => CollectiveKind::AllReduce,
+            Self::ReduceScatter => CollectiveKind::ReduceScatter,
+            Self::AllGather => CollectiveKind::AllGather,
+            Self::AllToAll => CollectiveKind::AllToAll,
+            Self::Broadcast => CollectiveKind::Broadcast,
+            Self::Reduce => CollectiveKind::Reduce,
+            Self::Gather => CollectiveKind::Gather,
+            Self::Scatter => CollectiveKind::Scatter,
+            Self::Barrier => CollectiveKind::Barrier,
+            Self::Send | Self::Receive => return None,
+        })
+    }
+
+    fn named(plain: &str) -> Option<Self> {
+        const BEGINNINGS: [(&str, CarrierKind); 13] = [
+            ("allreduce", CarrierKind::AllReduce),
+            ("all_reduce", CarrierKind::AllReduce),
+            ("reduce_scatter", CarrierKind::ReduceScatter),
+            ("allgather", CarrierKind::AllGather),
+            ("all_gather", CarrierKind::AllGather),
+            ("alltoall", CarrierKind::AllToAll),
+            ("all_to_all", CarrierKind::AllToAll),
+            ("broadcast", CarrierKind::Broadcast),
+            ("reduce", CarrierKind::Reduce),
+            ("gather", CarrierKind::Gather),
+            ("scatter", CarrierKind::Scatter),
+            ("barrier", CarrierKind::Barrier),
+            ("send", CarrierKind::Send),
+        ];
+        let plain = plain.trim_start_matches('_');
+        if plain.starts_with("recv") {
+            return Some(Self::Receive);
+        }
+        let found = BEGINNINGS
+            .iter()
+            .find(|(begin, _)| plain.starts_with(begin));
+        found.map(|(_, kind)| *kind)
+    }
+}
+
+/// Returns what the `c10d` operator `name` requests.
+pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
+    CarrierKind::named(name.strip_prefix("c10d::")?)
+}
+
+/// Returns what an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
+pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
+    let (library, plain) = name.split_once(':')?;
+    let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);
+    CarrierKind::named(plain).filter(|_| known && !plain.starts_with(':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_and_their_carriers_are_of_one_kind() {
+        for (operator, carrier) in [
+            ("c10d::allreduce_", "gloo:all_reduce"),
+            ("c10d::_reduce_scatter_base_", "gloo:all_reduce"),
+            ("c10d::_allgather_base_", "nccl:_all_gather_base"),
+            ("c10d::alltoall_base_", "nccl:all_to_all"),
+            ("c10d::recv_", "gloo:recv"),
+        ] {
+            let (asked, made) = (operator_kind(operator), carrier_kind(carrier));
+            let fits = asked
+                .zip(made)
+                .is_some_and(|(asked, made)| asked.carried_by(made));
+            assert!(fits, "{operator} {asked:?}, {carrier} {made:?}");
+        }
+        assert_eq!(carrier_kind("nccl:coalesced"), None);
+        assert_eq!(carrier_kind("c10d::send"), None);
+        assert_eq!(operator_kind("aten::reduce"), None);
+    }
+}

@@ -1,0 +1,314 @@
+//! Join of host nodes and Kineto events without record function ids: by order.
+//!
+//! On a thread the k-th host node of a name, by id, is the k-th Kineto event of that name, by start. The observer
+//! numbers threads, Kineto has those of the system; a host thread is the track whose names fit best. Where Kineto
+//! watched longer than the observer, the host's operators are a contiguous window of Kineto's, found by sequences of
+//! names. Shapes are no part of the match, so that they test it.
+
+use super::{HostNodeLinks, LinkMethod, ThreadLinks};
+use crate::converters::pytorch::host::HostTrace;
+use crate::converters::pytorch::in_flight;
+use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
+use crate::converters::pytorch::rank_timeline::{NONE, TimeWindow};
+use crate::graph::{NameTable, fingerprint};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Names in a sequence that is searched.
+const SEQUENCE: usize = 12;
+/// Sequences of a thread that are searched.
+const SEQUENCES: usize = 64;
+/// Share by which Kineto may have more events of a thread before a window is searched.
+const LONGER: f64 = 1.05;
+
+/// A thread of either side: indices of nodes or events in order, and the key of each one's name.
+#[derive(Default)]
+struct OperatorSequence {
+    of: Vec<u32>,
+    names: Vec<u32>,
+}
+
+/// Joins `host` and `kineto` by order.
+pub(super) fn link(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
+    let mut link = HostNodeLinks::unlinked(kineto.events.len());
+    link.method = LinkMethod::Order;
+    let mut keys = kineto.texts.clone();
+    let hosts = host_threads(host, &mut keys, &mut link);
+    let tracks = kineto_threads(kineto);
+    let mut agreement = ShapeAgreement::default();
+    let mut partial = false;
+    for (tid, track) in paired(&hosts, &tracks) {
+        let (nodes, events) = (&hosts[&tid], &tracks[&track]);
+        let mut row = ThreadLinks {
+            thread: tid,
+            track: kineto.tracks[track as usize].clone(),
+            nodes: nodes.of.len() as u64,
+            events: events.of.len() as u64,
+            windows: 1,
+            ..ThreadLinks::default()
+        };
+        let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
+        let (from, to) = match window(&nodes.names, &events.names).filter(|_| longer) {
+            Some(found) => {
+                partial = true;
+                row.windows = found.alike;
+                (found.from, found.to)
+            }
+            None => (0, events.of.len()),
+        };
+        row.window = (from as u64, to as u64);
+        for (node, event) in pairs(nodes, events, from..to) {
+            link.host_of[event as usize] = node;
+            row.linked += 1;
+            match agreement.of(host, kineto, node, event) {
+                Some(true) => (row.compared, row.agreeing) = (row.compared + 1, row.agreeing + 1),
+                Some(false) => row.compared += 1,
+                None => {}
+            }
+        }
+        link.linked += row.linked;
+        link.threads.push(row);
+    }
+    let nodes: u64 = hosts.values().map(|thread| thread.of.len() as u64).sum();
+    for (tid, thread) in &hosts {
+        if !link.threads.iter().any(|row| row.thread == *tid) {
+            link.threads.push(ThreadLinks {
+                thread: *tid,
+                nodes: thread.of.len() as u64,
+                ..ThreadLinks::default()
+            });
+        }
+    }
+    link.threads.sort_by_key(|row| row.thread);
+    link.host_only = nodes - link.linked;
+    let of_kineto: usize = tracks.values().map(|track| track.of.len()).sum();
+    link.kineto_only = of_kineto as u64 - link.linked;
+    link.window = partial.then(|| window_of(kineto, &link.host_of));
+    link
+}
+
+/// Returns the operators of each host thread by id.
+fn host_threads(
+    host: &HostTrace,
+    keys: &mut NameTable,
+    link: &mut HostNodeLinks,
+) -> BTreeMap<u32, OperatorSequence> {
+    let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
+    order.sort_by_key(|&i| host.nodes[i as usize].id);
+    let mut threads: BTreeMap<u32, OperatorSequence> = BTreeMap::new();
+    for i in order {
+        let node = &host.nodes[i as usize];
+        let name = host.texts.get(node.name);
+        let root = name.starts_with("[pytorch|") || name == "## process_group:init ##";
+        if root {
+            link.roots += 1;
+            continue;
+        }
+        // The observer has these on the thread that asked, Kineto on that which worked.
+        if in_flight(name) {
+            continue;
+        }
+        let Some(key) = keys.intern(name) else {
+            continue;
+        };
+        let thread = threads.entry(node.tid).or_default();
+        thread.of.push(i);
+        thread.names.push(key);
+    }
+    threads
+}
+
+/// Returns the operators of each track by start; of those that start together the longer comes first.
+fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
+    let mut order: Vec<u32> = (0..kineto.events.len() as u32)
+        .filter(|&i| {
+            let event = &kineto.events[i as usize];
+            matches!(
+                event.category,
+                EventCategory::CpuOp | EventCategory::Annotation
+            ) && !in_flight(kineto.texts.get(event.name))
+        })
+        .collect();
+    order.sort_by_key(|&i| {
+        let event = &kineto.events[i as usize];
+        (event.start_ns, Reverse(event.duration_ns), i)
+    });
+    let mut tracks: BTreeMap<u32, OperatorSequence> = BTreeMap::new();
+    for i in order {
+        let event = &kineto.events[i as usize];
+        let track = tracks.entry(event.track).or_default();
+        track.of.push(i);
+        track.names.push(event.name);
+    }
+    tracks
+}
+
+/// Returns which host thread is which track, the surest first.
+fn paired(
+    hosts: &BTreeMap<u32, OperatorSequence>,
+    tracks: &BTreeMap<u32, OperatorSequence>,
+) -> Vec<(u32, u32)> {
+    let count = |thread: &OperatorSequence| {
+        let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+        for name in &thread.names {
+            *counts.entry(*name).or_default() += 1;
+        }
+        counts
+    };
+    let of_tracks: Vec<_> = tracks
+        .iter()
+        .map(|(id, track)| (id, count(track)))
+        .collect();
+    let mut candidates = Vec::new();
+    for (tid, thread) in hosts {
+        let own = count(thread);
+        for (track, theirs) in &of_tracks {
+            let common = own
+                .iter()
+                .filter_map(|(name, n)| Some(theirs.get(name)?.min(n)));
+            let common: u64 = common.sum();
+            let at_once = thread.names.iter().zip(&tracks[*track].names);
+            let in_step = at_once.take(256).filter(|(a, b)| a == b).count();
+            if common > 0 {
+                candidates.push((Reverse(common), Reverse(in_step), *tid, **track));
+            }
+        }
+    }
+    candidates.sort_unstable();
+    let mut chosen: Vec<(u32, u32)> = Vec::new();
+    for (.., tid, track) in candidates {
+        if !chosen.iter().any(|&(t, k)| t == tid || k == track) {
+            chosen.push((tid, track));
+        }
+    }
+    chosen
+}
+
+/// A stretch of a track that a host thread's operators fill.
+struct FoundWindow {
+    from: usize,
+    to: usize,
+    /// Number of stretches that fit as well, this one included.
+    alike: u64,
+}
+
+/// Finds the stretch of `events` that has the names of `nodes`, by the offset that most of their sequences agree on.
+fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
+    let length = SEQUENCE.min(nodes.len());
+    if length == 0 || events.len() < length {
+        return None;
+    }
+    let mut wanted: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let places = nodes.len() - length + 1;
+    for at in (0..places).step_by(places.div_ceil(SEQUENCES)) {
+        let hash = fingerprint(&&nodes[at..at + length]);
+        wanted.entry(hash).or_default().push(at);
+    }
+    let mut votes: BTreeMap<i64, u64> = BTreeMap::new();
+    for (at, sequence) in events.windows(length).enumerate() {
+        for &own in wanted.get(&fingerprint(&sequence)).into_iter().flatten() {
+            *votes.entry(at as i64 - own as i64).or_default() += 1;
+        }
+    }
+    let most = *votes.values().max()?;
+    let alike = votes.values().filter(|&&n| n == most).count() as u64;
+    let (&offset, _) = votes.iter().find(|(_, n)| **n == most)?;
+    let from = usize::try_from(offset).unwrap_or(0);
+    let to = (offset + nodes.len() as i64).clamp(0, events.len() as i64) as usize;
+    Some(FoundWindow { from, to, alike })
+}
+
+/// Returns the pairs of host node and event within `window` of the events.
+fn pairs(
+    nodes: &OperatorSequence,
+    events: &OperatorSequence,
+    window: std::ops::Range<usize>,
+) -> Vec<(u32, u32)> {
+    let mut places: BTreeMap<u32, std::collections::VecDeque<u32>> = BTreeMap::new();
+    for at in window {
+        places
+            .entry(events.names[at])
+            .or_default()
+            .push_back(events.of[at]);
+    }
+    let all = nodes.of.iter().zip(&nodes.names);
+    all.filter_map(|(node, name)| Some((*node, places.get_mut(name)?.pop_front()?)))
+        .collect()
+}
+
+/// Returns the time from the first linked event to the end of the last.
+fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
+    let linked = kineto.events.iter().zip(host_of);
+    let linked = linked
+        .filter(|(_, host)| **host != NONE)
+        .map(|(event, _)| event);
+    let mut window = TimeWindow {
+        from: i64::MAX,
+        to: i64::MIN,
+    };
+    for event in linked {
+        let end = event.start_ns.saturating_add_unsigned(event.duration_ns);
+        window.from = window.from.min(event.start_ns);
+        window.to = window.to.max(end);
+    }
+    window
+}
+
+/// Comparisons of shapes; each pair of texts is compared once.
+#[derive(Default)]
+struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
+
+impl ShapeAgreement {
+    /// Returns whether a node and an event have the same shapes; `None` if Kineto recorded none.
+    fn of(
+        &mut self,
+        host: &HostTrace,
+        kineto: &KinetoTrace,
+        node: u32,
+        event: u32,
+    ) -> Option<bool> {
+        let theirs = kineto.events[event as usize].shapes;
+        if theirs == NONE {
+            return None;
+        }
+        let own = host.nodes[node as usize].shapes_in;
+        let compared = self.0.entry((own, theirs));
+        Some(*compared.or_insert_with(|| agree(host.texts.get(own), kineto.texts.get(theirs))))
+    }
+}
+
+/// Compares shapes argument by argument. Kineto has none of lists before 2024.
+fn agree(host: &str, kineto: &str) -> bool {
+    let parse =
+        |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();
+    let (host, kineto) = (parse(host), parse(kineto));
+    let unknown = |dims: &serde_json::Value| dims.as_array().is_none_or(Vec::is_empty);
+    host.iter()
+        .zip(&kineto)
+        .all(|(own, theirs)| unknown(theirs) || own == theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_where_most_sequences_agree() {
+        // Four iterations of 40 names, of which the third differs in one place: the host has that one.
+        let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
+        let events: Vec<u32> = (0..4).flat_map(iteration).collect();
+        let nodes: Vec<u32> = iteration(2).collect();
+        let found = window(&nodes, &events).expect("it is there");
+        assert_eq!((found.from, found.to, found.alike), (80, 120, 1));
+        let plain: Vec<u32> = iteration(0).collect();
+        let found = window(&plain, &events).expect("it is there");
+        assert_eq!((found.from, found.to, found.alike), (0, 40, 3));
+        assert!(window(&[5], &[6]).is_none());
+    }
+
+    #[test]
+    fn shapes_agree_where_both_are_known() {
+        assert!(agree("[[4, 8], [], [[2], [3]]]", "[[4, 8], [], []]"));
+        assert!(!agree("[[4, 8]]", "[[4, 9]]"));
+    }
+}

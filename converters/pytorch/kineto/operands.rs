@@ -1,0 +1,139 @@
+//! Shapes and types of an operator's inputs, in the words of the host trace.
+//!
+//! Kineto names the element type of a tensor alone, `float`, where the host trace says `Tensor(float)`; everything
+//! downstream reads the latter.
+
+use crate::converters::pytorch::python_repr;
+use crate::graph::NameTable;
+use serde_json::value::RawValue;
+
+/// Inputs of operators while a file is read; each distinct text is parsed once.
+#[derive(Default)]
+pub(super) struct OperandTable {
+    shapes: NameTable,
+    types: NameTable,
+    /// Per distinct shapes: index in the texts of the trace, and the elements of each tensor.
+    known_shapes: Vec<(u32, Vec<u64>)>,
+    /// Per distinct types: index in the texts of the trace, and the bytes of an element of each tensor.
+    known_types: Vec<(u32, Vec<u64>)>,
+}
+
+/// Shapes and types as indices of texts, and the bytes of all tensors.
+pub(super) struct OperandTexts {
+    pub shapes: u32,
+    pub types: u32,
+    pub bytes: u64,
+}
+
+impl OperandTable {
+    /// Interns what an event says of its inputs into `texts`; `None` if there are more texts than fit.
+    pub fn intern(
+        &mut self,
+        dims: &RawValue,
+        types: &RawValue,
+        texts: &mut NameTable,
+    ) -> Option<OperandTexts> {
+        let shape = self.shapes.intern(dims.get())? as usize;
+        if shape == self.known_shapes.len() {
+            let text = texts.intern(&python_repr::escape(dims.get()))?;
+            self.known_shapes.push((text, elements(dims.get())));
+        }
+        let kind = self.types.intern(types.get())? as usize;
+        if kind == self.known_types.len() {
+            let (text, sizes) = host_types(types.get());
+            self.known_types.push((texts.intern(&text)?, sizes));
+        }
+        let (shapes, elements) = &self.known_shapes[shape];
+        let (types, sizes) = &self.known_types[kind];
+        let bytes = elements.iter().zip(sizes);
+        let bytes = bytes.map(|(elements, size)| elements.saturating_mul(*size));
+        Some(OperandTexts {
+            shapes: *shapes,
+            types: *types,
+            bytes: bytes.fold(0, u64::saturating_add),
+        })
+    }
+}
+
+/// Returns the elements of each argument: the product of its sizes, and the sum over the tensors of a list.
+fn elements(dims: &str) -> Vec<u64> {
+    let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
+    let arguments = value.as_array().map_or(&[][..], Vec::as_slice);
+    arguments.iter().map(elements_of).collect()
+}
+
+/// Returns the elements of a tensor with these sizes, or of a list of tensors.
+pub(in crate::converters::pytorch) fn elements_of(dims: &serde_json::Value) -> u64 {
+    let list = dims.as_array().map_or(&[][..], Vec::as_slice);
+    if list.iter().any(serde_json::Value::is_array) {
+        return list.iter().map(elements_of).fold(0, u64::saturating_add);
+    }
+    let sizes = list.iter().map(|size| size.as_u64().unwrap_or(0));
+    sizes.fold(1, u64::saturating_mul)
+}
+
+/// Returns the types as the host trace would show them, and the bytes of an element of each tensor.
+fn host_types(types: &str) -> (String, Vec<u64>) {
+    let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
+    let sizes = list.iter().map(|name| element_bytes(name).unwrap_or(0));
+    let sizes = sizes.collect();
+    let named = list.into_iter().map(|name| match element_bytes(&name) {
+        Some(_) => format!("Tensor({name})"),
+        None => name,
+    });
+    let named: Vec<String> = named.collect();
+    let json = serde_json::to_string(&named).unwrap_or_default();
+    (python_repr::escape(&json), sizes)
+}
+
+/// Returns the bytes of an element of the C++ type `name`; `None` for anything that is no tensor.
+pub(in crate::converters::pytorch) fn element_bytes(name: &str) -> Option<u64> {
+    let plain = name.trim_start_matches("c10::");
+    Some(match plain {
+        "bool" | "unsigned char" | "signed char" | "char" | "quint8" | "qint8" => 1,
+        "short" | "short int" | "unsigned short" | "uint16_t" | "Half" | "BFloat16" => 2,
+        "int" | "float" | "unsigned int" | "uint32_t" | "qint32" | "complex<Half>" => 4,
+        "long" | "long int" | "long long" | "unsigned long" | "uint64_t" | "double"
+        | "complex<float>" => 8,
+        "complex<double>" => 16,
+        // Two values to a byte are counted as one of them.
+        _ if plain.starts_with("Float8") || plain.starts_with("Float4") => 1,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(dims: &str, types: &str) -> (String, String, u64) {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("it is JSON");
+        let mut texts = NameTable::default();
+        let found = OperandTable::default()
+            .intern(&raw(dims), &raw(types), &mut texts)
+            .expect("there is room");
+        let text = |number: u32| texts.get(number).to_owned();
+        (text(found.shapes), text(found.types), found.bytes)
+    }
+
+    #[test]
+    fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
+        // 4·8 halves and 3 longs: 4·8·2 + 3·8 = 88; scalars and lists of unknown type have none.
+        let (shapes, types, bytes) = texts(
+            r#"[[4,8],[],[3],[[2],[2]]]"#,
+            r#"["c10::Half","Scalar","long int","TensorList"]"#,
+        );
+        assert_eq!(shapes, "[[4, 8], [], [3], [[2], [2]]]");
+        assert_eq!(
+            types,
+            "['Tensor(c10::Half)', 'Scalar', 'Tensor(long int)', 'TensorList']"
+        );
+        assert_eq!(bytes, 88);
+    }
+
+    #[test]
+    fn a_tensor_without_sizes_is_a_number() {
+        assert_eq!(texts("[[]]", r#"["float"]"#).2, 4);
+        assert_eq!(elements("[[[2,3],[4]],[5]]"), [10, 5]);
+    }
+}

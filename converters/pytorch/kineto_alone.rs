@@ -1,0 +1,251 @@
+//! Host nodes of a capture without a host trace, made of what Kineto says about its operators.
+//!
+//! Kineto has names, shapes, types and, of scalars, values; it has no outputs and no storages. So shapes of outputs follow
+//! from those of inputs, and who uses a result from times alone.
+
+use super::call_names::{carrier_kind, operator_kind};
+use super::event_links::{HostNodeLinks, LinkMethod};
+use super::host::{CommArgs, HostNode, HostTrace, NONE};
+use super::kineto::{EventCategory, KinetoTrace, element_bytes, elements_of};
+use super::output_shapes;
+use crate::graph::NameTable;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Makes a host trace of the operators of `kineto`, every one of which has an id.
+pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
+    let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
+    let mut order: Vec<u32> = (0..kineto.events.len() as u32)
+        .filter(|&i| on_host(kineto.events[i as usize].category))
+        .collect();
+    order.sort_by_key(|&i| {
+        let event = &kineto.events[i as usize];
+        (event.rf_id, event.start_ns, Reverse(event.duration_ns), i)
+    });
+    let mut host = HostTrace {
+        texts: kineto.texts.clone(),
+        observed: false,
+        ..HostTrace::default()
+    };
+    let none = host.texts.intern("[]").unwrap_or(0);
+    let mut link = HostNodeLinks::unlinked(kineto.events.len());
+    link.method = LinkMethod::KinetoAlone;
+    let carriers = carriers(kineto, &order);
+    let mut outputs = OutputTable::default();
+    for (place, &i) in order.iter().enumerate() {
+        let event = &kineto.events[i as usize];
+        let mut args = NONE;
+        if let Some(kept) = kineto.args.get(event.args as usize)
+            && operator_kind(kineto.texts.get(event.name)).is_some()
+        {
+            args = host.args.len() as u32;
+            let carrier = carriers
+                .get(&i)
+                .and_then(|&carrier| CarriedTensor::of(kineto, carrier));
+            host.args.push(comm_args(kept, carrier.as_ref()));
+        }
+        let text = |index| if index == NONE { none } else { index };
+        let (shapes_out, bytes_out) = match event.category {
+            EventCategory::CpuOp => outputs.of(kineto, i, &mut host.texts),
+            _ => None,
+        }
+        .unwrap_or((none, 0));
+        link.host_of[i as usize] = place as u32;
+        host.nodes.push(HostNode {
+            id: place as u64 + 1,
+            parent: 0,
+            rf_id: event.rf_id,
+            seq_id: -1,
+            fw_parent: 0,
+            name: event.name,
+            tid: event.track,
+            fw_tid: 0,
+            scope: if event.category == EventCategory::CpuOp {
+                0
+            } else {
+                7
+            },
+            op_schema: none,
+            shapes_in: text(event.shapes),
+            types_in: text(event.types),
+            shapes_out,
+            types_out: none,
+            storages_in: (0, 0),
+            storages_out: (0, 0),
+            bytes_in: event.bytes_in,
+            bytes_out,
+            args,
+        });
+    }
+    link.linked = host.nodes.len() as u64;
+    (host, link)
+}
+
+/// Shapes and bytes of outputs that follow from inputs; each operator with its inputs is worked out once.
+#[derive(Default)]
+struct OutputTable(BTreeMap<(u32, u32, u32), Option<(u32, u64)>>);
+
+impl OutputTable {
+    /// Returns the index in `texts` of the shapes of an event's outputs, and their bytes.
+    fn of(
+        &mut self,
+        kineto: &KinetoTrace,
+        event: u32,
+        texts: &mut NameTable,
+    ) -> Option<(u32, u64)> {
+        let event = &kineto.events[event as usize];
+        let key = (event.name, event.shapes, event.types);
+        let concrete = kineto.args.get(event.args as usize);
+        if let Some(known) = self.0.get(&key).filter(|_| concrete.is_none()) {
+            return *known;
+        }
+        let found = (event.shapes != NONE && event.types != NONE).then(|| {
+            let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap_or_default();
+            let dims = parse(kineto.texts.get(event.shapes));
+            let concrete = concrete.map(|args| list(args, "Concrete Inputs"));
+            let name = kineto.texts.get(event.name);
+            let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
+            let types = kineto.texts.get(event.types);
+            // The type of the first tensor.
+            let (_, rest) = types.split_once("Tensor(")?;
+            let size = element_bytes(rest.split_once(')')?.0)?;
+            let elements = shape
+                .iter()
+                .fold(1, |product: u64, &n| product.saturating_mul(n));
+            let text = texts.intern(&format!("[{shape:?}]"))?;
+            Some((text, elements.saturating_mul(size)))
+        });
+        let found = found.flatten();
+        self.0.insert(key, found);
+        found
+    }
+}
+
+/// Returns the event that carries out each communication operator: the first of its kind with a higher id.
+fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
+    /// Number of events behind an operator among which its carrier is searched.
+    const NEAR: usize = 64;
+    let mut found = BTreeMap::new();
+    let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);
+    for (place, &i) in order.iter().enumerate() {
+        let Some(kind) = operator_kind(name(i)) else {
+            continue;
+        };
+        let near = order[place + 1..].iter().take(NEAR);
+        let mut fitting = near.filter(|&&other| {
+            carrier_kind(name(other)).is_some_and(|carrier| kind.carried_by(carrier))
+        });
+        if let Some(&carrier) = fitting.next() {
+            found.insert(i, carrier);
+        }
+    }
+    found
+}
+
+/// Tensor that a carrier moves: elements, and their type.
+struct CarriedTensor {
+    elements: u64,
+    dtype: String,
+}
+
+impl CarriedTensor {
+    fn of(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
+        let args = kineto
+            .args
+            .get(kineto.events[carrier as usize].args as usize)?;
+        let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
+        let sizes = dims.iter().map(elements_of);
+        Some(Self {
+            elements: sizes.fold(0, u64::saturating_add),
+            dtype: types.first()?.as_str()?.to_owned(),
+        })
+    }
+}
+
+fn list(args: &[(String, String)], key: &str) -> Vec<Value> {
+    let found = args.iter().find(|(name, _)| name == key);
+    let parsed = found.and_then(|(_, text)| serde_json::from_str(text).ok());
+    parsed.unwrap_or_default()
+}
+
+/// Returns the arguments of a communication operator in the words of the host trace.
+fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> CommArgs {
+    let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
+    let concrete = list(args, "Concrete Inputs");
+    let (mut values, mut kinds) = (Vec::new(), Vec::new());
+    for (i, kind) in types.iter().enumerate() {
+        let kind = kind.as_str().unwrap_or("");
+        let dims = dims.get(i).unwrap_or(&Value::Null);
+        if let Some(size) = element_bytes(kind) {
+            values.push(tensor(elements_of(dims), size));
+            kinds.push(format!("Tensor({kind})"));
+        } else if kind == "TensorList" {
+            let dtype = carrier.map_or("", |carrier| &carrier.dtype);
+            let size = element_bytes(dtype).unwrap_or(0);
+            let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
+            let listed = tensors.iter().map(|dims| tensor(elements_of(dims), size));
+            let mut listed: Vec<Value> = listed.collect();
+            // Profilers before 2024 left lists of tensors empty.
+            if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
+                listed.push(tensor(carrier.elements, size));
+            }
+            values.push(Value::from(listed));
+            kinds.push(format!("GenericList[Tensor({dtype})]"));
+        } else {
+            let text = concrete.get(i).and_then(Value::as_str).unwrap_or("");
+            values.push(scalar(text));
+            kinds.push(if kind.is_empty() { "Object" } else { kind }.to_owned());
+        }
+    }
+    CommArgs {
+        inputs: Value::from(values).to_string(),
+        input_types: Value::from(kinds).to_string(),
+        input_shapes: Value::from(dims).to_string(),
+        outputs: "[]".to_owned(),
+        attrs: Vec::new(),
+    }
+}
+
+/// Returns a tensor without storage, as the host trace has it.
+fn tensor(elements: u64, size: u64) -> Value {
+    json!([0, 0, 0, elements, size, ""])
+}
+
+/// Returns the value of a scalar that Python printed.
+fn scalar(text: &str) -> Value {
+    match text {
+        "True" => Value::Bool(true),
+        "False" => Value::Bool(false),
+        _ => serde_json::from_str(text).unwrap_or_else(|_| Value::from("<Object>")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_those_that_the_observer_would_have_written() {
+        let arg = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let args = [
+            arg("Input Dims", "[[[64,2]],[],[],[]]"),
+            arg("Input type", r#"["TensorList","","Scalar","Scalar"]"#),
+            arg("Concrete Inputs", r#"["","","1","True"]"#),
+        ];
+        let carrier = CarriedTensor {
+            elements: 7,
+            dtype: "c10::Half".to_owned(),
+        };
+        let made = comm_args(&args, Some(&carrier));
+        // 64·2 halves.
+        assert_eq!(made.inputs, r#"[[[0,0,0,128,2,""]],"<Object>",1,true]"#);
+        let empty = [
+            arg("Input Dims", "[[]]"),
+            arg("Input type", r#"["TensorList"]"#),
+        ];
+        let made = comm_args(&empty, Some(&carrier));
+        assert_eq!(made.inputs, r#"[[[0,0,0,7,2,""]]]"#);
+        assert_eq!(made.input_types, r#"["GenericList[Tensor(c10::Half)]"]"#);
+    }
+}

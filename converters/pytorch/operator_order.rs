@@ -1,0 +1,89 @@
+//! Order of operators in Kineto traces without record function ids, and the operator behind each interval in flight.
+//!
+//! Later stages order operators by record function id, and an interval of gloo's workers belongs to the last operator
+//! with a lower one. Where the profiler wrote none, ids are given out here by start; an interval in flight gets the
+//! one right behind its operator's, which is found by kind and size.
+
+use super::call_names::{CarrierKind, carrier_kind, operator_kind};
+use super::kineto::{EventCategory, KinetoTrace, elements_of};
+use std::cmp::Reverse;
+
+/// Number of open operators among which that of an interval is searched.
+const OPEN: usize = 256;
+
+/// Gives every operator and annotation an id if not all have one; returns whether it did.
+pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> bool {
+    let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
+    let mut order: Vec<u32> = (0..kineto.events.len() as u32)
+        .filter(|&i| on_host(kineto.events[i as usize].category))
+        .collect();
+    if kineto.with_rf_id == order.len() as u64 {
+        return false;
+    }
+    order.sort_by_key(|&i| {
+        let event = &kineto.events[i as usize];
+        (event.start_ns, Reverse(event.duration_ns), i)
+    });
+    for (place, &i) in order.iter().enumerate() {
+        kineto.events[i as usize].rf_id = 2 * (place as u64 + 1);
+    }
+    let mut open: Vec<OpenOperator> = Vec::new();
+    let mut last = 0;
+    for &i in &order {
+        let event = &kineto.events[i as usize];
+        let name = kineto.texts.get(event.name);
+        if let Some(kind) = operator_kind(name) {
+            last = event.rf_id;
+            open.push(OpenOperator {
+                id: event.rf_id,
+                track: event.track,
+                kind,
+                elements: largest(kineto, i),
+            });
+            if open.len() > OPEN {
+                open.remove(0);
+            }
+        } else if let Some(kind) = carrier_kind(name).filter(|_| super::in_flight(name)) {
+            let found = requester(&open, kind, event.track, largest(kineto, i));
+            let id = match found {
+                // A message's operator may open one interval only, and so may that of a collective.
+                Some(found) => open.remove(found).id,
+                None => last,
+            };
+            kineto.events[i as usize].rf_id = id + 1;
+        }
+    }
+    true
+}
+
+/// A communication operator that no interval in flight was attributed to yet.
+struct OpenOperator {
+    id: u64,
+    track: u32,
+    kind: CarrierKind,
+    elements: u64,
+}
+
+/// Returns the first of the operators that an interval of this kind and size can belong to.
+fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64) -> Option<usize> {
+    let fits = |operator: &OpenOperator| {
+        operator.kind.carried_by(kind)
+            // Messages open their interval on the caller's thread.
+            && (!kind.is_message() || operator.track == track)
+    };
+    let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;
+    open.iter()
+        .position(exact)
+        .or_else(|| open.iter().position(fits))
+}
+
+/// Returns the elements of an event's largest input; zero if unknown.
+fn largest(kineto: &KinetoTrace, event: u32) -> u64 {
+    let args = kineto.args.get(kineto.events[event as usize].args as usize);
+    let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));
+    let dims = dims.and_then(|(_, dims)| serde_json::from_str::<serde_json::Value>(dims).ok());
+    let list = dims.as_ref().and_then(serde_json::Value::as_array);
+    let sized = list.into_iter().flatten();
+    let sized = sized.filter(|dims| dims.as_array().is_some_and(|list| !list.is_empty()));
+    sized.map(elements_of).max().unwrap_or(0)
+}

@@ -1,0 +1,139 @@
+//! Shapes of outputs, of operators whose inputs alone were recorded.
+//!
+//! Products of matrices and convolutions follow from their inputs exactly. Reductions yield next to nothing. Everything
+//! else is taken to yield a tensor like its largest input, as element-wise operators, normalisations and copies do.
+
+use serde_json::Value;
+
+/// Returns the shape of the output of the operator `name`; `None` if it is small or unknown. `dims` are the shapes of its
+/// inputs, `concrete` the values of its scalars as Python prints them.
+pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
+    let plain = name.rsplit("::").next().unwrap_or(name);
+    let shape = |place: usize| dims.get(place).and_then(shape).filter(|s| !s.is_empty());
+    match plain {
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" | "matmul" => product(&shape(0)?, &shape(1)?),
+        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => product(&shape(1)?, &shape(2)?),
+        "linear" => {
+            let (mut out, weight) = (shape(0)?, shape(1)?);
+            *out.last_mut()? = *weight.first()?;
+            Some(out)
+        }
+        // Padding and stride; the bias between weight and padding is missing in cuDNN's.
+        "cudnn_convolution" => convolution(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
+        "miopen_convolution" | "mkldnn_convolution" => {
+            convolution(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
+        }
+        "embedding" => {
+            let (table, rows) = (shape(0)?, shape(1)?);
+            Some(rows.into_iter().chain(table.last().copied()).collect())
+        }
+        _ if REDUCTIONS.contains(&plain) => None,
+        _ => {
+            let all = dims.iter().filter_map(self::shape);
+            all.max_by_key(|shape| elements(shape))
+                .filter(|shape| !shape.is_empty())
+        }
+    }
+}
+
+/// Operators whose outputs are much smaller than their inputs.
+const REDUCTIONS: [&str; 14] = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "item",
+    "linalg_vector_norm",
+    "max",
+    "mean",
+    "min",
+    "norm",
+    "prod",
+    "sum",
+    "nll_loss_forward",
+    "_local_scalar_dense",
+];
+
+/// Returns a shape, of which all sizes have to be known.
+fn shape(dims: &Value) -> Option<Vec<u64>> {
+    dims.as_array()?.iter().map(Value::as_u64).collect()
+}
+
+fn elements(shape: &[u64]) -> u64 {
+    shape
+        .iter()
+        .fold(1, |product, &n| product.saturating_mul(n))
+}
+
+fn product(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
+    let mut out = a.to_vec();
+    *out.last_mut()? = *b.last()?;
+    Some(out)
+}
+
+/// Returns the shape of a convolution's output. `places` are those of padding, stride and dilation.
+fn convolution(
+    input: &[u64],
+    weight: &[u64],
+    concrete: &[Value],
+    places: (usize, usize, usize),
+) -> Option<Vec<u64>> {
+    let list = |place: usize| -> Option<Vec<u64>> {
+        let text = concrete.get(place)?.as_str()?;
+        serde_json::from_str(text).ok()
+    };
+    let (padding, stride, dilation) = (list(places.0)?, list(places.1)?, list(places.2)?);
+    let mut out = vec![*input.first()?, *weight.first()?];
+    for (axis, (&size, &window)) in input.get(2..)?.iter().zip(weight.get(2..)?).enumerate() {
+        // A list of one value holds for all axes.
+        let at = |list: &[u64]| list.get(axis).or(list.first()).copied();
+        let covered = at(&dilation)?
+            .checked_mul(window.checked_sub(1)?)?
+            .checked_add(1)?;
+        let padded = size.checked_add(at(&padding)?.checked_mul(2)?)?;
+        out.push(padded.checked_sub(covered)?.checked_div(at(&stride)?)? + 1);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape_of(name: &str, dims: &str, concrete: &str) -> Option<Vec<u64>> {
+        let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).expect("it is JSON");
+        of(name, &parse(dims), &parse(concrete))
+    }
+
+    #[test]
+    fn products_and_convolutions_follow_from_their_inputs() {
+        assert_eq!(
+            shape_of("aten::mm", "[[4,5],[5,6]]", "[]"),
+            Some(vec![4, 6])
+        );
+        assert_eq!(
+            shape_of("aten::addmm", "[[6],[4,5],[5,6]]", "[]"),
+            Some(vec![4, 6])
+        );
+        // ResNet's first: (224 + 2·3 − 7) ÷ 2 + 1 = 112.
+        let dims = "[[8,3,224,224],[64,3,7,7],[],[],[],[]]";
+        let concrete = r#"["","","[3, 3]","[2, 2]","[1, 1]","1"]"#;
+        assert_eq!(
+            shape_of("aten::cudnn_convolution", dims, concrete),
+            Some(vec![8, 64, 112, 112])
+        );
+        assert_eq!(shape_of("aten::cudnn_convolution", dims, "[]"), None);
+    }
+
+    #[test]
+    fn element_wise_operators_yield_their_largest_input_and_reductions_nothing() {
+        let yields = |name| shape_of(name, "[[4,8],[8]]", "[]");
+        assert_eq!(yields("aten::add"), Some(vec![4, 8]));
+        assert_eq!(yields("_C::fused_add_rms_norm"), Some(vec![4, 8]));
+        assert_eq!(yields("aten::sum"), None);
+        assert_eq!(
+            shape_of("aten::embedding", "[[1000,16],[2,3]]", "[]"),
+            Some(vec![2, 3, 16])
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! Links without record function ids, and what follows from clocks and from ranks that are absent, on captures of real
+//! jobs.
+
+use super::rig::{Job, capture, convert, try_convert};
+use crate::corpus::corpus;
+use chakram::internals::converters::pytorch::{ConvertOptions as Conversion, LinkMethod};
+use std::path::{Path, PathBuf};
+use testkit::capture::{Device, Options, Style};
+
+/// Removes every record function id of a Kineto file.
+fn forget_ids(path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let key = "\"Record function id\": ";
+    let mut parts = text.split(key);
+    let mut out = parts.next().unwrap().to_owned();
+    for part in parts {
+        out += "\"Forgotten\": ";
+        out += part;
+    }
+    assert!(out.len() < text.len(), "it had ids");
+    std::fs::write(path, out).unwrap();
+}
+
+/// Links by order are those that ids would have made: the traces are the same but for the ids.
+#[test]
+fn links_by_order_are_those_by_id() {
+    for style in [Style::Ddp, Style::Functional, Style::Pipeline] {
+        let options = Options {
+            layers: 3,
+            ..Options::new(Device::Cpu, style, 2)
+        };
+        let captured = capture(&options);
+        let folder = captured.folder.path();
+        let by_id = convert(folder);
+        for rank in 0..2 {
+            forget_ids(&folder.join(format!("kineto.{rank}.json")));
+        }
+        let by_order = convert(folder);
+        assert_eq!(by_order.summary.collectives, by_id.summary.collectives);
+        assert_eq!(by_order.summary.messages, by_id.summary.messages);
+        for (one, other) in by_order.traces.iter().zip(&by_id.traces) {
+            let ids = |trace: &super::rig::Trace| -> Vec<_> {
+                let nodes = trace.nodes.iter();
+                nodes
+                    .map(|n| (n.name.clone(), super::rig::attribute(n, "et_id")))
+                    .collect()
+            };
+            assert_eq!(ids(one), ids(other), "{style:?}");
+        }
+        for rank in &by_order.summary.ranks {
+            assert_eq!(rank.method, LinkMethod::Order);
+            assert!(rank.confidence > 0.99, "{:?}", rank.threads);
+        }
+    }
+}
+
+/// A host trace of other operators is refused, and says how sure it was.
+#[test]
+fn links_that_are_not_sure_are_refused() {
+    let options = |layers, style| Options {
+        layers,
+        ..Options::new(Device::Cpu, style, 2)
+    };
+    let (one, other) = (
+        capture(&options(2, Style::Ddp)),
+        capture(&options(9, Style::Pipeline)),
+    );
+    let folder = one.folder.path();
+    for rank in 0..2 {
+        forget_ids(&folder.join(format!("kineto.{rank}.json")));
+        let name = format!("host.{rank}.json");
+        std::fs::copy(other.folder.path().join(&name), folder.join(&name)).unwrap();
+    }
+    let text = try_convert(&[folder.to_owned()], &Conversion::default())
+        .err()
+        .unwrap()
+        .to_string();
+    for part in ["kineto.0.json", "confidence", "nodes linked", "try:"] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}
+
+fn dlrm(ranks: &[u32]) -> Option<Job> {
+    let folder = corpus("captures/gpu/dlrm_8gpu")?;
+    let names = ["host", "kineto"];
+    let paths = ranks.iter().flat_map(|rank| {
+        let folder = folder.clone();
+        names.map(move |name| folder.join(format!("{name}.{rank}.json.zst")))
+    });
+    let paths: Vec<PathBuf> = paths.collect();
+    Some(try_convert(&paths, &Conversion::default()).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// DLRM on eight V100: eight collectives, whose members mostly wait; with half of the ranks the transfers stay.
+#[test]
+fn dlrm_waits_and_half_of_it_transfers_as_long() {
+    let Some(whole) = dlrm(&[0, 1, 2, 3, 4, 5, 6, 7]) else {
+        return;
+    };
+    assert_eq!(whole.summary.collectives.values().sum::<u64>(), 8);
+    for rank in &whole.summary.ranks {
+        assert!(rank.confidence > 0.99, "{:?}", rank.threads);
+    }
+    let first = &whole.summary.ranks[0];
+    let share = first.wait_ns as f64 / (first.wait_ns + first.transfer_ns) as f64;
+    println!(
+        "rank 0 waits {share:.3} of {} ns",
+        first.wait_ns + first.transfer_ns
+    );
+    assert!((0.94..0.98).contains(&share), "{share}");
+    let half = dlrm(&[0, 1, 2, 3]).expect("it was there");
+    for (part, whole) in half.summary.ranks.iter().zip(&whole.summary.ranks) {
+        let ratio = part.transfer_ns as f64 / whole.transfer_ns as f64;
+        println!(
+            "rank {}: {} of {} ns, {ratio:.2}",
+            part.rank, part.transfer_ns, whole.transfer_ns
+        );
+        assert!(ratio < 1.5, "rank {}: {ratio}", part.rank);
+    }
+}
+
+/// Ranks of one host have one clock, which messages alone do not move.
+#[test]
+fn clocks_of_pipelines_on_one_host_stay() {
+    let Some(captures) = corpus("captures") else {
+        return;
+    };
+    for name in [
+        "pytorch/pp_1f1b",
+        "pytorch/pp_gpipe",
+        "interventions/pp_microbatches_4_8/A",
+    ] {
+        let folder = captures.join(name);
+        let mut paths = Vec::new();
+        for rank in 0..4 {
+            for what in ["host", "kineto"] {
+                let path = folder.join(format!("{what}.{rank}.json.zst"));
+                paths.extend(path.is_file().then_some(path));
+            }
+        }
+        let job =
+            try_convert(&paths, &Conversion::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for rank in &job.summary.ranks {
+            let offset = rank.offset;
+            let (low, high) = offset.bounds;
+            let demanded = rank.rank > 0 && !(low <= 0 && 0 <= high);
+            assert_eq!(
+                offset.applied != 0,
+                demanded,
+                "{name} rank {}: {offset:?}",
+                rank.rank
+            );
+        }
+    }
+}

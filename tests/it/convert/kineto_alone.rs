@@ -1,0 +1,244 @@
+//! Kineto traces without host traces, and host traces without Kineto: what there is converts, nothing of a device's time
+//! is lost, and replays end when the capture did.
+
+use super::plain_count::{Intervals, PlainCount, common, length, union};
+use super::rig::{
+    COLLECTIVE, Job, Trace, attribute, capture, causes, convert, json, on_host, replay, try_convert,
+};
+use super::truth::jobs;
+use crate::corpus::corpus;
+use chakram::internals::converters::pytorch::{ConvertOptions as Conversion, LinkMethod};
+use chakram::internals::engine::CommTiming;
+use chakram::internals::workload::MissingRankPolicy;
+use std::collections::BTreeMap;
+use std::path::Path;
+use testkit::capture::Style;
+
+/// Kind and bytes of a trace's collectives, in order.
+fn collectives(trace: &Trace) -> Vec<(i64, i64)> {
+    let nodes = trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE);
+    nodes
+        .map(|n| {
+            (
+                attribute(n, "comm_type").unwrap(),
+                attribute(n, "comm_size").unwrap(),
+            )
+        })
+        .collect()
+}
+
+fn without(folder: &Path, what: &str, ranks: u32) {
+    for rank in 0..ranks {
+        std::fs::remove_file(folder.join(format!("{what}.{rank}.json"))).unwrap();
+    }
+}
+
+fn hold_ends(job: &Job, what: &str) {
+    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        for (end, trace) in ends.iter().zip(&job.traces) {
+            let captured = trace.captured_ns();
+            // The missing member of a collective comes with the others, so ends may differ a little.
+            let off = end.abs_diff(captured);
+            assert!(
+                off * 1000 <= captured,
+                "{what} {comm:?}: {end}, captured {captured}"
+            );
+        }
+    }
+}
+
+/// The same communication, with and without the host's files.
+#[test]
+fn generated_captures_convert_without_host_traces() {
+    for (what, options) in jobs() {
+        let captured = capture(&options);
+        let folder = captured.folder.path();
+        let both = convert(folder);
+        without(folder, "host", options.ranks);
+        let alone = convert(folder);
+        hold_ends(&alone, &what);
+        assert_eq!(
+            alone.summary.ranks[0].method,
+            LinkMethod::KinetoAlone,
+            "{what}"
+        );
+        assert_eq!(
+            alone.summary.collectives, both.summary.collectives,
+            "{what}"
+        );
+        assert_eq!(alone.summary.messages, both.summary.messages, "{what}");
+        for (one, other) in alone.traces.iter().zip(&both.traces) {
+            assert_eq!(collectives(one), collectives(other), "{what}");
+            assert_eq!(one.nodes.len(), other.nodes.len(), "{what}");
+        }
+    }
+}
+
+/// Without Kineto there are no times, and the order and the communication stay.
+#[test]
+fn generated_captures_convert_without_kineto_traces() {
+    for (what, options) in jobs() {
+        let captured = capture(&options);
+        let folder = captured.folder.path();
+        let both = convert(folder);
+        without(folder, "kineto", options.ranks);
+        let alone = convert(folder);
+        assert_eq!(
+            alone.summary.ranks[0].method,
+            LinkMethod::HostAlone,
+            "{what}"
+        );
+        assert_eq!(alone.summary.messages, both.summary.messages, "{what}");
+        for (one, other) in alone.traces.iter().zip(&both.traces) {
+            assert_eq!(collectives(one), collectives(other), "{what}");
+            assert!(
+                one.nodes
+                    .iter()
+                    .all(|n| causes(n).all(|cause| cause < n.id))
+            );
+            let flops = |trace: &Trace| -> i64 {
+                trace
+                    .nodes
+                    .iter()
+                    .filter_map(|n| attribute(n, "num_ops"))
+                    .sum()
+            };
+            // Kernels share what their operator does, in whole numbers.
+            let (own, expected) = (flops(one), flops(other));
+            assert!(
+                (own - expected).abs() * 1000 <= expected,
+                "{what}: {own} of {expected}"
+            );
+            let timed = |n| super::rig::lasts(n) > 0 || super::rig::delay(n) > 0;
+            assert!(!one.nodes.iter().any(timed), "{what}");
+        }
+        if options.style != Style::Pipeline {
+            assert!(!collectives(&alone.traces[0]).is_empty(), "{what}");
+        }
+    }
+}
+
+/// When nodes ran on devices, and when a thread of the host waited for one of them, ns from the job's start.
+fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
+    let log = replay(
+        std::slice::from_ref(trace),
+        CommTiming::Captured,
+        |_| 0,
+        MissingRankPolicy::Mirror,
+    );
+    let mut of: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
+    let (mut streams, mut blocked) = (BTreeMap::<i64, Intervals>::new(), Vec::new());
+    // The replay numbers nodes in the order of the file.
+    for (node, &(start, end)) in trace.nodes.iter().skip(1).zip(&log.0[0]) {
+        let (start, end) = ((start / 1000) as i64, (end / 1000) as i64);
+        let host = on_host(node);
+        of.insert(node.id, (start, end, host));
+        if !host {
+            let stream = attribute(node, "stream").unwrap();
+            streams.entry(stream).or_default().push((start, end));
+            continue;
+        }
+        let ends = |host| {
+            let causes = causes(node).filter_map(|cause| of.get(&cause));
+            causes.filter(|c| c.2 == host).map(|c| c.1).max()
+        };
+        if let (Some(device), Some(own)) = (ends(false), ends(true))
+            && device > own
+        {
+            blocked.push((own, device));
+        }
+    }
+    for list in streams.values_mut() {
+        *list = union(std::mem::take(list));
+    }
+    (streams, union(blocked))
+}
+
+/// Converts a file alone and holds the replay against a plain count of the file.
+fn hold_alone(path: &Path) {
+    let what = path.file_name().unwrap().to_string_lossy().into_owned();
+    let job = try_convert(&[path.to_owned()], &Conversion::default())
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    hold_ends(&job, &what);
+    let plain = PlainCount::of(path);
+    let span = plain.last - plain.first;
+    let (streams, blocked) = replayed(&job.traces[0]);
+    let kept: i64 = streams.values().map(|list| length(list)).sum();
+    let there: i64 = plain.streams.values().map(|list| length(list)).sum();
+    assert!(
+        kept * 100 >= there * 99,
+        "{what}: {kept} ns of {there} on streams"
+    );
+    assert!(
+        kept <= there + there / 100,
+        "{what}: {kept} ns of {there} on streams"
+    );
+    let (own, file) = (
+        union(streams.into_values().flatten().collect()),
+        plain.busy(),
+    );
+    let close = |one: i64, other: i64| (one - other).abs() * 100 <= span;
+    let (busy, expected) = (length(&own), length(&file));
+    assert!(
+        close(busy, expected),
+        "{what}: busy {busy} of {expected}, {span}"
+    );
+    let overlap = busy - common(&own, &blocked);
+    let expected = expected - common(&file, &plain.blocked);
+    println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
+    assert!(
+        close(overlap, expected),
+        "{what}: overlap {overlap} of {expected}, {span}"
+    );
+}
+
+/// Small files; the others are held by the test below, which takes minutes.
+#[test]
+fn real_kineto_traces_convert_alone() {
+    let Some(gpu) = corpus("captures/gpu") else {
+        return;
+    };
+    for file in [
+        "tracelens/h100/gaunernst_bert-small-uncased__1016001.json.gz",
+        "tracelens/mi300/gaunernst_bert-small-uncased__1016001.json.gz",
+        "tracelens/torch_compile_triton.json.gz",
+        "tracelens/mi210_gpu_only.json.gz",
+        "tracelens/inference/vllm_decode_graph_execution.json.gz",
+        "tracelens/inference/sglang_qwen3_8b_decode.json.gz",
+        "hta_misc_kineto/amd_trace.mi250_minitoy_train_ROCm6_2_kineto.json.zst",
+        "hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace.json.zst",
+        "hta_misc_kineto/critical_path.alexnet.benchmark_result_2869224_1695835535_trace.json.zst",
+        "dlrm_8gpu/kineto.1.json.zst",
+    ] {
+        hold_alone(&gpu.join(file));
+    }
+}
+
+/// `cargo test --release --test it -- --ignored every_kineto_trace_converts_alone`
+#[test]
+#[ignore = "takes minutes; docs/validation.md has the command"]
+fn every_kineto_trace_converts_alone() {
+    let Some(gpu) = corpus("captures/gpu") else {
+        return;
+    };
+    let mut count = 0;
+    for folder in [
+        "tracelens",
+        "tracelens/h100",
+        "tracelens/mi300",
+        "tracelens/inference",
+        "hta_misc_kineto",
+    ] {
+        let entries = std::fs::read_dir(gpu.join(folder)).expect("the corpus is there");
+        for path in entries.map(|entry| entry.expect("it can be listed").path()) {
+            let name = path.to_string_lossy().into_owned();
+            if !name.contains(".json.") || json(&path).is_none() {
+                continue;
+            }
+            hold_alone(&path);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} files");
+}

@@ -1,0 +1,232 @@
+//! Files of different runs, ranks and processes are refused with both names; what stands beside a capture is left aside,
+//! and what cannot have been recorded is dropped and counted.
+
+use super::rig::{capture, convert, try_convert};
+use chakram::internals::converters::pytorch::{
+    ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes,
+};
+use std::path::Path;
+use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
+use testkit::capture::{Device, Options, Style};
+
+fn job(seed: u64) -> super::rig::Captured {
+    capture(&Options {
+        seed,
+        layers: 2,
+        ..Options::new(Device::Cpu, Style::Ddp, 2)
+    })
+}
+
+fn refusal(folder: &Path, parts: &[&str]) {
+    let converted = try_convert(&[folder.to_owned()], &Conversion::default());
+    let text = converted.err().expect("it is refused").to_string();
+    println!("{text}\n");
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}
+
+fn copy(from: &Path, name: &str, to: &Path, as_name: &str) {
+    std::fs::copy(from.join(name), to.join(as_name)).unwrap();
+}
+
+/// The file with one text replaced by another wherever it stands.
+fn replace(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{} has no {from}", path.display());
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[test]
+fn swapped_host_traces_are_refused() {
+    let job = job(0);
+    let (from, swapped) = (job.folder.path(), tempfile::tempdir().unwrap());
+    for (name, as_name) in [
+        ("host.0.json", "host.1.json"),
+        ("host.1.json", "host.0.json"),
+        ("kineto.0.json", "kineto.0.json"),
+        ("kineto.1.json", "kineto.1.json"),
+    ] {
+        copy(from, name, swapped.path(), as_name);
+    }
+    refusal(swapped.path(), &["kineto.0.json", "of process", "swapped"]);
+}
+
+/// A job of two ranks with one collective; rank 1 is `apart` ns behind.
+fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
+    [0, 1].map(|rank| {
+        let start = 1_000_000 + i64::from(rank) * apart;
+        let [asks, flight] = all_reduce(true, 20, start, 500_000, 2);
+        let events = [
+            op("a", start - 1000, 500, 1),
+            asks,
+            flight,
+            op("b", start + 900_000, 10, 9),
+        ];
+        let rank = Rank {
+            rank,
+            world: 2,
+            groups: &[("0", &[0, 1])],
+            events: &events,
+        };
+        let named = format!(
+            "\"host_name\": \"{}\", \"traceEvents\"",
+            host_names[rank.rank as usize]
+        );
+        (
+            rank.host(),
+            rank.kineto().replacen("\"traceEvents\"", &named, 1),
+        )
+    })
+}
+
+fn converted(files: &[(String, String)]) -> Result<(), String> {
+    let files: Vec<RankFiles<'_>> = (0..)
+        .zip(files)
+        .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())))
+        .collect();
+    let made = convert_bytes(&files, &Conversion::default());
+    made.map(drop).map_err(|error| error.to_string())
+}
+
+/// Ranks that were not profiled at one time are of two runs: on one host, and on hosts whose clocks differ by more than
+/// clocks do.
+#[test]
+fn ranks_of_different_runs_are_refused() {
+    let second = 1_000_000_000;
+    for (apart, hosts, refused) in [
+        (100_000, ["a", "a"], false),
+        (2 * second, ["a", "a"], true),
+        (2 * second, ["a", "b"], false),
+        (133 * second, ["a", "b"], true),
+    ] {
+        let found = converted(&pair(apart, hosts));
+        assert_eq!(found.is_err(), refused, "{apart} {hosts:?}: {found:?}");
+        if let Err(text) = found {
+            assert!(
+                text.contains("another run") && text.contains("rank 1 begins"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
+    let job = job(0);
+    let path = job.folder.path().join("kineto.1.json");
+    replace(&path, "\"world_size\": 2", "\"world_size\": 4");
+    refusal(
+        job.folder.path(),
+        &[
+            "kineto.1.json",
+            "a job of 4 ranks",
+            "kineto.0.json",
+            "one of 2",
+        ],
+    );
+    replace(&path, "\"world_size\": 4", "\"world_size\": 4000000000");
+    replace(
+        &job.folder.path().join("kineto.0.json"),
+        "\"world_size\": 2",
+        "\"world_size\": 4000000000",
+    );
+    refusal(job.folder.path(), &["4000000000 ranks", "1048576 at most"]);
+}
+
+/// Captures of another process in the folder do no harm; without a reason to choose there is none.
+#[test]
+fn kineto_traces_of_another_run_are_left_aside() {
+    let (one, other) = (job(0), job(7));
+    let folder = one.folder.path();
+    let first = convert(folder);
+    for rank in 0..2 {
+        let (name, aside) = (
+            format!("kineto.{rank}.json"),
+            format!("kineto_only.{rank}.json"),
+        );
+        copy(other.folder.path(), &name, folder, &aside);
+        // Another run has other process ids.
+        let pid = 2000 + rank;
+        let path = folder.join(&aside);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let at = text.find("\"pid\": ").unwrap() + 7;
+        let own = &text[at..at + text[at..].find(',').unwrap()];
+        std::fs::write(
+            &path,
+            text.replace(&format!("\"pid\": {own},"), &format!("\"pid\": {pid},")),
+        )
+        .unwrap();
+    }
+    assert_eq!(convert(folder).traces, first.traces);
+    for rank in 0..2 {
+        std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
+    }
+    refusal(folder, &["same kind of file"]);
+}
+
+/// One event far before the profiler's span would make a job of two months.
+#[test]
+fn events_outside_the_profilers_span_are_dropped() {
+    let events = [op("a", 1_000, 500, 1), op("b", 2_000, 500, 2)];
+    let strange = [
+        op("a", 1_000, 500, 1),
+        op("b", 2_000, 500, 2),
+        op("c", -900_000_000_000, 5, 3),
+    ];
+    let spanned = |events: &[Event]| {
+        let mut events = events.to_vec();
+        events.push(event("Trace", "PyTorch Profiler (0)", 9, 0, 10_000, 0));
+        let text = alone(&events).kineto();
+        text.replace(
+            "\"baseTimeNanoseconds\": 1000000000",
+            "\"baseTimeNanoseconds\": 4000000000000",
+        )
+    };
+    let read = |events: &[Event]| KinetoTrace::from_bytes(spanned(events).as_bytes()).unwrap();
+    assert_eq!(read(&events).outside, 0);
+    let found = read(&strange);
+    assert_eq!((found.outside, found.events.len()), (1, 2));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("trace.json"), spanned(&strange)).unwrap();
+    let job = convert(folder.path());
+    assert_eq!(job.traces[0].captured_ns(), 1_500);
+    let dropped = &job.summary.ranks[0].events_left_out;
+    assert!(
+        dropped.contains(&("outside the profiler's span".to_owned(), 1)),
+        "{dropped:?}"
+    );
+}
+
+/// Texts as editors save them, and the categories of 2021.
+#[test]
+fn other_encodings_and_old_categories_are_read() {
+    let events = [op("a", 1_000, 500, 1), op("b", 2_000, 500, 2)];
+    let text = alone(&events).kineto();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let traces = |bytes: Vec<u8>| {
+        std::fs::write(&path, bytes).unwrap();
+        convert(folder.path()).traces
+    };
+    let first = traces(text.clone().into_bytes());
+    let marked = [b"\xef\xbb\xbf", text.as_bytes()].concat();
+    assert_eq!(traces(marked), first);
+    let words = || std::iter::once(0xfeff).chain(text.encode_utf16());
+    assert_eq!(traces(words().flat_map(u16::to_le_bytes).collect()), first);
+    assert_eq!(traces(words().flat_map(u16::to_be_bytes).collect()), first);
+    let old = text.replace("\"cpu_op\"", "\"Operator\"");
+    assert_eq!(traces(old.into_bytes()), first);
+}
+
+/// A version in a name is no rank.
+#[test]
+fn versions_in_names_are_no_ranks() {
+    let events = [op("a", 1_000, 500, 1)];
+    let folder = tempfile::tempdir().unwrap();
+    let rank = alone(&events);
+    std::fs::write(folder.path().join("1.0.2-chakra.0.0.4.json"), rank.host()).unwrap();
+    std::fs::write(folder.path().join("trace.json"), rank.kineto()).unwrap();
+    let job = convert(folder.path());
+    assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
+}

@@ -1,0 +1,116 @@
+//! Times of a Kineto file by a plain parse of the whole of it, which shares nothing with the reader: how long its
+//! device worked, how long the host waited for it, and how long neither did.
+
+use super::rig::json;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Intervals, ns.
+pub type Intervals = Vec<(i64, i64)>;
+
+/// What a file says happened.
+pub struct PlainCount {
+    /// Of every stream, its work.
+    pub streams: BTreeMap<(String, String), Intervals>,
+    /// Time in which the host waited for the device inside a call.
+    pub blocked: Intervals,
+    pub first: i64,
+    pub last: i64,
+}
+
+/// Sorts and joins intervals.
+pub fn union(mut list: Intervals) -> Intervals {
+    list.sort_unstable();
+    let mut out: Intervals = Vec::new();
+    for (from, to) in list {
+        match out.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => out.push((from, to)),
+        }
+    }
+    out
+}
+
+pub fn length(list: &[(i64, i64)]) -> i64 {
+    list.iter().map(|(from, to)| to - from).sum()
+}
+
+/// The time that is in both of two unions.
+pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
+    let (mut i, mut j, mut sum) = (0, 0, 0);
+    while i < a.len() && j < b.len() {
+        sum += (a[i].1.min(b[j].1) - a[i].0.max(b[j].0)).max(0);
+        if a[i].1 < b[j].1 { i += 1 } else { j += 1 }
+    }
+    sum
+}
+
+fn ns(value: &Value) -> i64 {
+    // Whole nanoseconds, from the text: doubles cannot hold them.
+    let text = value.to_string();
+    let (us, rest) = text.split_once('.').unwrap_or((&text, ""));
+    let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
+    us.parse::<i64>().unwrap() * 1000 + rest
+}
+
+impl PlainCount {
+    pub fn of(path: &Path) -> Self {
+        let file = json(path).expect("it is JSON");
+        let mut this = Self {
+            streams: BTreeMap::new(),
+            blocked: Vec::new(),
+            first: i64::MAX,
+            last: i64::MIN,
+        };
+        let mut calls: BTreeMap<u64, (i64, i64)> = BTreeMap::new();
+        let mut copies = Vec::new();
+        for event in file["traceEvents"].as_array().unwrap() {
+            let category = event["cat"].as_str().unwrap_or("");
+            let host = ["cpu_op", "user_annotation"].contains(&category)
+                || category.ends_with("_runtime")
+                || category.ends_with("_driver");
+            let device = ["kernel", "gpu_memcpy", "gpu_memset"].contains(&category);
+            if event["ph"] != "X" || !(host || device) {
+                continue;
+            }
+            let from = ns(&event["ts"]);
+            let to = from + ns(&event["dur"]);
+            this.first = this.first.min(from);
+            this.last = this.last.max(to);
+            let correlation = event["args"]["correlation"].as_u64();
+            if device {
+                let track = (
+                    event["pid"].to_string(),
+                    event["args"]["stream"].to_string(),
+                );
+                this.streams.entry(track).or_default().push((from, to));
+                if category == "gpu_memcpy" {
+                    copies.push((correlation, from, to));
+                }
+            } else if category.ends_with("_runtime") || category.ends_with("_driver") {
+                calls.insert(correlation.unwrap_or(0), (from, to));
+                let name = event["name"].as_str().unwrap();
+                if name.contains("Synchronize") {
+                    this.blocked.push((from, to));
+                }
+            }
+        }
+        for (correlation, from, to) in copies {
+            let call = correlation.and_then(|c| calls.get(&c));
+            if let Some(call) = call.filter(|call| call.1 >= to) {
+                this.blocked.push((from.max(call.0), to));
+            }
+        }
+        for list in this.streams.values_mut() {
+            *list = union(std::mem::take(list));
+        }
+        this.blocked = union(std::mem::take(&mut this.blocked));
+        this
+    }
+
+    /// When any stream worked.
+    pub fn busy(&self) -> Intervals {
+        union(self.streams.values().flatten().copied().collect())
+    }
+}
