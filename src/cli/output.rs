@@ -334,6 +334,7 @@ impl RunArgs {
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
+            correction: None,
             stepwise: self.stepwise,
             allow_unmatched: false,
         })
