@@ -336,7 +336,7 @@ impl RunArgs {
             map: self.map().map(<[Npu]>::to_vec),
             correction: None,
             stepwise: self.stepwise,
-            allow_unmatched: false,
+            ..ReplayOptions::default()
         })
     }
 
