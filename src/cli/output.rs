@@ -334,7 +334,6 @@ impl RunArgs {
             missing_ranks: absent,
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
-            correction: None,
             stepwise: self.stepwise,
             ..ReplayOptions::default()
         })
