@@ -55,7 +55,7 @@ fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection>
 }
 
 /// How the prices of a replay are found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,
     pub measured_collectives: bool,
