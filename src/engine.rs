@@ -101,16 +101,14 @@ pub use crate::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView, run_launches};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use feed::{Feed, RepeatedLaunch, SingleLaunch, StepTimes, TimedLaunches};
-pub use launch::{
-    Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
-};
+pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use plan::{CommTiming, LaunchMode, PricingCoverage, ReplayOptions, place};
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 
 use agenda::Agenda;
-use compiled_replay::LaunchSource;
 use chunk_queues::ChunkQueues;
 use collective_run::{CollectiveRun, OpSlab};
+use compiled_replay::LaunchSource;
 use event::{Event, EventClass};
 use fast_forward::InstantProgress;
 use feeding::Feeds;

@@ -2,8 +2,8 @@
 
 use super::collective_run::CollectiveRun;
 use super::event::{Event, EventClass};
-use super::insertion_order::IssueMismatch;
 use super::frames::RunningGroup;
+use super::insertion_order::IssueMismatch;
 use super::plan::{BoundSlot, GroupPlan, NONE};
 use super::{CommTiming, Engine, ReplayRefusal};
 use crate::collective::{CollectiveBackend, CollectiveRequest, UncontendedCost};

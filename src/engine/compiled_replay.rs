@@ -1,7 +1,7 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
-use super::host_launches;
 use super::feed::{Feed, SingleLaunch};
+use super::host_launches;
 use super::plan::{
     CommTiming, InstancePlan, NONE, PricingCoverage, ReplayOptions, ReplayPlan, SharedGraphPlan,
 };
@@ -368,7 +368,8 @@ pub fn run_launches<'a, O: Observer + ?Sized>(
     };
     let alike = |program: &CompiledReplay<'_>| {
         std::ptr::eq(program.machine, first.machine)
-            && (program.network, program.comm, program.host) == (first.network, first.comm, first.host)
+            && (program.network, program.comm, program.host)
+                == (first.network, first.comm, first.host)
             && (program.stepwise, program.in_order) == (first.stepwise, false)
     };
     if !programs.iter().all(alike) {

@@ -80,7 +80,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Calls `what` for each NPU and dimension that a run's members use, until it returns false.
     fn for_each_port(&mut self, id: u32, mut what: impl FnMut(&mut N, Npu, usize) -> bool) -> bool {
-        let extent = &self.groups[self.runs[id as usize].group as usize].plan.extent;
+        let extent = &self.groups[self.runs[id as usize].group as usize]
+            .plan
+            .extent;
         let network = &mut self.network;
         extent.phases.iter().all(|phase| {
             let npus = extent.npus.iter();

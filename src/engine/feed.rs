@@ -140,7 +140,11 @@ impl Feed for RepeatedLaunch {
         // The first step waits for nobody; of the others those that some rank is ready for.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
-            false => self.early.keys().next().map(|&step| self.starts[step as usize]),
+            false => self
+                .early
+                .keys()
+                .next()
+                .map(|&step| self.starts[step as usize]),
         }
     }
 
@@ -156,7 +160,9 @@ impl Feed for RepeatedLaunch {
             && self.starts[*entry.key() as usize] <= now
         {
             let (step, ranks) = entry.remove_entry();
-            ranks.into_iter().for_each(|rank| self.begin(step, rank, queue));
+            ranks
+                .into_iter()
+                .for_each(|rank| self.begin(step, rank, queue));
         }
     }
 

@@ -63,7 +63,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         for feed in 0..self.feeds.all.len() as u32 {
             let of = &mut self.feeds.all[feed as usize];
             if of.feed.wake_at() == Some(Time::ZERO) {
-                self.ask(Time::ZERO, feed, |feed, queue| feed.woken(Time::ZERO, queue));
+                self.ask(Time::ZERO, feed, |feed, queue| {
+                    feed.woken(Time::ZERO, queue)
+                });
             } else {
                 self.schedule_wake(Time::ZERO, feed);
             }

@@ -265,8 +265,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         {
             let graph = workload.graph(of);
             let first_node = self.dependencies_left.len();
-            self.dependencies_left
-                .extend_from_slice(graph.in_degrees());
+            self.dependencies_left.extend_from_slice(graph.in_degrees());
             self.instances.push(RunningInstance {
                 graph,
                 shared: &plan.shared[planned.shared as usize],
@@ -328,9 +327,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             let shared = program.shared_at(planned, launch.npu);
             let many = self.launches.many;
             let lane_count = shared.lane_count;
-            let first_lane =
-                self.launches
-                    .lanes(&mut self.lanes, record.feed, npu, lane_count);
+            let first_lane = self
+                .launches
+                .lanes(&mut self.lanes, record.feed, npu, lane_count);
             let served = self.processors.as_ref().is_some_and(|p| p.serves(npu));
             let running = &mut self.instances[instance as usize];
             let graph = running.graph;

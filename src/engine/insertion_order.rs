@@ -1,9 +1,9 @@
 //! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
 
-use super::event::{Event, EventClass};
-use super::plan::NONE;
 use super::Engine;
+use super::event::{Event, EventClass};
 use super::lanes::FREE;
+use super::plan::NONE;
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};

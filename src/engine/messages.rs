@@ -3,15 +3,13 @@
 use super::collective_run::InFlightOp;
 use super::direction_matching::UnsortedMessage;
 use super::event::{Event, EventClass};
-use super::plan::NONE;
 use super::frames::key;
+use super::plan::NONE;
 use super::{CommTiming, Engine};
 use crate::collective::{CollectiveBackend, ScriptEvent};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu};
-use crate::network::{
-    DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
-};
+use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange};
 use crate::report::Observer;
 use crate::units::{BufferShare, Time};
 use std::collections::VecDeque;
@@ -122,9 +120,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                let order = |event: &Event| {
-                    self.content_of(key(event.rank(), NodeIndex(event.payload())))
-                };
+                let order =
+                    |event: &Event| self.content_of(key(event.rank(), NodeIndex(event.payload())));
                 alike.sort_unstable_by_key(order);
             }
         }
@@ -174,7 +171,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let ends = (frame.plan.npu_of[peer.index()], running.npu);
         let bytes = running.graph.bytes(node);
         // By receiver: nothing else leaves the NPU in this launch but collectives.
-        let key = (ends.0.0, 0, running.serial as u32, running.number, node.0.into());
+        let key = (
+            ends.0.0,
+            0,
+            running.serial as u32,
+            running.number,
+            node.0.into(),
+        );
         let ports = self.network.open(2);
         let op = self.ops.insert(InFlightOp::Mirrored {
             receiver: instance,

@@ -1,9 +1,9 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::event::{Event, EventClass};
+use super::frames::{SERVED, key, node_of};
 use super::insertion_order::wake;
 use super::plan::NONE;
-use super::frames::{SERVED, key, node_of};
 use super::{COMPLETE, CommTiming, DELAYED, Engine};
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;

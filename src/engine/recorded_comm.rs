@@ -30,7 +30,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Returns whether `member`'s part in a collective can begin only when `other` has started.
-    pub(super) fn awaits(&self, group: &RunningGroup<'_>, sequence: u32, member: u32, other: u32) -> bool {
+    pub(super) fn awaits(
+        &self,
+        group: &RunningGroup<'_>,
+        sequence: u32,
+        member: u32,
+        other: u32,
+    ) -> bool {
         match root_of(group.plan, sequence).filter(|_| self.comm == CommTiming::Recorded) {
             None => true,
             Some(root) => {

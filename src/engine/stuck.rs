@@ -1,10 +1,10 @@
 //! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
 use super::error::{NodeRef, Stuck, WaitingNode};
-use super::plan::NONE;
 use super::frames::{HELD, key, node_of};
 use super::lanes::FREE;
 use super::launch::LaunchSerial;
+use super::plan::NONE;
 use super::{COMPLETE, CommTiming, DELAYED, Engine};
 use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
@@ -90,7 +90,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return ("its rank to be released by its feed".to_owned(), None);
         }
         if self.is_served(instance, kind) {
-            return ("its processor, which has not said when it runs".to_owned(), None);
+            return (
+                "its processor, which has not said when it runs".to_owned(),
+                None,
+            );
         }
         if M::IN_ORDER {
             return match kind {
@@ -155,7 +158,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return None;
         }
         let (slot, sequence) = self.call_of(instance, node);
-        let before = self.groups[slot.group as usize].order.blocked_by(slot.member, sequence)?;
+        let before = self.groups[slot.group as usize]
+            .order
+            .blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
@@ -164,10 +169,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         ))
     }
 
-    fn wait_for_lane(
-        &self,
-        vertex: InstanceNode,
-    ) -> Option<(String, Option<InstanceNode>)> {
+    fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
         let (instance, node) = vertex;
         let running = &self.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];

@@ -3,8 +3,8 @@
 //! Each program has a report of its own, filled in by the observers of any report, which are told of its ranks alone.
 //! A rank has one launch of its program at a time, which [`RepeatedLaunch`] sees to; so what is kept by node holds.
 
-use super::replay::{FinishedReplay, ReportObservers, finish, observers};
 use super::memory::MemoryObserver;
+use super::replay::{FinishedReplay, ReportObservers, finish, observers};
 use super::summary::{NeighbourReport, Report, thousands};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
@@ -184,9 +184,8 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.observers.completed(now, own, node, kind);
         program.tally.end = now;
         program.tally.nodes += 1;
-        let alone = |kind| {
-            kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none()
-        };
+        let alone =
+            |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
         // A sender without a trace is mirrored: its message is counted at its receiver.
         if program.prepared.comm() == CommTiming::Model && (kind == NodeKind::Send || alone(kind)) {
             program.tally.messages += 1;

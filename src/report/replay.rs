@@ -16,9 +16,7 @@ use super::summary::{
 use super::throughput;
 use super::warnings::warnings;
 use crate::collective::CollectiveBackend;
-use crate::engine::{
-    CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
-};
+use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes};
 use crate::ids::Rank;
 use crate::network::NetworkBackend;
 use crate::trace::CollectiveKind;

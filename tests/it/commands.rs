@@ -31,11 +31,27 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
     for (bad, expected) in [
         (&["--repeat", "0"][..], "0 is not in 1..=1000000"),
         (&["--with", trace], "--on"),
-        (&["--with", trace, "--on", "0-1"], "NPU 0 has ranks of two jobs"),
+        (
+            &["--with", trace, "--on", "0-1"],
+            "NPU 0 has ranks of two jobs",
+        ),
         (&["--with", trace, "--on", "2-3"], "NPU 2"),
-        (&["--repeat", "2", "--html", "x.html"], "--html draws one launch"),
+        (
+            &["--repeat", "2", "--html", "x.html"],
+            "--html draws one launch",
+        ),
         (&["--starts", "Cargo.toml"], "Cargo.toml:1: "),
-        (&["--repeat", "2", "--machine", "dgx-a100", "--machine", "dgx-h100"], "are for one machine"),
+        (
+            &[
+                "--repeat",
+                "2",
+                "--machine",
+                "dgx-a100",
+                "--machine",
+                "dgx-h100",
+            ],
+            "are for one machine",
+        ),
     ] {
         let output = chakram(&[&["replay", trace][..], bad].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -62,7 +78,14 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
     // Nothing is shared, so each is as it is alone; of the other only the NPUs differ.
     let other = &beside["with"][0];
     assert_eq!(other["job"], "tight-2");
-    for key in ["nodes", "messages", "makespan_ps", "mean_ps", "collectives", "operators"] {
+    for key in [
+        "nodes",
+        "messages",
+        "makespan_ps",
+        "mean_ps",
+        "collectives",
+        "operators",
+    ] {
         assert_eq!(beside[key], once[key], "{key}");
         assert_eq!(other["report"][key], once[key], "{key}");
     }

@@ -40,8 +40,7 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let mut text =
-                    report::text::render(report, name, &self.whole_basis(report), style);
+                let mut text = report::text::render(report, name, &self.whole_basis(report), style);
                 for other in &report.beside {
                     let basis = self.whole_basis(&other.report);
                     text.push('\n');

@@ -25,8 +25,7 @@ fn kernel(ns: u64) -> Workload {
         ..NodeView::new(1, "kernel", op)
     };
     writer.node(&node, &[]).unwrap();
-    let (graph, binding) =
-        Graph::read(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
+    let (graph, binding) = Graph::read(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
     let mut builder = WorkloadBuilder::default();
     let graph = builder.graph(graph);
     builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();

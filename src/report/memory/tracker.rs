@@ -123,7 +123,11 @@ impl TrackedInstance<'_> {
         changes: &MemoryChanges,
     ) -> Option<EndedInstant> {
         let (word, bit) = (node.index() / 64, node.index() % 64);
-        if self.complete.as_ref().is_some_and(|done| done[word] >> bit & 1 == 1) {
+        if self
+            .complete
+            .as_ref()
+            .is_some_and(|done| done[word] >> bit & 1 == 1)
+        {
             return None;
         }
         let over = self.begin(now);

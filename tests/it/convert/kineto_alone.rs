@@ -130,7 +130,8 @@ fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let mut of: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     let (mut streams, mut blocked) = (BTreeMap::<i64, Intervals>::new(), Vec::new());
     // The replay numbers nodes in the order of the file.
-    for (node, &(start, end)) in trace.nodes.iter().skip(1).zip(&log.0[0]) {
+    assert_eq!(trace.nodes.len(), log.0[0].len());
+    for (node, &(start, end)) in trace.nodes.iter().zip(&log.0[0]).skip(1) {
         let (start, end) = ((start / 1000) as i64, (end / 1000) as i64);
         let host = on_host(node);
         of.insert(node.id, (start, end, host));

@@ -241,7 +241,11 @@ impl Feed for Requests {
         }
     }
     fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut LaunchQueue) {
-        assert_eq!(ended.tag, self.ends.len() as u64, "first come, first served");
+        assert_eq!(
+            ended.tag,
+            self.ends.len() as u64,
+            "first come, first served"
+        );
         self.ends.push(now.0);
     }
 }
@@ -359,9 +363,20 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     run_launches(&[program], feeds, Some(&mut server), &mut log).unwrap();
     let us = |(tag, start, end): (u64, u64, u64)| (tag, start / 1_000_000, end / 1_000_000);
     let occupied: Vec<_> = log.occupied.iter().copied().map(us).collect();
-    let expected = [(0, 0, 5), (2, 5, 6), (2, 6, 7), (1, 7, 10), (1, 10, 13), (0, 13, 18)];
+    let expected = [
+        (0, 0, 5),
+        (2, 5, 6),
+        (2, 6, 7),
+        (1, 7, 10),
+        (1, 10, 13),
+        (0, 13, 18),
+    ];
     assert_eq!(occupied, expected);
-    let ended: Vec<_> = log.ended.iter().map(|&(s, at)| (s, at / 1_000_000)).collect();
+    let ended: Vec<_> = log
+        .ended
+        .iter()
+        .map(|&(s, at)| (s, at / 1_000_000))
+        .collect();
     assert_eq!(ended, [(2, 7), (1, 13), (0, 18)]);
 }
 
@@ -414,7 +429,10 @@ fn launches_at_given_times() {
     assert_eq!(log.ended, ends);
     let mut beside = LaunchLog::default();
     let programs = [at(0), at(1)];
-    let mut feeds = (TimedLaunches::new(0, times()), TimedLaunches::new(1, times()));
+    let mut feeds = (
+        TimedLaunches::new(0, times()),
+        TimedLaunches::new(1, times()),
+    );
     run_launches(
         &programs,
         &mut [&mut feeds.0, &mut feeds.1],
