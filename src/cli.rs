@@ -21,6 +21,7 @@ pub mod anonymise;
 pub mod archive;
 pub mod astra_sim;
 pub mod audit;
+pub mod calibrate;
 pub mod compare;
 mod completion;
 pub mod compute;
@@ -106,6 +107,7 @@ enum CliCommand {
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
     Score(score::ScoreArgs),
+    Calibrate(calibrate::CalibrateArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell, for presets, files and options
     #[command(
@@ -168,6 +170,7 @@ pub fn main() -> ExitCode {
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
+        CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),
         CliCommand::Man { folder } => completion::manual(folder, &mut out),

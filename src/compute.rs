@@ -3,13 +3,15 @@
 use crate::trace::{Dtype, KernelShape};
 use crate::units::{Bandwidth, FlopRate, Span};
 
+mod attention;
 mod curves;
 mod gemm;
 mod host;
 mod roofline;
 mod scaled;
 
-pub use curves::{AttentionCurve, KernelCurves, MovingCurve};
+pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
+pub use curves::{KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
 pub use host::HostTiming;
 

@@ -326,6 +326,20 @@ impl Graph {
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
+    /// Returns the products of two matrices, as rows, columns and summed-over size, with the number of kernels of each; those
+    /// of a backward pass apart.
+    pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
+        let mut counts = vec![0; self.kernels.len()];
+        for place in self.kernel_of.iter().filter(|place| **place > 0) {
+            counts[*place as usize - 1] += 1;
+        }
+        let kernels = self.kernels.iter().zip(counts);
+        kernels.filter_map(|((shape, _), count)| match *shape {
+            KernelShape::Gemm { batch: 1, m, n, k } => Some(([m, n, k], count)),
+            _ => None,
+        })
+    }
+
     /// Returns whether classes and shapes of kernels are known, and durations are not: so it is of graphs that were
     /// generated.
     pub fn is_unrecorded_model(&self) -> bool {

@@ -22,10 +22,12 @@ use class_assignment::ClassAssignment;
 
 mod build;
 mod class_assignment;
+mod correction;
 mod error;
 mod host;
 mod preset;
 
+pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
 pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, names_file, source};
@@ -63,6 +65,7 @@ pub struct Machine {
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
     host: Option<Host>,
+    corrections: Vec<PriceCorrection>,
 }
 
 impl Machine {
@@ -126,6 +129,7 @@ impl Machine {
             classes: vec![class],
             remote,
             host: None,
+            corrections: Vec::new(),
         })
     }
 
@@ -210,6 +214,11 @@ impl Machine {
         let mut curves: Vec<_> = classes.map(|class| &mut class.curves).collect();
         change(&mut machine.host, &mut curves);
         machine
+    }
+
+    /// Returns what measured steps say of prices.
+    pub fn corrections(&self) -> &[PriceCorrection] {
+        &self.corrections
     }
 
     /// Host of each NPU, if what it takes to launch work is known.

@@ -13,6 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod calibration;
 mod columns;
 mod constants;
 mod folds;
@@ -20,6 +21,7 @@ mod null_model;
 mod runs;
 mod statistics;
 
+pub use calibration::{StepCorrection, calibrate};
 pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
 pub use folds::{FoldFit, fit_in_folds, folds};
@@ -76,6 +78,15 @@ pub fn score(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<Vec<PredictedRun>, ScoreError> {
+    score_by(table, threads, |_, run| predict(run, options))
+}
+
+/// Answers of `ask` for each run and its number, in their order.
+fn score_by<T: Send>(
+    table: &RunTable,
+    threads: NonZeroUsize,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, ScoreError> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads.get() {
@@ -84,7 +95,7 @@ pub fn score(
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
                 } {
-                    let span = predict(run, options).map_err(|why| ScoreError::Row {
+                    let span = ask(i, run).map_err(|why| ScoreError::Row {
                         file: run.file.clone(),
                         line: run.line,
                         why,
@@ -104,8 +115,29 @@ pub fn score(
     found.into_iter().map(|(_, run)| run).collect()
 }
 
-/// Prediction of a run.
+/// Prediction of a run, with its interval.
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
+    replayed(run, options, |compiled| {
+        let (report, ()) = report::replay(compiled, ())?;
+        Ok(PredictedRun {
+            makespan: report.outcome.makespan,
+            interval: report
+                .interval
+                .map(|interval| [interval.low, interval.high]),
+        })
+    })
+}
+
+/// Makespan of a run, without an interval, which takes a report.
+fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
+    replayed(run, options, |compiled| Ok(compiled.run(())?.0.makespan))
+}
+
+fn replayed<T>(
+    run: &MeasuredRun,
+    options: &ReplayOptions,
+    answer: impl FnOnce(&CompiledReplay<'_>) -> Result<T, ReplayError>,
+) -> Result<T, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
@@ -115,12 +147,5 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, S
         .map_err(|error: TraceError| error.to_string())?;
     let compiled = CompiledReplay::new(&workload, &run.machine, options)
         .map_err(|refusal| ReplayError::from(refusal).to_string())?;
-    let (report, ()) = report::replay(&compiled, ()).map_err(|error| error.to_string())?;
-    let interval = report
-        .interval
-        .map(|interval| [interval.low, interval.high]);
-    Ok(PredictedRun {
-        makespan: report.outcome.makespan,
-        interval,
-    })
+    answer(&compiled).map_err(|error| error.to_string())
 }

@@ -17,8 +17,8 @@ pub struct ComputeArgs {
     /// below 1 is faster), curves (by class and shape, as measured) or roofline (all kernels, by FLOPs and bytes)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// Fraction of the NPU's peak FLOP/s and memory bandwidth that kernels achieve, above 0 and at most 1; all that
-    /// were not recorded are by roofline then
+    /// Fraction of the NPU's peak rates that kernels achieve, above 0 and at most 1; all that were not recorded are by
+    /// roofline then
     #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)

@@ -45,6 +45,8 @@ pub struct NativeBackend<'a> {
     /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
     /// may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
+    /// Factor on measured times, if they are corrected.
+    pub correction: Option<f64>,
     /// The library's protocols along each dimension, for what has no curve; may be empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Progress of the members that execute them.
@@ -100,6 +102,10 @@ impl CollectiveBackend for NativeBackend<'_> {
         let mut chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
         let formula = || protocol::fastest(self.protocols, of, extent);
         if let Some(span) = curve::measured(self.curves, of, extent).or_else(formula) {
+            let span = match self.correction {
+                Some(factor) => Span::from_seconds(span.seconds() * factor),
+                None => span,
+            };
             chunk_schedule = chunk_schedule.measured_as(span);
         }
         let both_ways = chunk_schedule

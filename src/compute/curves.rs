@@ -1,38 +1,8 @@
 //! Prices of kernels by class and shape: constants of an NPU class that were fitted to measurements.
 
-use super::{GemmCurve, KernelProfile, PeakRates};
+use super::{AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, PeakRates};
 use crate::trace::{Dtype, KernelShape, MovingKernel};
 use crate::units::{Bandwidth, Span};
-
-/// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
-/// sequence:
-///
-/// `t = start + ((F (1 + ramp / s) / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and backwards `backward`
-/// times the forward kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionCurve {
-    /// Seconds of the shortest kernel.
-    pub start: f64,
-    /// Part of the peak that long sequences reach.
-    pub compute: f64,
-    /// Part of the memory's bandwidth.
-    pub memory: f64,
-    /// Queries of a sequence at which half of that part is reached.
-    pub ramp: f64,
-    /// Backward kernel in forward kernels.
-    pub backward: f64,
-    /// Relative error, one standard deviation.
-    pub error: f64,
-}
-
-impl AttentionCurve {
-    /// Seconds of a kernel of `flops` and `bytes` with `queries` in a sequence.
-    fn seconds(&self, [flops, bytes, queries]: [f64; 3], peak: f64, memory: Bandwidth) -> f64 {
-        let compute = flops * (1.0 + self.ramp / queries.max(1.0)) / (self.compute * peak);
-        let memory = bytes / (self.memory * memory.bytes_per_second());
-        self.start + libm::cbrt(compute * compute * compute + memory * memory * memory)
-    }
-}
 
 /// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,17 +79,12 @@ impl KernelCurves {
             } => {
                 let (dtype, peak) = format()?;
                 let curve = self.attention[dtype as usize].as_ref()?;
-                let [b, a, v, q, s, w] =
-                    [batch, heads, kv_heads, queries, keys, width].map(|size| size as f64);
-                // Two products; with a causal mask the scores behind the diagonal are left out.
-                let pairs = if causal {
-                    q * (s - (q - 1.0) / 2.0).max(1.0)
-                } else {
-                    q * s
+                let of = AttentionSizes {
+                    sizes: [batch, heads, kv_heads, queries, keys, width],
+                    causal,
+                    element: element_bytes(dtype),
                 };
-                let flops = 4.0 * b * a * w * pairs;
-                let bytes = element_bytes(dtype) * b * w * (2.0 * a * q + 2.0 * v * s);
-                let forward = curve.seconds([flops, bytes, q], peak, memory);
+                let forward = curve.seconds(&of, peak, memory);
                 let times = if backward { curve.backward } else { 1.0 };
                 (times * forward, curve.error)
             }

@@ -1,7 +1,7 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
 use super::feed::{Feed, SingleLaunch};
-use super::host_launches;
+use super::host_launches::{self, ResolvedPrices};
 use super::plan::{
     CommTiming, InstancePlan, NONE, PricingCoverage, ReplayOptions, ReplayPlan, SharedGraphPlan,
 };
@@ -41,19 +41,20 @@ pub struct GroupView<'a> {
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
-    measured: bool,
+    prices: &ResolvedPrices,
 ) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
         topology: machine.topology(),
         pipeline: machine.pipeline(),
         custom,
-        curves: if measured {
+        correction: prices.correction,
+        curves: if prices.measured_collectives {
             machine.collective_curves()
         } else {
             &[]
         },
-        protocols: if measured {
+        protocols: if prices.measured_collectives {
             machine.collective_protocols()
         } else {
             &[]
@@ -76,7 +77,7 @@ pub struct CompiledReplay<'a> {
     pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
-    measured_collectives: bool,
+    prices: ResolvedPrices,
     /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
     in_order: bool,
     describer: AlgorithmDescriber,
@@ -93,12 +94,12 @@ impl<'a> CompiledReplay<'a> {
         machine: &'a Machine,
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
-        let (_, measured) = host_launches::by_default(workload, machine, options);
+        let prices = host_launches::by_default(workload, machine, options);
         Self::with_backend(
             workload,
             machine,
             options,
-            &native(machine, &options.custom, measured),
+            &native(machine, &options.custom, &prices),
         )
     }
 
@@ -109,8 +110,12 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        let (launch, measured) = host_launches::by_default(workload, machine, options);
-        let launched = host_launches::launched(workload, machine, launch);
+        let prices = host_launches::by_default(workload, machine, options);
+        let launched = host_launches::launched(workload, machine, prices);
+        let options = &ReplayOptions {
+            correction: prices.correction,
+            ..options.clone()
+        };
         let planned = launched.as_ref().unwrap_or(workload);
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
@@ -122,7 +127,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network: options.network.unwrap_or(machine.network()),
             custom: options.custom.clone(),
-            measured_collectives: measured,
+            prices,
             in_order: M::IN_ORDER,
             describer: backend.describer(),
         })
@@ -165,11 +170,21 @@ impl<'a> CompiledReplay<'a> {
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
+    /// Whether the machine's host launches nodes, which no trace says how long the host took for.
+    pub fn is_launched(&self) -> bool {
+        self.launched.is_some()
+    }
+
+    /// Relative error that the machine's correction leaves, if one holds.
+    pub fn corrected_to(&self) -> Option<f64> {
+        self.prices.corrected_to
+    }
+
     /// Whether collectives of `kind` in `group` last as measured on such a machine, where nothing disturbs them.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
         let curves = self.machine.collective_curves();
-        self.measured_collectives
+        self.prices.measured_collectives
             && !self.custom.iter().any(custom)
             && measured_collective(curves, (kind, 1), group.extent).is_some()
     }
@@ -396,7 +411,7 @@ fn run_over_network<O: Observer + ?Sized>(
     let source = source.shortened();
     let of = &source.programs[0];
     let topology = of.machine.topology();
-    let backend = &mut native(of.machine, &of.custom, of.measured_collectives);
+    let backend = &mut native(of.machine, &of.custom, &of.prices);
     match of.network {
         NetworkKind::ContentionFree => {
             let network = ContentionFreeNetwork::new(topology);

@@ -4,19 +4,19 @@ use super::{ComputeModel, LaunchMode, ReplayOptions};
 use crate::graph::launches::HostLaunch;
 use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
-use crate::machine::{Host, HostWait, Machine};
+use crate::machine::{Host, HostWait, Machine, PriceCorrection};
 use crate::trace::{KernelShape, MovingKernel};
 use crate::units::Span;
 use crate::workload::Workload;
 
 /// Returns how the prices of a replay are to be found where its options leave that open: how its nodes are launched, and
-/// whether collectives take what was measured. Both follow from whether kernels are priced by curves: all kernels of
+/// whether collectives take what was measured. Both, and whether the machine's corrections hold, follow from whether kernels are priced by curves: all kernels of
 /// [`ComputeModel::Curves`], and those of models that were generated, on a machine that has any.
 pub(super) fn by_default(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
-) -> (LaunchMode, bool) {
+) -> ResolvedPrices {
     let by_curves = match options.compute {
         ComputeModel::Curves => true,
         compute => {
@@ -31,17 +31,60 @@ pub(super) fn by_default(
         LaunchMode::Auto => LaunchMode::None,
         given => given,
     };
-    (launch, options.measured_collectives.unwrap_or(by_curves))
+    let found = by_curves.then(|| correction(workload, machine)).flatten();
+    ResolvedPrices {
+        launch,
+        measured_collectives: options.measured_collectives.unwrap_or(by_curves),
+        correction: options.correction.or(found.map(|found| found.factor)),
+        corrected_to: match options.correction {
+            Some(_) => None,
+            None => found.map(|found| found.error),
+        },
+    }
+}
+
+/// The machine's first correction whose product occurs in `workload`.
+fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
+    let occurs = |wanted: &&PriceCorrection| {
+        let graphs = workload.graphs().iter();
+        graphs
+            .flat_map(Graph::gemms)
+            .any(|(gemm, _)| gemm == wanted.gemm)
+    };
+    machine.corrections().iter().find(occurs).copied()
+}
+
+/// How the prices of a replay are found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ResolvedPrices {
+    pub launch: LaunchMode,
+    pub measured_collectives: bool,
+    /// Factor on kernels by curves, launches and measured collectives.
+    pub correction: Option<f64>,
+    /// Relative error that the machine's correction leaves.
+    pub corrected_to: Option<f64>,
 }
 
 /// Returns `workload` with launches by the host of `machine`, if it has one that takes time.
 pub(super) fn launched(
     workload: &Workload,
     machine: &Machine,
-    mode: LaunchMode,
+    prices: ResolvedPrices,
 ) -> Option<Workload> {
-    let host = *machine.host()?;
-    match mode {
+    let mut host = *machine.host()?;
+    if let Some(factor) = prices.correction {
+        let costs = [
+            &mut host.launch,
+            &mut host.backward,
+            &mut host.collective,
+            &mut host.message,
+            &mut host.step,
+        ];
+        for cost in costs {
+            *cost = Span::from_seconds(cost.seconds() * factor);
+        }
+    }
+    match prices.launch {
         LaunchMode::Auto | LaunchMode::None => None,
         LaunchMode::Eager => with_host(workload, &host),
         LaunchMode::Graph => {

@@ -42,6 +42,9 @@ pub struct ReplayOptions {
     /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
     /// and nothing disturbs them; if absent, where kernels are priced by curves.
     pub measured_collectives: Option<bool>,
+    /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
+    /// [corrections](Machine::corrections) whose product occurs in the workload, or none.
+    pub correction: Option<f64>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
@@ -657,7 +660,14 @@ fn price_graph(
                 let memory = class.memory.bandwidth;
                 let price = || {
                     let curves = &class.curves;
-                    options.compute.price(&kernel, &class.peaks, memory, curves)
+                    let price = options.compute.price(&kernel, &class.peaks, memory, curves);
+                    match (price, options.correction) {
+                        (KernelTiming::Curve { span, deviation }, Some(factor)) => {
+                            let span = Span::from_seconds(span.seconds() * factor);
+                            KernelTiming::Curve { span, deviation }
+                        }
+                        (price, _) => price,
+                    }
                 };
                 // A step has few kinds of kernels, and a price by shape takes a microsecond.
                 let price = match kernel.shape {

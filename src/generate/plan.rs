@@ -169,7 +169,7 @@ words! {
 }
 
 words! {
-    /// How numbers of 8 bits are scaled for products.
+    /// Scaling of numbers of 8 bits for products.
     ScalingRecipe {
         /// By the largest number of steps before.
         Delayed = "delayed",
@@ -181,7 +181,7 @@ words! {
 }
 
 words! {
-    /// What is dealt out evenly to the stages of a pipeline.
+    /// Units of a model that are dealt out evenly to the stages of a pipeline.
     SplitUnit {
         /// The blocks; what is before goes with the first, what is behind with the last.
         Blocks = "blocks",

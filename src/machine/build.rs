@@ -8,6 +8,7 @@ use crate::units::Bytes;
 mod class;
 mod collective_curves;
 mod collectives;
+mod corrections;
 mod curves;
 mod host;
 mod network;
@@ -24,6 +25,7 @@ const ROOT: &[&str] = &[
     "collectives",
     "remote_memory",
     "host",
+    "correction",
 ];
 
 /// An example of each quantity, for messages.
@@ -61,6 +63,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         class_of,
         remote,
         host: host::host(&root)?,
+        corrections: corrections::corrections(&root)?,
     })
 }
 

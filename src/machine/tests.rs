@@ -305,20 +305,20 @@ fn assignments_that_do_not_fit_are_refused() {
 #[test]
 fn power_slows_products_by_the_root_of_its_ratio() {
     let text = |power: &str| {
-        let source = super::source("dgx-h100").unwrap().text;
+        let source = source("dgx-h100").unwrap().text;
         source.replace("sustained = 0.87", power)
     };
     let curves = |power: &str| {
         let machine = Machine::parse(&text(power), "h100.toml").unwrap();
         machine.classes()[0].curves.clone()
     };
-    let bf16 = crate::trace::Dtype::Bf16 as usize;
+    let bf16 = Dtype::Bf16 as usize;
     let (whole, less) = (
         curves("sustained = 1"),
         curves("sustained = 0.5\nlimit = 175\nrated = 700"),
     );
-    let products = |c: &crate::compute::KernelCurves| c.gemm[bf16].unwrap().efficiency;
-    let attention = |c: &crate::compute::KernelCurves| c.attention[bf16].unwrap().compute;
+    let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
+    let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
     // A quarter of the power is half of the rate, of which products keep half.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);

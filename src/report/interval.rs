@@ -1,11 +1,13 @@
 //! What a prediction rests on, and how far it may be off.
 //!
 //! Prices of one class err together, since they share constants, and those of different classes independently. With the part
-//! `p` of the time that rests on a class, its relative error `u`, and what is common to a step, 5 %:
+//! `p` of the time that rests on a class, its relative error `u`, and what is common to a step, 3 %:
 //!
 //! ```text
-//! s^2 = sum of (p u)^2 + 0.05^2        90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
+//! s^2 = sum of (p u)^2 + 0.03^2        90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
+//!
+//! Where the machine's [correction](crate::machine::PriceCorrection) holds, `s` is the error that it leaves.
 //!
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
@@ -25,7 +27,7 @@ const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
 /// What errors of all prices of a step have in common.
-const COMMON: f64 = 0.05;
+const COMMON: f64 = 0.03;
 /// Standard deviations on either side that leave out a tenth of a normal distribution.
 const SIDE: f64 = 1.645;
 
@@ -117,7 +119,10 @@ impl PredictionInterval {
             let off = part.0 as f64 / known.max(1.0) * error;
             off * off
         });
-        let deviation = (squares.sum::<f64>() + COMMON * COMMON).sqrt();
+        let deviation = match prepared.corrected_to() {
+            Some(left) => left,
+            None => (squares.sum::<f64>() + COMMON * COMMON).sqrt(),
+        };
         let makespan = report.outcome.makespan;
         let end = |side: f64| Span::from_seconds(makespan.seconds() * libm::exp(side * deviation));
         let sum = classes.iter().map(|(part, _)| *part).sum::<Span>();

@@ -3,7 +3,7 @@
 //! Of the mean parts of an NPU's time, compute by roofline, exposed transfers over the machine's network and memory
 //! *respond* to a change of machine. Compute as recorded, host time, and exposed transfers as recorded are *fixed*.
 //! The rest, waiting for other ranks and idle time, *follows* from both. The three sum to the makespan to the
-//! picosecond. Where kernels of both kinds ran, compute is shared out in proportion to the sums of their durations.
+//! picosecond. Launches by the machine's host respond. Where kernels of both kinds ran, compute is shared out in proportion to the sums of their durations.
 
 use super::breakdown::TimeCategory;
 use super::summary::Report;
@@ -18,10 +18,13 @@ use serde::{Deserialize, Serialize};
 pub struct MachineResponse {
     /// Whether kernels are operators that ran on a CPU when the job was captured.
     pub kernels_on_cpu: bool,
-    /// Compute by roofline, exposed transfers by the network, and memory.
+    /// Compute by roofline or curves, exposed transfers by the network, memory, and launches by the machine's host.
     #[serde(rename = "responds_ps")]
     pub responds: Span,
-    /// Compute as recorded, host, and exposed transfers as recorded.
+    /// Of `responds`, launches by the machine's host.
+    #[serde(rename = "launches_ps", default)]
+    pub launches: Span,
+    /// Compute as recorded, host as recorded, and exposed transfers as recorded.
     #[serde(rename = "fixed_ps")]
     pub fixed: Span,
     /// Of `fixed`, compute as recorded.
@@ -63,8 +66,14 @@ impl MachineResponse {
             CommTiming::Model => (transfers, Span::ZERO),
             _ => (Span::ZERO, transfers),
         };
-        let responds = compute.roofline + by_network + part(TimeCategory::Memory);
-        let fixed = compute.recorded + as_recorded + part(TimeCategory::Host);
+        let host = part(TimeCategory::Host);
+        let (launches, host) = if prepared.is_launched() {
+            (host, Span::ZERO)
+        } else {
+            (Span::ZERO, host)
+        };
+        let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
+        let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
         // Means are rounded, each by itself, so their sum may be off by some picoseconds.
         let responds = responds.min(makespan);
@@ -75,6 +84,7 @@ impl MachineResponse {
                 .map(|instance| prepared.workload().graph(instance))
                 .any(|graph| graph.kernels_on_cpu()),
             responds,
+            launches: launches.min(responds),
             fixed,
             fixed_compute: compute.recorded.min(fixed),
             follows: makespan - responds - fixed,
@@ -103,12 +113,19 @@ impl Report {
         let memory = part(TimeCategory::Memory);
         let without = |whole: Span, part: Span| Span(whole.0.saturating_sub(part.0));
         let by_roofline = without(part(TimeCategory::Compute), response.fixed_compute);
-        let transfers = without(response.responds, by_roofline + memory);
+        let launches = response.launches;
+        let transfers = without(response.responds, by_roofline + memory + launches);
+        let kernels = match self.kernels.by_curves {
+            0 => "kernels by roofline",
+            _ => "kernels by curves",
+        };
         let responds = [
-            ("kernels by roofline", by_roofline),
+            (kernels, by_roofline),
+            ("launches", launches),
             ("transfers", transfers),
             ("memory", memory),
         ];
+        let host = without(host, launches);
         let transfers = without(response.fixed, host + response.fixed_compute);
         let fixed = [
             ("host", host),
@@ -128,7 +145,7 @@ impl Report {
 }
 
 /// Lists the parts of `whole` that are not zero at the precision of a share: ` (host 27.5 %, memory 1.0 %)`.
-fn listed(parts: [(&str, Span); 3], whole: Span) -> String {
+fn listed<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts
         .into_iter()

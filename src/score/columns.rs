@@ -250,6 +250,14 @@ impl RunColumns {
         Ok(())
     }
 
+    /// Returns the name of the machine of all runs for which no column says another.
+    pub fn machine(&self) -> &str {
+        match self.options.get(MACHINE) {
+            Some(OptionSource::Fixed(machine)) => machine,
+            _ => &self.machine,
+        }
+    }
+
     /// Has runs replayed on `machine`.
     pub fn on(&mut self, machine: &str) {
         // An option of that name goes before the machine of the file.

@@ -9,8 +9,9 @@
 //! ```
 
 use super::constants::{FittedConstant, with_factors};
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, score};
+use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, makespan, score, score_by};
 use crate::engine::ReplayOptions;
+use crate::units::Span;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
@@ -159,8 +160,9 @@ fn sensitivity(
     threads: NonZeroUsize,
 ) -> Result<Sensitivity, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
-        let answers = score(&on_machines(table, factors), options, threads)?;
-        Ok(answers.iter().map(|run| run.makespan.seconds()).collect())
+        let table = on_machines(table, factors);
+        let answers = score_by(&table, threads, |_, run| makespan(run, options))?;
+        Ok(answers.into_iter().map(Span::seconds).collect())
     };
     let predicted = seconds(factors)?;
     let mut derivatives = Vec::new();

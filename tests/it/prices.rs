@@ -6,6 +6,7 @@
 use crate::commands::chakram;
 use crate::corpus::corpus;
 use chakram::internals::collective::{CollectiveCurve, CollectiveProtocol};
+use chakram::internals::compute::AttentionSizes;
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -15,13 +16,24 @@ use std::collections::BTreeMap;
 /// Rows of a file of CSV without quotes.
 fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
+    Some(table(&text))
+}
+
+fn table(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
     let heads: Vec<String> = lines.next().expect("there are headings").collect();
-    Some(
-        lines
-            .map(|cells| heads.iter().cloned().zip(cells).collect())
-            .collect(),
-    )
+    lines
+        .map(|cells| heads.iter().cloned().zip(cells).collect())
+        .collect()
+}
+
+/// Rows of a packed file.
+fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
+    let file = std::fs::File::open(corpus("validation")?.join(name)).expect("it can be read");
+    let mut text = String::new();
+    let mut unpacked = flate2::read::GzDecoder::new(file);
+    std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");
+    Some(table(&text))
 }
 
 /// Shapes of GEMMs with what an independent program makes of the formula and the same constants.
@@ -77,6 +89,81 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     assert!(
         (two * 1e6 - (2.0 * (33.554_432 + 32.768) + 1.0)).abs() < 1e-6,
         "{two}"
+    );
+}
+
+/// Prefill on A100 and H100, and one query at a time on H100.
+#[test]
+fn attention_curves_are_near_what_was_measured() {
+    let bf16 = Dtype::Bf16 as usize;
+    let mean = |machine: &str, all: Vec<([u64; 6], f64)>| {
+        let machine = Machine::preset(machine).expect("it is a preset");
+        let class = &machine.classes()[0];
+        let curve = class.curves.attention[bf16].expect("it has a curve");
+        let peak = class
+            .peaks
+            .get(Dtype::Bf16)
+            .expect("it has a peak")
+            .per_second();
+        let off = all.iter().map(|(sizes, seconds)| {
+            let of = AttentionSizes {
+                sizes: *sizes,
+                causal: true,
+                element: 2.0,
+            };
+            (curve.seconds(&of, peak, class.memory.bandwidth) / seconds - 1.0).abs()
+        });
+        off.sum::<f64>() / all.len() as f64
+    };
+    for (gpu, preset, most) in [("a100", "dgx-a100", 0.12), ("h100", "dgx-h100", 0.12)] {
+        let Some(rows) = packed_rows(&format!("aic_attn_ctx_{gpu}.csv.gz")) else {
+            return;
+        };
+        let plain = |row: &&BTreeMap<String, String>| {
+            row["attn_dtype"] == "bfloat16"
+                && row["head_dim"] == "128"
+                && row.get("window_size").is_none_or(|window| window == "0")
+        };
+        let all: Vec<_> = rows
+            .iter()
+            .filter(plain)
+            .map(|row| {
+                let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+                let heads = ["batch_size", "num_heads", "num_key_value_heads", "isl"];
+                let [b, a, v, s] = heads.map(|head| number(head) as u64);
+                ([b, a, v, s, s, 128], number("latency") / 1e3)
+            })
+            .collect();
+        let count = all.len();
+        let mean = mean(preset, all);
+        println!("{preset} prefill: {:.1} % of {count}", 100.0 * mean);
+        assert!(
+            count > 1000 && mean < most,
+            "{preset}: {:.1} % of {count}",
+            100.0 * mean
+        );
+    }
+    let rows = packed_rows("serving_attn_gen_h100.csv.gz").expect("it is beside the others");
+    let plain = |row: &&BTreeMap<String, String>| {
+        row["kv_dtype"] == "bfloat16" && row["head_dim"] == "128" && row["window"] == "0"
+    };
+    let all: Vec<_> = rows
+        .iter()
+        .filter(plain)
+        .map(|row| {
+            let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
+            let heads = ["batch", "heads", "kv_heads", "kv_len"];
+            let [b, a, v, keys] = heads.map(|head| number(head) as u64);
+            ([b, a, v, 1, keys + 1, 128], number("ms") / 1e3)
+        })
+        .collect();
+    let count = all.len();
+    let mean = mean("dgx-h100", all);
+    println!("decode: {:.1} % of {count}", 100.0 * mean);
+    assert!(
+        count > 5000 && mean < 0.09,
+        "{:.1} % of {count}",
+        100.0 * mean
     );
 }
 
@@ -442,6 +529,105 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
         assert!((factor - 1.5).abs() < 0.02, "{fitted}");
     }
     assert_eq!(fitted["intervals"]["coverage"], 1.0);
+}
+
+/// Steps of a machine whose host is half again as slow correct a machine file, by which deeper models of the same width are
+/// predicted; models without that product are as before.
+#[test]
+fn measured_steps_correct_the_prices_of_a_machine() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("a plain name").to_owned()
+    };
+    let write = |name: &str, text: &str| {
+        std::fs::write(path(name), text).expect("there is room");
+        path(name)
+    };
+    let preset = std::fs::read_to_string("src/machine/presets/dgx-a100.toml").expect("it is there");
+    let slower = preset.replace("launch = \"117 us\"", "launch = \"175.5 us\"");
+    let slower = write("slower.toml", &slower);
+    let columns = COLUMNS.replace("layers = \"2\"\n", "");
+    let columns = columns.replace("tensor = \"tp\"", "tensor = \"tp\"\nlayers = \"depth\"");
+    let columns = write("columns.toml", &columns);
+    let run = |arguments: &[&str]| {
+        let output = chakram(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        output.stdout
+    };
+    let scored = |csv: &str, machine: &str| -> Value {
+        let csv = write("runs.csv", csv);
+        let more = [
+            "--columns",
+            &columns,
+            "--machine",
+            machine,
+            "--format",
+            "json",
+        ];
+        let text = run(&[&["score", &csv][..], &more].concat());
+        serde_json::from_slice(&text).expect("it is JSON")
+    };
+    let sizes = [
+        (256, 1, 2),
+        (512, 2, 2),
+        (256, 1, 8),
+        (512, 2, 6),
+        (128, 1, 2),
+    ];
+    let table = |seconds: &dyn Fn(usize) -> f64, picked: &[usize]| {
+        let row = |&i: &usize| {
+            let (width, tensor, layers) = sizes[i];
+            format!("{width},{tensor},{layers},{}\n", seconds(i))
+        };
+        "width,tp,depth,seconds\n".to_owned() + &picked.iter().map(row).collect::<String>()
+    };
+    let predicted =
+        |scores: &Value, i: usize| scores["runs"][i]["predicted_s"].as_f64().expect("a number");
+    let all = table(&|_| 1.0, &[0, 1, 2, 3, 4]);
+    let truth = scored(&all, &slower);
+    let before = scored(&all, "dgx-a100");
+    let measured = |i: usize| predicted(&truth, i);
+    let steps = write("steps.csv", &table(&measured, &[0, 1]));
+    let ours = path("ours.toml");
+    let text = run(&[
+        "calibrate",
+        &steps,
+        "--columns",
+        &columns,
+        "--machine",
+        "dgx-a100",
+        "-o",
+        &ours,
+    ]);
+    assert!(
+        String::from_utf8_lossy(&text).contains("2 steps"),
+        "{}",
+        String::from_utf8_lossy(&text)
+    );
+    let after = scored(&all, &ours);
+    let error = |scores: &Value, i: usize| predicted(scores, i) / measured(i) - 1.0;
+    for i in 0..4 {
+        assert!(error(&before, i) < -0.15, "{i}: {}", error(&before, i));
+        assert!(error(&after, i).abs() < 0.03, "{i}: {}", error(&after, i));
+    }
+    assert_eq!(predicted(&after, 4), predicted(&before, 4));
+    // Again from what was written: the corrections are replaced, not corrected.
+    let again = path("again.toml");
+    run(&[
+        "calibrate",
+        &steps,
+        "--columns",
+        &columns,
+        "--machine",
+        &ours,
+        "-o",
+        &again,
+    ]);
+    let [once, twice] =
+        [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
+    assert_eq!(once, twice);
 }
 
 #[test]

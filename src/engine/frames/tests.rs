@@ -1,6 +1,7 @@
 //! What launches in flight take, which those before them do not add to.
 
 use crate::engine::compiled_replay::{LaunchSource, native};
+use crate::engine::host_launches::ResolvedPrices;
 use crate::engine::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
 use crate::graph::{DependencyPolicy, Graph};
 use crate::ids::Rank;
@@ -66,7 +67,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
         processors: None,
         many: true,
     };
-    let (mut backend, observer) = (native(&machine, &[], false), &mut ());
+    let (mut backend, observer) = (native(&machine, &[], &ResolvedPrices::default()), &mut ());
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();

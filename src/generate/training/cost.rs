@@ -63,7 +63,7 @@ pub(super) struct CostParameters {
     pub dropout: bool,
     /// Number format of the operands of linear layers, where it is another.
     pub linear: Option<Dtype>,
-    /// How numbers of 8 bits are scaled.
+    /// Scaling of numbers of 8 bits.
     pub scaling: ScalingRecipe,
     /// Kernels beside products.
     pub elementwise: ElementwiseKernels,

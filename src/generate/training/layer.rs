@@ -83,7 +83,7 @@ struct LoweredOperator<'l> {
     enters: bool,
     /// True if the gradient of its input is needed.
     wanted: bool,
-    /// What is done again of it, where that is chosen operator by operator.
+    /// Part that is done again, where that is chosen operator by operator.
     again: RecomputedPart,
 }
 

@@ -21,7 +21,7 @@ use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{LayerOperator, OperatorKind};
 
-/// What is done again of an operator.
+/// Part of an operator that is done again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecomputedPart {
     /// Kernels.

@@ -1,8 +1,10 @@
 //! The tables `gemm`, `attention`, `moving` and `power` of an NPU class: curves of kernels that were measured.
 
 use super::{BANDWIDTH, LATENCY};
-use crate::compute::{AttentionCurve, GemmCurve, KernelCurves, MovingCurve};
-use crate::config::{ConfigError, ConfigTable};
+use crate::compute::{
+    AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, KernelCurves, MovingCurve,
+};
+use crate::config::{ConfigError, ConfigField, ConfigTable};
 use crate::trace::{Dtype, MovingKernel};
 use crate::units::{Bandwidth, Span};
 
@@ -18,8 +20,10 @@ const GEMM: &[&str] = &[
     "error",
 ];
 const ATTENTION: &[&str] = &[
-    "formats", "start", "compute", "memory", "ramp", "backward", "error",
+    "formats", "start", "compute", "memory", "ramp", "backward", "waves", "decode", "error",
 ];
+const WAVES: &[&str] = &["multiprocessors", "tail"];
+const DECODE: &[&str] = &["start", "memory", "head", "multiprocessors"];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
 const POWER: &[&str] = &["sustained", "limit", "rated"];
 
@@ -79,6 +83,11 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
             ramp: number(&table, "ramp", MOST)?,
             backward: number(&table, "backward", MOST)?,
             error: number(&table, "error", 10.0)?,
+            waves: table.get("waves").map(|field| waves(&field)).transpose()?,
+            decode: table
+                .get("decode")
+                .map(|field| decode(&field))
+                .transpose()?,
         };
         for dtype in formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
@@ -94,6 +103,24 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
         });
     }
     Ok(curves)
+}
+
+fn waves(field: &ConfigField<'_>) -> Result<AttentionWaves, ConfigError> {
+    let table = field.table(Some(WAVES))?;
+    Ok(AttentionWaves {
+        multiprocessors: number(&table, "multiprocessors", MOST)?,
+        tail: number(&table, "tail", MOST)?,
+    })
+}
+
+fn decode(field: &ConfigField<'_>) -> Result<DecodeCurve, ConfigError> {
+    let table = field.table(Some(DECODE))?;
+    Ok(DecodeCurve {
+        start: seconds(&table, "start")?,
+        memory: number(&table, "memory", 2.0)?,
+        head: seconds(&table, "head")?,
+        multiprocessors: number(&table, "multiprocessors", MOST)?,
+    })
 }
 
 fn tables<'d>(

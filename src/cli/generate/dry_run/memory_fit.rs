@@ -100,7 +100,7 @@ fn hint(plan: &ParallelismPlan) -> String {
     if plan.trains()
         && matches!(
             plan.recompute,
-            RecomputePolicy::None | RecomputePolicy::Selective
+            RecomputePolicy::None | RecomputePolicy::Selective | RecomputePolicy::Operators
         )
     {
         try_.push("--recompute full".to_owned());
