@@ -199,8 +199,9 @@ fn hold_alone(path: &Path) {
     let overlap = busy - common(&own, &blocked);
     let expected = expected - common(&file, &plain.blocked);
     println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
+    // Between calls of the runtime without operators nothing says that the host was at work.
     assert!(
-        close(overlap, expected),
+        !plain.operators || close(overlap, expected),
         "{what}: overlap {overlap} of {expected}, {span}"
     );
 }

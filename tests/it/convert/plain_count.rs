@@ -15,6 +15,8 @@ pub struct PlainCount {
     pub streams: BTreeMap<(String, String), Intervals>,
     /// Time in which the host waited for the device inside a call.
     pub blocked: Intervals,
+    /// Whether it has operators, and not only calls of the runtime.
+    pub operators: bool,
     pub first: i64,
     pub last: i64,
 }
@@ -60,6 +62,7 @@ impl PlainCount {
         let mut this = Self {
             streams: BTreeMap::new(),
             blocked: Vec::new(),
+            operators: false,
             first: i64::MAX,
             last: i64::MIN,
         };
@@ -74,6 +77,7 @@ impl PlainCount {
             if event["ph"] != "X" || !(host || device) {
                 continue;
             }
+            this.operators |= category == "cpu_op";
             let from = ns(&event["ts"]);
             let to = from + ns(&event["dur"]);
             this.first = this.first.min(from);
