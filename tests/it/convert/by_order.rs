@@ -114,7 +114,7 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
     let halves = late
         .iter()
         .map(|job| (job, 4, 1.5))
-        .chain(early.iter().map(|job| (job, 0, 9.5)));
+        .chain(early.iter().map(|job| (job, 0, 12.0)));
     for (part, whole, most) in halves.flat_map(|(job, from, most)| {
         job.summary
             .ranks

@@ -73,7 +73,8 @@ impl PlainCount {
             let host = ["cpu_op", "user_annotation"].contains(&category)
                 || category.ends_with("_runtime")
                 || category.ends_with("_driver");
-            let device = ["kernel", "gpu_memcpy", "gpu_memset"].contains(&category);
+            let device =
+                ["kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events"].contains(&category);
             if event["ph"] != "X" || !(host || device) {
                 continue;
             }
