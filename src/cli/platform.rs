@@ -42,7 +42,7 @@ Examples:
     Import(ImportArgs),
 }
 
-/// What to import, and under which names.
+/// A table to import, and the names that it lacks.
 #[derive(Debug, Args)]
 struct ImportArgs {
     /// The table, with a line of headings

@@ -58,7 +58,7 @@ pub enum ServeError {
     /// The event loop refused or could not end.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// What observes requests could not write.
+    /// An observer of requests could not write.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

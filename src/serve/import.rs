@@ -14,7 +14,7 @@ use crate::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What the table itself does not say.
+/// Names that the table itself does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Name of the platform.

@@ -67,7 +67,7 @@ pub struct JobLowering {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
     jobs: Vec<VectorJob>,
-    /// Where the dependencies of each job begin in `sources`, and their end.
+    /// Place in `sources` at which the dependencies of each job begin, and their end.
     offsets: Vec<u32>,
     sources: Vec<u32>,
     /// Layers of the model that have jobs.

@@ -1,4 +1,4 @@
-//! What is told of requests and jobs while a scenario runs.
+//! Observers of requests and jobs while a scenario runs.
 
 use crate::units::{Span, Time};
 use std::io;

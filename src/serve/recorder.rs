@@ -1,4 +1,4 @@
-//! What a run keeps: statistics of models and classes, levels over time, and what its checks need.
+//! Records of a run: statistics of models and classes, levels over time, and the sums that its checks need.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
@@ -20,7 +20,7 @@ pub(crate) struct RowRecorder {
     pub together: u32,
 }
 
-/// What a run keeps.
+/// Records of a run.
 pub(crate) struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
     /// Limit on serve times of all models; otherwise the deadline of each.

@@ -59,7 +59,7 @@ pub struct ServeReport {
     /// Time in the system summed over requests, which the run has found equal to the requests in the system summed over
     /// time (Little's law), in picoseconds.
     pub time_in_system_ps: TimeSum,
-    /// What has to be said of the numbers.
+    /// Reservations about the numbers: overload, a run that is too short.
     pub warnings: Vec<String>,
 }
 
@@ -221,7 +221,7 @@ impl ServeReport {
         let counted = recorder.counted_from.map_or(Span::ZERO, |from| {
             Span(recorder.end.0.saturating_sub(from.0))
         });
-        let rows = rows(&recorder, counted);
+        let rows = serve_rows(&recorder, counted);
         let mut report = Self {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
@@ -260,7 +260,7 @@ impl PlatformFacts {
     }
 }
 
-fn rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
+fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     let prepared = recorder.prepared;
     let scenario = prepared.scenario;
     let per_second = |count: u64| match counted {

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 mod build;
 mod work;
 
-/// What is asked for, when, and in which order it is served.
+/// Models, arrivals, the end of a run and the order of service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Name in reports.

@@ -514,7 +514,7 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// What the run came to, when the loop has ended.
+    /// Closes the records of a run, when the loop has ended, and checks them.
     pub fn finish(self) -> Result<ServeRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);

@@ -107,7 +107,7 @@ fn one(report: &ServeReport, i: usize) -> String {
     section(&text(heading), &format!("run{i}"), &body)
 }
 
-/// Where the time of requests went, by model.
+/// Draws the parts of mean serve times, by model.
 fn parts(report: &ServeReport) -> String {
     let models = report
         .rows
