@@ -104,7 +104,7 @@ pub struct PlainTimes {
     pub together: usize,
 }
 
-/// What a processor serves.
+/// A batch that a processor serves.
 #[derive(Clone, Debug)]
 struct PlainFlight {
     requests: Vec<usize>,
@@ -116,7 +116,7 @@ struct PlainFlight {
     serial: usize,
 }
 
-/// What waits.
+/// A request that waits.
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,

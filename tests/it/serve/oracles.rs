@@ -20,7 +20,7 @@ impl Numbers {
     }
 }
 
-/// How often random cases are drawn; `CHAKRAM_CASES` sets another number.
+/// Number of random cases; `CHAKRAM_CASES` sets another number.
 fn cases(default: u64) -> u64 {
     let given = std::env::var("CHAKRAM_CASES").ok();
     given

@@ -52,7 +52,7 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     );
 }
 
-/// What follows from the table without any queue: Lightning has a quarter of the A100X's multiplications per second, so
+/// Follows from the table without any queue: Lightning has a quarter of the A100X's multiplications per second, so
 /// it loses where there are enough products, and wins where they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
