@@ -44,7 +44,9 @@ pub mod score;
 mod signals;
 pub mod slice;
 mod suggest;
+pub mod sweep;
 pub mod terminal;
+pub mod topology;
 pub mod traces;
 pub mod validate;
 
@@ -106,8 +108,10 @@ enum CliCommand {
     Archive(archive::ArchiveArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
+    Topology(topology::TopologyArgs),
     Score(score::ScoreArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Sweep(sweep::SweepArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell, for presets, files and options
     #[command(
@@ -169,8 +173,10 @@ pub fn main() -> ExitCode {
         CliCommand::Archive(args) => archive::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
+        CliCommand::Topology(args) => topology::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
+        CliCommand::Sweep(args) => sweep::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),
         CliCommand::Man { folder } => completion::manual(folder, &mut out),

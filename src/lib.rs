@@ -63,6 +63,7 @@ mod network;
 mod regression;
 pub mod report;
 pub mod score;
+mod sweep;
 pub mod topology;
 pub mod trace;
 pub mod units;

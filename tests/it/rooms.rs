@@ -128,6 +128,26 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config", "compute", "machine", "model", "generate", "trace", "engine", "report",
         ],
     ),
+    // Generates, opens and replays the points of studies, and draws what came out.
+    (
+        "sweep",
+        &[
+            "config",
+            "compute",
+            "machine",
+            "model",
+            "generate",
+            "trace",
+            "engine",
+            "network",
+            "collective",
+            "workload",
+            "job",
+            "report",
+            "draw",
+            "group",
+        ],
+    ),
     (
         "astra_sim",
         &[
@@ -174,6 +194,7 @@ const EVERYTHING: &[&str] = &[
     "regression",
     "job",
     "score",
+    "sweep",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -206,6 +227,7 @@ const DOCUMENTS: &[&str] = &[
     "archive.rs",
     "archive/",
     "score/statistics.rs",
+    "sweep/",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -221,6 +243,7 @@ const JSON: &[&str] = &[
     "regression.rs",
     "converters/",
     "astra_sim/",
+    "sweep/",
 ];
 const INTERN: &[&str] = &["graph/intern.rs"];
 const PROTO: &[&str] = &[
@@ -250,12 +273,22 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "report/table.rs",
             "report/compare/text.rs",
             "validate/text.rs",
+            "sweep/table.rs",
+            "sweep/explanation.rs",
         ],
         &[],
     ),
     (
         "blake3",
-        &["trace/", "files/", "cli/", "edit/", "job/", "archive/"],
+        &[
+            "trace/",
+            "files/",
+            "cli/",
+            "edit/",
+            "job/",
+            "archive/",
+            "sweep/check.rs",
+        ],
         &[],
     ),
     ("bytes", PROTO, &[]),
@@ -263,7 +296,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap_complete", COMMAND_LINE, &[]),
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
-    ("csv", &["report/csv.rs", "score/", "cli/score.rs"], &[]),
+    (
+        "csv",
+        &["report/csv.rs", "score/", "cli/score.rs", "sweep/table.rs"],
+        &[],
+    ),
     (
         "flate2",
         &[
@@ -289,7 +326,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         ANYWHERE,
     ),
     // Roots and logarithms that are the same on every platform.
-    ("libm", &["compute/", "collective/curve.rs"], &[]),
+    (
+        "libm",
+        &["compute/", "collective/curve.rs", "topology/chip_graph/"],
+        &[],
+    ),
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, &["trace/", "graph/raw_trace.rs", "edit/"]),

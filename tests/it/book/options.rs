@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 35] = [
+const COMMANDS: [&str; 40] = [
     "",
     "convert pytorch",
     "convert trace",
@@ -40,11 +40,18 @@ const COMMANDS: [&str; 35] = [
     "model show",
     "astra-sim",
     "score",
+    "sweep",
+    "sweep merge",
+    "topology show",
+    "topology tori",
+    "topology random",
     "completions",
 ];
 
 /// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
+    "array",
+    "cpus-per-task",
     "release",
     "path",
     "test",
