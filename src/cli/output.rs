@@ -335,7 +335,7 @@ impl RunArgs {
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
-            allow_unmatched: false,
+            ..ReplayOptions::default()
         })
     }
 
