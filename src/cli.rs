@@ -46,7 +46,9 @@ pub mod serve;
 mod signals;
 pub mod slice;
 mod suggest;
+pub mod sweep;
 pub mod terminal;
+pub mod topology;
 pub mod traces;
 pub mod validate;
 
@@ -108,10 +110,12 @@ enum CliCommand {
     Archive(archive::ArchiveArgs),
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
+    Topology(topology::TopologyArgs),
     Score(score::ScoreArgs),
     Serve(serve::ServeArgs),
     Platform(platform::PlatformArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Sweep(sweep::SweepArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell, for presets, files and options
     #[command(
@@ -173,10 +177,12 @@ pub fn main() -> ExitCode {
         CliCommand::Archive(args) => archive::run(args, &mut out),
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
+        CliCommand::Topology(args) => topology::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::Serve(args) => serve::run(args, &mut out),
         CliCommand::Platform(args) => platform::run(args, &mut out),
         CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
+        CliCommand::Sweep(args) => sweep::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),
         CliCommand::Man { folder } => completion::manual(folder, &mut out),

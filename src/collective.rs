@@ -52,7 +52,7 @@ pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedul
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use pipeline::ChunkPipeline;
-pub use protocol::CollectiveProtocol;
+pub use protocol::{CollectiveProtocol, fastest as fastest_protocol};
 pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
 
 /// The operation that a collective performs along one phase.

@@ -9,11 +9,13 @@ mod gemm;
 mod host;
 mod roofline;
 mod scaled;
+mod words;
 
 pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
 pub use curves::{KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
 pub use host::HostTiming;
+pub use words::{parse_model, parse_scaled};
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -151,6 +153,16 @@ impl ComputeModel {
     /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
         matches!(self, Self::Roofline(_) | Self::Curves)
+    }
+
+    /// Returns the same model with kernels by roofline at `efficiency`.
+    pub fn at(self, efficiency: RooflineEfficiency) -> Self {
+        match self {
+            Self::Scaled(factor, _) => Self::Scaled(factor, efficiency),
+            Self::Roofline(_) => Self::Roofline(efficiency),
+            Self::Recorded(_) => Self::Recorded(efficiency),
+            other => other,
+        }
     }
 
     /// Returns true if kernels may take no time without being refused, because that is what was asked for.

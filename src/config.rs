@@ -10,12 +10,16 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+mod edit;
 mod field;
 mod file;
+mod literal;
 mod nearest;
 
+pub(crate) use edit::with_values;
 pub(crate) use field::{ConfigField, quoted};
 pub(crate) use file::{STANDARD_INPUT, read};
+pub(crate) use literal::Literal;
 pub(crate) use nearest::{did_you_mean, nearest};
 
 /// A refused text; every message says where, what was found and what is allowed.

@@ -1,4 +1,4 @@
-//! Charts as SVG: axes, bars, lines, scatter, Gantt and map.
+//! Charts as SVG: axes, bars, lines, scatter, Gantt, map and parallel coordinates.
 //!
 //! A chart is text that stands inside a page; colours come from the page, by class: `c0`, `c1`, … for series, `axis`,
 //! `grid` and `label` for the rest. Marks carry what they show as a title, and as data attributes for programs.
@@ -8,6 +8,7 @@ pub(crate) mod bars;
 pub(crate) mod gantt;
 pub(crate) mod lines;
 pub(crate) mod map;
+pub(crate) mod parallel;
 mod rows;
 pub(crate) mod scatter;
 mod svg;

@@ -65,6 +65,7 @@ mod regression;
 pub mod report;
 pub mod score;
 pub mod serve;
+mod sweep;
 pub mod topology;
 pub mod trace;
 pub mod units;

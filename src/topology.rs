@@ -35,6 +35,7 @@ use crate::ids::{MAX_NPUS, Npu};
 use crate::units::{Bandwidth, BufferShare, InverseRate, Span};
 use std::fmt;
 
+pub mod chip_graph;
 mod switching;
 
 pub use switching::SwitchingMode;

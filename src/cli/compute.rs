@@ -1,6 +1,6 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled};
 use crate::engine::LaunchMode;
 use crate::graph::{Graph, NodeKind};
 use crate::machine::Machine;
@@ -53,33 +53,10 @@ pub enum CollectivesArg {
     Algorithms,
 }
 
-fn parse_model(text: &str) -> Result<ComputeModel, String> {
-    match text {
-        "recorded" => Ok(ComputeModel::default()),
-        "curves" => Ok(ComputeModel::Curves),
-        "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
-        _ => {
-            let factor = parse_scaled(text, "expected recorded, scaled:F, curves or roofline")?;
-            Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
-        }
-    }
-}
-
 fn parse_host(text: &str) -> Result<HostTiming, String> {
     match text {
         "recorded" => Ok(HostTiming::Recorded),
         _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
-    }
-}
-
-/// Parses `scaled:F`.
-fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
-    let factor = text.strip_prefix("scaled:").ok_or(expected)?;
-    match factor.parse::<f64>() {
-        Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
-        _ => Err(format!(
-            "`{factor}` is no factor; write for example scaled:0.5"
-        )),
     }
 }
 
@@ -93,13 +70,7 @@ fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
 impl ComputeArgs {
     /// Returns the requested model.
     pub fn model(&self) -> ComputeModel {
-        let efficiency = self.efficiency.unwrap_or_default();
-        match self.compute {
-            ComputeModel::Scaled(factor, _) => ComputeModel::Scaled(factor, efficiency),
-            ComputeModel::Roofline(_) => ComputeModel::Roofline(efficiency),
-            ComputeModel::Curves => ComputeModel::Curves,
-            _ => ComputeModel::Recorded(efficiency),
-        }
+        self.compute.at(self.efficiency.unwrap_or_default())
     }
 
     /// Returns the source of the durations of host work.

@@ -26,6 +26,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<EndSignal>,
+    note: Arc<Mutex<String>>,
     drawing: Option<JoinHandle<()>>,
 }
 
@@ -53,12 +54,18 @@ impl Progress {
     /// Starts to count `total` things called `unit`; `doing` names the work, such as `replaying`.
     pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
+        let note = Arc::<Mutex<String>>::default();
         let shown = !terminal::is_quiet() && io::stderr().is_terminal();
         let drawing = shown.then(|| {
-            let (done, end) = (Arc::clone(&done), Arc::clone(&end));
-            thread::spawn(move || draw(doing, unit, total, &done, &end))
+            let (done, end, note) = (Arc::clone(&done), Arc::clone(&end), Arc::clone(&note));
+            thread::spawn(move || draw(doing, unit, total, &done, &end, &note))
         });
-        Self { done, end, drawing }
+        Self {
+            done,
+            end,
+            note,
+            drawing,
+        }
     }
 
     /// Returns whether anybody sees it.
@@ -69,6 +76,13 @@ impl Progress {
     /// Sets the number of things that are done.
     pub fn set(&self, done: u64) {
         self.done.store(done, Ordering::Relaxed);
+    }
+
+    /// Sets what is said of the work in front of the bar.
+    pub fn say(&self, note: String) {
+        if self.is_shown() {
+            *self.note.lock().unwrap_or_else(PoisonError::into_inner) = note;
+        }
     }
 
     /// Counts one more thing.
@@ -93,7 +107,14 @@ impl Drop for Progress {
     }
 }
 
-fn draw(doing: &'static str, unit: &'static str, total: u64, done: &AtomicU64, end: &EndSignal) {
+fn draw(
+    doing: &'static str,
+    unit: &'static str,
+    total: u64,
+    done: &AtomicU64,
+    end: &EndSignal,
+    note: &Mutex<String>,
+) {
     if end.wait(PATIENCE) {
         return;
     }
@@ -106,6 +127,10 @@ fn draw(doing: &'static str, unit: &'static str, total: u64, done: &AtomicU64, e
     bar.set_prefix(unit);
     loop {
         bar.set_position(done.load(Ordering::Relaxed));
+        let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !note.is_empty() {
+            bar.set_message(format!("{doing} ({note})"));
+        }
         bar.tick();
         if end.wait(TICK) {
             break;

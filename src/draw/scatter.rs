@@ -24,6 +24,17 @@ pub(crate) fn chart(
     names: (&str, &str),
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> String {
+    with_line(name, points, &[], names, formats)
+}
+
+/// The same with a line through `way`.
+pub(crate) fn with_line(
+    name: &str,
+    points: &[ScatterPoint],
+    way: &[(f64, f64)],
+    names: (&str, &str),
+    formats: (ValueFormat<'_>, ValueFormat<'_>),
+) -> String {
     let range = |value: fn(&ScatterPoint) -> f64| {
         let values = points.iter().map(value);
         let least = values.clone().fold(f64::INFINITY, f64::min);
@@ -43,6 +54,10 @@ pub(crate) fn chart(
     let middle = area.x + area.width / 2.0;
     svg.text((middle, HEIGHT + 34.0), TextAnchor::Middle, "axis", names.0);
     svg.text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
+    if !way.is_empty() {
+        let way = way.iter().map(|(x, y)| (right.place(*x), up.place(*y)));
+        svg.polyline(&way.collect::<Vec<_>>(), "c6", "Pareto front");
+    }
     for point in points {
         let at = (right.place(point.x), up.place(point.y));
         svg.circle(at, &format!("c{}", point.series), &point.title);

@@ -105,7 +105,7 @@ fn cycle(n: u32, seed: u64) -> Vec<u32> {
 }
 
 /// SplitMix64 by Steele, Lea and Flood: 64 random bits from a state that counts.
-fn split_mix(state: &mut u64) -> u64 {
+pub(crate) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

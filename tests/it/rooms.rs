@@ -135,6 +135,26 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config", "draw", "trace", "graph", "workload", "machine", "engine", "report", "model",
         ],
     ),
+    // Generates, opens and replays the points of studies, and draws what came out.
+    (
+        "sweep",
+        &[
+            "config",
+            "compute",
+            "machine",
+            "model",
+            "generate",
+            "trace",
+            "engine",
+            "network",
+            "collective",
+            "workload",
+            "job",
+            "report",
+            "draw",
+            "group",
+        ],
+    ),
     (
         "astra_sim",
         &[
@@ -182,6 +202,7 @@ const EVERYTHING: &[&str] = &[
     "job",
     "score",
     "serve",
+    "sweep",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -216,6 +237,7 @@ const DOCUMENTS: &[&str] = &[
     "archive/",
     "score/statistics.rs",
     "serve/",
+    "sweep/",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -233,6 +255,7 @@ const JSON: &[&str] = &[
     "astra_sim/",
     "serve/arrivals.rs",
     "serve/timeline.rs",
+    "sweep/",
 ];
 const INTERN: &[&str] = &["graph/intern.rs"];
 const PROTO: &[&str] = &[
@@ -263,12 +286,22 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "report/compare/text.rs",
             "serve/report/",
             "validate/text.rs",
+            "sweep/table.rs",
+            "sweep/explanation.rs",
         ],
         &[],
     ),
     (
         "blake3",
-        &["trace/", "files/", "cli/", "edit/", "job/", "archive/"],
+        &[
+            "trace/",
+            "files/",
+            "cli/",
+            "edit/",
+            "job/",
+            "archive/",
+            "sweep/check.rs",
+        ],
         &[],
     ),
     ("bytes", PROTO, &[]),
@@ -278,7 +311,13 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
     (
         "csv",
-        &["report/csv.rs", "score/", "cli/score.rs", "serve/tables.rs"],
+        &[
+            "report/csv.rs",
+            "score/",
+            "cli/score.rs",
+            "serve/tables.rs",
+            "sweep/table.rs",
+        ],
         &[],
     ),
     (
@@ -313,6 +352,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "collective/curve.rs",
             "report/interval.rs",
             "serve/random.rs",
+            "topology/chip_graph/",
         ],
         &[],
     ),

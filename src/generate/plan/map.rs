@@ -194,7 +194,7 @@ impl ParallelismPlan {
 
     /// The rank at each position of `order` so that axes lie as `place` says; nothing where every rank is at its
     /// own.
-    pub(in crate::generate) fn placed(&self) -> Result<Vec<u32>, GenerateError> {
+    pub(crate) fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "nothing beside ranks, which number ranks too";
             return Err(wrong(&self.place, expected.to_owned()));

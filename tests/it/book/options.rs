@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 37] = [
+const COMMANDS: [&str; 42] = [
     "",
     "convert pytorch",
     "convert trace",
@@ -42,11 +42,18 @@ const COMMANDS: [&str; 37] = [
     "score",
     "serve",
     "platform import",
+    "sweep",
+    "sweep merge",
+    "topology show",
+    "topology tori",
+    "topology random",
     "completions",
 ];
 
 /// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
+    "array",
+    "cpus-per-task",
     "release",
     "path",
     "test",

@@ -1,0 +1,256 @@
+//! `chakram sweep`: design-space exploration.
+
+use super::progress::Progress;
+use super::terminal;
+use crate::files::OutputSet;
+use crate::report::text::{TextStyle, render as render_report};
+use crate::sweep::{
+    Journal, JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepOptions, SweepStep,
+    SweepTable, WorkDone, command, explain, load, render,
+};
+use clap::{Args, Subcommand};
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Find the best machine, plan or schedule of a study
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+Examples:
+  chakram sweep study.toml
+  chakram sweep study.toml -o results                     rows.csv, rows.jsonl, front.csv, index.html
+  chakram sweep study.toml -o results --resume            go on after Ctrl-C
+  chakram sweep study.toml -o results --resume --explain 17
+  chakram sweep study.toml -o part2 --shard 2/8           one of 8 jobs of an array
+  chakram sweep merge study.toml part0 part1 -o results   put shards together")]
+pub struct SweepArgs {
+    #[command(subcommand)]
+    merge: Option<SweepCommand>,
+    /// The study: what all points have, axes, limits, objectives and strategies
+    #[arg(value_name = "STUDY.toml", required = true)]
+    study: Option<PathBuf>,
+    /// Keep a journal in this folder, and write the rows, the front and a page there
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Go on with what the folder has
+    #[arg(long, requires = "output")]
+    resume: bool,
+    /// Answer only the points whose number leaves remainder I when divided by N
+    #[arg(long, value_name = "I/N", requires = "output", value_parser = parse_shard)]
+    shard: Option<StudyShard>,
+    /// Print the full report of this row, and compare it to its neighbours
+    #[arg(long, value_name = "ROW", conflicts_with = "shard")]
+    explain: Option<u64>,
+    /// Number of points answered at once; all cores by default
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Number of rows printed
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+}
+
+#[derive(Debug, Subcommand)]
+enum SweepCommand {
+    Merge(ShardMergeArgs),
+}
+
+/// Put the shards of a study together
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  chakram sweep merge study.toml part0 part1 part2 -o results")]
+struct ShardMergeArgs {
+    /// The study
+    #[arg(value_name = "STUDY.toml")]
+    study: PathBuf,
+    /// Folders of its shards
+    #[arg(value_name = "FOLDER", required = true)]
+    shards: Vec<PathBuf>,
+    /// Write the rows, the front and the page into this folder
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Number of rows printed
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+}
+
+fn parse_shard(text: &str) -> Result<StudyShard, String> {
+    let parts = text.split_once('/');
+    let parts = parts.and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
+    match parts {
+        Some((index, of)) if index < of => Ok(StudyShard { index, of }),
+        _ => Err("expected I/N with I from 0 to N - 1, for example 2/8".to_owned()),
+    }
+}
+
+/// Does what `args` ask for.
+///
+/// # Errors
+///
+/// A study that is refused, or output that cannot be written.
+pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(SweepCommand::Merge(args)) = &args.merge {
+        return merge(args, out);
+    }
+    let path = args.study.as_deref().unwrap_or(Path::new(""));
+    let (study, hash) = load(path)?;
+    let (journal, known) = match &args.output {
+        None => (None, Vec::new()),
+        Some(folder) if args.resume => {
+            let (journal, known) = Journal::resume(folder, &hash)?;
+            (Some(journal), known)
+        }
+        Some(folder) => (Some(Journal::create(folder, &hash)?), Vec::new()),
+    };
+    let threads = args
+        .threads
+        .or_else(|| std::thread::available_parallelism().ok());
+    let options = SweepOptions {
+        threads: threads.unwrap_or(NonZeroUsize::MIN),
+        shard: args.shard,
+        is_closed: false,
+    };
+    let start = Instant::now();
+    let (rows, done) = {
+        let shards = args.shard.map_or(1, |shard| shard.of);
+        let progress = Progress::start("sweeping", "points", study.listed().unwrap_or(0) / shards);
+        let answered = |step: &SweepStep<'_>| {
+            if !step.is_bound {
+                progress.inc();
+            }
+            if let Some((_, score)) = step.best {
+                let objective = study.objectives[0];
+                let value = if objective.is_maximised() {
+                    -score
+                } else {
+                    score
+                };
+                progress.say(format!("best {}", objective.shown(value)));
+            }
+        };
+        let mut explorer = StudyExplorer::new(&study, options, journal, known, &answered)?;
+        let rows = explorer.run()?;
+        (rows, explorer.work_done())
+    };
+    detail(start, done)?;
+    let table = SweepTable::new(&study, rows);
+    let style = style();
+    if let Some(number) = args.explain {
+        let found = table.rows.iter().position(|row| row.number == number);
+        let index = found.ok_or_else(|| {
+            format!(
+                "--explain {number}: the study has rows 0 to {}",
+                table.rows.len().saturating_sub(1)
+            )
+        })?;
+        let point = &table.rows[index].point;
+        let report = PointEvaluator::new(&study)
+            .report(point)
+            .map_err(|refusal| format!("--explain {number}: {}", refusal.detail))?;
+        let title = format!("{}, row {number}", study.name);
+        out.write_all(render_report(&report, &title, "as the study has it", style).as_bytes())?;
+        out.write_all(explain(&table, index, style).as_bytes())?;
+        writeln!(
+            out,
+            "\n{}",
+            command(&study, point, &own_command(args, number))
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(folder) = &args.output {
+        write_all(&table, folder, path)?;
+    }
+    out.write_all(table.text(args.top, style).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn style() -> TextStyle {
+    if io::stdout().is_terminal() {
+        TextStyle::coloured()
+    } else {
+        TextStyle::default()
+    }
+}
+
+/// Says on standard error how much was done, and how fast.
+fn detail(start: Instant, done: WorkDone) -> io::Result<()> {
+    let rate = |(count, seconds): (u64, f64), what: &str| {
+        let rate = if seconds > 0.0 {
+            count as f64 / seconds
+        } else {
+            0.0
+        };
+        format!("{count} {what} in {seconds:.2} s of all threads, {rate:.1}/s")
+    };
+    let (bounded, replayed) = (
+        rate(done.bounded, "bounds"),
+        rate(done.replayed, "points answered"),
+    );
+    terminal::detail(start, format_args!("{bounded}; {replayed}"))
+}
+
+/// The command that explains a row.
+fn own_command(args: &SweepArgs, number: u64) -> String {
+    let study = args.study.as_deref().unwrap_or(Path::new("")).display();
+    match &args.output {
+        Some(folder) => format!(
+            "chakram sweep {study} -o {} --resume --explain {number}",
+            folder.display()
+        ),
+        None => format!("chakram sweep {study} --explain {number}"),
+    }
+}
+
+/// Writes the rows, the front and the page into `folder`, all or none.
+fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
+    let mut outputs = OutputSet::default();
+    outputs.reads(study);
+    let explain = |index: usize| {
+        let row = &table.rows[index];
+        let (study, folder) = (study.display(), folder.display());
+        let own = format!(
+            "chakram sweep {study} -o {folder} --resume --explain {}",
+            row.number
+        );
+        command(table.study, &row.point, &own)
+    };
+    let texts = [
+        ("rows.jsonl", table.json_lines()),
+        ("rows.csv", table.csv(0..table.rows.len())),
+        ("front.csv", table.csv(table.front().into_iter())),
+        ("index.html", render(table, &explain)),
+    ];
+    for (name, text) in texts {
+        let mut file = outputs.create(&folder.join(name))?;
+        file.write_all(text.as_bytes())?;
+        outputs.finish(file)?;
+    }
+    outputs.commit()?;
+    Ok(())
+}
+
+/// Puts shards together.
+fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let (study, hash) = load(&args.study)?;
+    let mut known: Vec<JournalEntry> = Vec::new();
+    for folder in &args.shards {
+        known.extend(Journal::entries(folder, &hash)?);
+    }
+    let options = SweepOptions {
+        threads: NonZeroUsize::MIN,
+        shard: None,
+        is_closed: true,
+    };
+    let quiet = |_: &SweepStep<'_>| {};
+    let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
+    let rows = explorer.run()?;
+    // The journal last, so that the folder can be gone on with, and explains its rows.
+    let table = SweepTable::new(&study, rows);
+    let journal = Journal::create(&args.output, &hash)?;
+    known.iter().try_for_each(|entry| journal.add(entry))?;
+    write_all(&table, &args.output, &args.study)?;
+    out.write_all(table.text(args.top, style()).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}

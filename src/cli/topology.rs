@@ -1,0 +1,288 @@
+//! `chakram topology`: graphs of chips, their numbers, and searches among them.
+
+use crate::config;
+use crate::files::OutputSet;
+use crate::generate::p2p::split_mix;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use crate::topology::chip_graph::{
+    ChipGraph, ChipGraphSummary, Interpolation, LinkTechnology, MOST_CHIPS,
+};
+use clap::{Args, Subcommand, ValueEnum};
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Check graphs of chips, and search for those with the fewest hops
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram topology show torus:2x4
+  chakram topology show my-chips.txt --interpolate step
+  chakram topology show torus:4x4x3 -o chips.txt
+  chakram topology tori --chips 36
+  chakram topology random --draws 250 --below 50 --seed 1 -o best.txt")]
+pub struct TopologyArgs {
+    #[command(subcommand)]
+    action: TopologyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TopologyCommand {
+    /// Print links, degrees, diameter and mean hops of a graph
+    #[command(after_help = "Example:\n  chakram topology show mesh:2x4")]
+    Show {
+        /// torus:2x4, mesh:2x4 or ring:8, or a topology file
+        #[arg(value_name = "GRAPH")]
+        graph: String,
+        #[command(flatten)]
+        technology: TechnologyArgs,
+        /// Write the graph as a topology file
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Print the best torus of two dimensions for each number of chips
+    #[command(after_help = "Example:\n  chakram topology tori --chips 36")]
+    Tori {
+        /// The most chips
+        #[arg(long, value_name = "N", default_value_t = 36, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        chips: u32,
+    },
+    /// Draw connected graphs, and print the best so far
+    #[command(after_help = "Example:\n  chakram topology random --draws 250 --below 50 --seed 1")]
+    Random {
+        /// Number of graphs
+        #[arg(long, value_name = "N", default_value_t = 250)]
+        draws: u32,
+        /// Fewer chips than this
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=i64::from(MOST_CHIPS)))]
+        below: u32,
+        /// As many chips in each graph; drawn from 2 on by default
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=i64::from(MOST_CHIPS)))]
+        chips: Option<u32>,
+        /// Seed of what is drawn
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u64,
+        #[command(flatten)]
+        technology: TechnologyArgs,
+        /// Write the best graph as a topology file
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// Rates of links.
+#[derive(Clone, Copy, Debug, Args)]
+struct TechnologyArgs {
+    /// Rate of links whose number the table of TPU v4's level lacks, 2 and 4 to 11: unknown, that of the next larger
+    /// number, or between both on logarithmic scales
+    #[arg(long, value_enum, default_value_t = InterpolationArg::Log, value_name = "RULE")]
+    interpolate: InterpolationArg,
+}
+
+/// Rule between the rows of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum InterpolationArg {
+    /// They are unknown
+    None,
+    /// That of the next larger number
+    Step,
+    /// A line between logarithms
+    Log,
+}
+
+impl TechnologyArgs {
+    fn technology(self) -> LinkTechnology {
+        LinkTechnology::table_three(match self.interpolate {
+            InterpolationArg::None => Interpolation::None,
+            InterpolationArg::Step => Interpolation::Step,
+            InterpolationArg::Log => Interpolation::Logarithmic,
+        })
+    }
+}
+
+/// Runs the command and prints to `out`.
+///
+/// # Errors
+///
+/// A graph that is refused, or output that cannot be written.
+pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    match &args.action {
+        TopologyCommand::Show {
+            graph,
+            technology,
+            output,
+        } => {
+            let mut outputs = OutputSet::default();
+            let found = if graph.contains('/') || !graph.contains(':') {
+                outputs.reads(Path::new(graph));
+                let text =
+                    config::read(graph).map_err(|error| format!("cannot read {graph}: {error}"))?;
+                ChipGraph::parse(&text, graph)?
+            } else {
+                ChipGraph::named(graph)?
+            };
+            writeln!(out, "{}: {}", found.name(), text(&found, &found.summary()))?;
+            writeln!(out, "{}", all_pairs(&found, &technology.technology()))?;
+            write(&found, output.as_deref(), outputs)?;
+        }
+        TopologyCommand::Tori { chips } => tori(*chips, out)?,
+        TopologyCommand::Random {
+            draws,
+            below,
+            chips,
+            seed,
+            technology,
+            output,
+        } => {
+            let best = random(
+                (*draws, *below, *chips, *seed),
+                &technology.technology(),
+                out,
+            )?;
+            if let Some(best) = best {
+                write(&best, output.as_deref(), OutputSet::default())?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
+    let (least, most) = summary.degrees;
+    let degrees = if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
+    };
+    format!(
+        "{} chips, {} links, degree {degrees}, diameter {}, mean hops {:.3}, mean distance {:.3}",
+        graph.chips(),
+        summary.links,
+        summary.diameter,
+        summary.mean_hops,
+        summary.mean_distance
+    )
+}
+
+/// Seconds of 1 GB between two chips, the mean over all pairs: size times distance over the rate at the largest degree.
+fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
+    Some(1e9 * summary.mean_distance / technology.rate(summary.degrees.1)?)
+}
+
+fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
+    let summary = graph.summary();
+    let degree = summary.degrees.1;
+    let through = 1e9 / technology.interface;
+    match (technology.rate(degree), mean_seconds(&summary, technology)) {
+        (Some(rate), Some(seconds)) if degree > 0 => format!(
+            "1 GB between two chips, mean of all pairs: {:.3} ms at {:.1} GB/s a link, {:.1} times faster than the \
+             {:.0} ms through network interfaces",
+            1e3 * seconds,
+            rate / 1e9,
+            through / seconds,
+            1e3 * through
+        ),
+        _ => format!("the table has no rate for chips of {degree} links; try: --interpolate step"),
+    }
+}
+
+fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let columns = [
+        left("BEST TORUS", 18),
+        right("chips", 8),
+        right("links", 8),
+        right("diameter", 10),
+        right("mean hops", 12),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(
+        table
+            .headings(TextStyle::default())
+            .trim_start_matches('\n')
+            .as_bytes(),
+    )?;
+    for chips in 1..=most {
+        let graph = ChipGraph::best_torus(chips);
+        let summary = graph.summary();
+        let hops = format!("{:.3}", summary.mean_hops);
+        let cells: [&dyn std::fmt::Display; 5] = [
+            &graph.name(),
+            &chips,
+            &summary.links,
+            &summary.diameter,
+            &hops,
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Draws graphs and prints each that is better than those before: by the mean time of 1 GB between two chips.
+fn random(
+    (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
+    technology: &LinkTechnology,
+    out: &mut dyn Write,
+) -> Result<Option<ChipGraph>, Box<dyn Error>> {
+    let mut state = seed;
+    let columns = [
+        left("BEST SO FAR", 14),
+        right("chips", 8),
+        right("links", 8),
+        right("degree", 8),
+        right("mean hops", 12),
+        right("1 GB", 14),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(
+        table
+            .headings(TextStyle::default())
+            .trim_start_matches('\n')
+            .as_bytes(),
+    )?;
+    let mut best: Option<(f64, ChipGraph)> = None;
+    for draw in 1..=draws {
+        let count = match chips {
+            Some(chips) => chips,
+            None => 2 + ((u128::from(split_mix(&mut state)) * u128::from(below - 2)) >> 64) as u32,
+        };
+        let graph = ChipGraph::random(count, &mut || split_mix(&mut state));
+        let summary = graph.summary();
+        // Chips of more links than the table has do not exist.
+        let Some(seconds) = mean_seconds(&summary, technology) else {
+            continue;
+        };
+        if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+            let number = format!("draw {draw}");
+            let (hops, time) = (
+                format!("{:.3}", summary.mean_hops),
+                format!("{:.3} ms", 1e3 * seconds),
+            );
+            let cells: [&dyn std::fmt::Display; 6] = [
+                &number,
+                &count,
+                &summary.links,
+                &summary.degrees.1,
+                &hops,
+                &time,
+            ];
+            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+            best = Some((seconds, graph));
+        }
+    }
+    Ok(best.map(|(_, graph)| graph))
+}
+
+fn write(
+    graph: &ChipGraph,
+    path: Option<&Path>,
+    mut outputs: OutputSet,
+) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = path {
+        let mut file = outputs.create(path)?;
+        file.write_all(graph.text().as_bytes())?;
+        file.commit()?;
+    }
+    Ok(())
+}

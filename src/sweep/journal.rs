@@ -1,0 +1,246 @@
+//! The journal of a sweep: a line for everything that was found out, in the order in which it was.
+//!
+//! It is appended to while the sweep runs, one write for a line, so that whatever ends the program loses no more than
+//! what was under way. A last line that is not whole is cut off when the journal is opened again.
+
+use super::evaluate::{PointAnswer, PointBound};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The first line.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct JournalHead {
+    schema: String,
+    /// Hash of the study and of the files that it names.
+    study: String,
+}
+
+const SCHEMA: &str = "chakram-sweep-journal-1";
+
+/// Something that was found out of a point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JournalEntry {
+    /// What the point sets.
+    pub point: String,
+    /// A bound of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<PointBound>,
+    /// Its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<PointAnswer>,
+}
+
+/// A journal that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The operating system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The journal.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is of another study, or the study or a file that it names has changed.
+    #[error(
+        "{}: it is of another study, or the study or a file that it names has changed since\n  \
+         try: another folder",
+        .0.display()
+    )]
+    OtherStudy(PathBuf),
+    /// A line is none.
+    #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
+    Line {
+        /// The journal.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is one already.
+    #[error("{}: it has results of an earlier run\n  try: --resume to go on with it, or another folder", .0.display())]
+    Exists(PathBuf),
+    /// There is none.
+    #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]
+    Missing(PathBuf),
+}
+
+/// A journal that is written.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl Journal {
+    /// The journal in `folder`.
+    pub fn path(folder: &Path) -> PathBuf {
+        folder.join("journal.jsonl")
+    }
+
+    /// Starts a journal in `folder`, of the study with this hash.
+    pub fn create(folder: &Path, study: &str) -> Result<Self, JournalError> {
+        let path = Self::path(folder);
+        let failed = |source| JournalError::Io {
+            path: path.clone(),
+            source,
+        };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let opened = OpenOptions::new().append(true).create_new(true).open(&path);
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(JournalError::Exists(path));
+            }
+            other => other.map_err(failed)?,
+        };
+        let journal = Self {
+            path: path.clone(),
+            file: Mutex::new(file),
+        };
+        journal.line(&JournalHead {
+            schema: SCHEMA.to_owned(),
+            study: study.to_owned(),
+        })?;
+        Ok(journal)
+    }
+
+    /// Goes on with the journal in `folder`, or starts one, and returns what it has.
+    pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
+        let path = Self::path(folder);
+        let failed = |source| JournalError::Io {
+            path: path.clone(),
+            source,
+        };
+        let (entries, whole) = match read(&path, study) {
+            Err(JournalError::Missing(_)) => return Ok((Self::create(folder, study)?, Vec::new())),
+            other => other?,
+        };
+        if whole == 0 {
+            // The program was killed before the first line was whole.
+            std::fs::remove_file(&path).map_err(failed)?;
+            return Ok((Self::create(folder, study)?, Vec::new()));
+        }
+        let file = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .map_err(failed)?;
+        file.set_len(whole).map_err(failed)?;
+        let file = Mutex::new(file);
+        Ok((Self { path, file }, entries))
+    }
+
+    /// Returns what the journal in `folder` has.
+    pub fn entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
+        read(&Self::path(folder), study).map(|(entries, _)| entries)
+    }
+
+    /// Adds an entry.
+    pub fn add(&self, entry: &JournalEntry) -> Result<(), JournalError> {
+        self.line(entry)
+    }
+
+    fn line(&self, line: &impl Serialize) -> Result<(), JournalError> {
+        let mut text = serde_json::to_vec(line).expect("entries are texts and numbers");
+        text.push(b'\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(&text).map_err(|source| JournalError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+/// Reads a journal: its entries, and the bytes of its whole lines.
+fn read(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
+    let mut text = Vec::new();
+    let opened = File::open(path);
+    let mut file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(JournalError::Missing(path.to_owned()));
+        }
+        other => other.map_err(|source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        })?,
+    };
+    file.read_to_end(&mut text)
+        .map_err(|source| JournalError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+    let whole = text
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let mut entries = Vec::new();
+    for (number, line) in (1..).zip(text[..whole].split_inclusive(|byte| *byte == b'\n')) {
+        let wrong = |error: serde_json::Error| JournalError::Line {
+            path: path.to_owned(),
+            line: number,
+            why: error.to_string(),
+        };
+        if number == 1 {
+            let head: JournalHead = serde_json::from_slice(line).map_err(wrong)?;
+            if head.schema != SCHEMA || head.study != study {
+                return Err(JournalError::OtherStudy(path.to_owned()));
+            }
+        } else {
+            entries.push(serde_json::from_slice(line).map_err(wrong)?);
+        }
+    }
+    Ok((entries, whole as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(point: &str) -> JournalEntry {
+        JournalEntry {
+            point: point.to_owned(),
+            bound: Some(PointBound {
+                time_ps: 7,
+                memory_bytes: 8,
+                is_whole: true,
+            }),
+            answer: None,
+        }
+    }
+
+    #[test]
+    fn half_a_line_is_cut_off_and_written_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::create(dir.path(), "s").unwrap();
+        journal.add(&entry("a")).unwrap();
+        journal.add(&entry("b")).unwrap();
+        let path = Journal::path(dir.path());
+        let all = std::fs::read(&path).unwrap();
+        // Every place at which the program may have been killed.
+        for end in 0..=all.len() {
+            std::fs::write(&path, &all[..end]).unwrap();
+            let (journal, known) = Journal::resume(dir.path(), "s").unwrap();
+            let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
+            assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
+            for point in ["a", "b"].iter().skip(known.len()) {
+                journal.add(&entry(point)).unwrap();
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), all, "{end}");
+        }
+    }
+
+    #[test]
+    fn journals_of_others_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        Journal::create(dir.path(), "s").unwrap();
+        let again = Journal::create(dir.path(), "s");
+        assert!(matches!(again, Err(JournalError::Exists(_))));
+        let other = Journal::resume(dir.path(), "t");
+        assert!(matches!(other, Err(JournalError::OtherStudy(_))));
+        let missing = Journal::entries(&dir.path().join("none"), "s");
+        assert!(matches!(missing, Err(JournalError::Missing(_))));
+    }
+}

@@ -1,0 +1,281 @@
+//! Points as jobs: what settings come to, or the reason why they come to nothing.
+
+use super::setting::{SettingKind, Settings, kind};
+use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled};
+use crate::config::{Literal, with_values};
+use crate::engine::{LaunchMode, ReplayOptions};
+use crate::generate::plan::{ParallelismPlan, PlanDraft};
+use crate::generate::{GenerateError, TrainingPattern};
+use crate::machine::{self, Machine};
+use crate::model::{ModelDefinition, ModelSource};
+use crate::network::NetworkKind;
+use std::path::PathBuf;
+
+/// Reason why a point has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PointRefusal {
+    /// What kind of reason it is, for counts.
+    pub reason: String,
+    /// The reason.
+    pub detail: String,
+}
+
+impl PointRefusal {
+    /// A refusal for `reason`.
+    pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
+        Self {
+            reason: reason.into(),
+            // Details stand in cells of tables.
+            detail: detail.to_string().replace(['\n', '\r'], " "),
+        }
+    }
+}
+
+impl From<GenerateError> for PointRefusal {
+    fn from(error: GenerateError) -> Self {
+        let reason = match &error {
+            GenerateError::Refused { option, .. } => format!("plan.{option}"),
+            _ => "size".to_owned(),
+        };
+        Self::new(reason, error)
+    }
+}
+
+/// Where the work of a point comes from.
+#[derive(Clone, Debug)]
+pub enum WorkSource {
+    /// A model under a plan.
+    Plan(Box<TrainingPattern>),
+    /// Traces at this path.
+    Traces(PathBuf),
+}
+
+/// A point as a job on a machine.
+#[derive(Clone, Debug)]
+pub struct ResolvedPoint {
+    /// The work.
+    pub work: WorkSource,
+    /// What tells its work from that of others: points that agree here share it.
+    pub work_key: String,
+    /// The machine.
+    pub machine: Machine,
+    /// How it is replayed.
+    pub options: ReplayOptions,
+}
+
+impl ResolvedPoint {
+    /// Finds what `settings` come to.
+    pub fn new(settings: &Settings) -> Result<Self, PointRefusal> {
+        let text = |key: &str| settings.get(key).map(Literal::to_string);
+        let name = text("machine").unwrap_or_default();
+        let source = machine::source(&name).map_err(|e| PointRefusal::new("machine", e))?;
+        let edits = edits(settings, |kind| match kind {
+            SettingKind::Machine(path) => Some(path),
+            _ => None,
+        });
+        let mut machine_text = source.text.into_owned();
+        if !edits.is_empty() {
+            let edited = with_values(&machine_text, &source.file, &edits);
+            machine_text = edited.map_err(|e| PointRefusal::new("machine", e))?;
+        }
+        let parse = |text: &str| Machine::parse(text, &source.file);
+        let mut machine = parse(&machine_text).map_err(|e| PointRefusal::new("machine", e))?;
+        let (work, work_key) = match text("trace") {
+            Some(path) => (WorkSource::Traces(path.clone().into()), path),
+            None => {
+                let mut pattern = pattern(settings)?;
+                let ranks = pattern.plan.ranks();
+                if ranks > u128::from(machine.topology().npus())
+                    && let Some(scaled) = scaled(&machine, &machine_text, ranks)
+                {
+                    machine = parse(&scaled).map_err(|e| PointRefusal::new("machine", e))?;
+                }
+                if ranks > u128::from(machine.topology().npus()) {
+                    let npus = machine.topology().npus();
+                    let detail = format!("{ranks} ranks on the {npus} NPUs of {}", machine.name());
+                    return Err(PointRefusal::new("machine", detail));
+                }
+                let key = place(&mut pattern.plan, &machine, settings)?;
+                (WorkSource::Plan(Box::new(pattern)), key)
+            }
+        };
+        let options = options(settings, &machine)?;
+        Ok(Self {
+            work,
+            work_key,
+            machine,
+            options,
+        })
+    }
+
+    /// The least memory of an NPU, in bytes.
+    pub fn capacity(&self) -> u64 {
+        let classes = self.machine.classes().iter();
+        classes
+            .map(|class| class.memory.capacity.0)
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+/// The settings whose kind `path` knows, with their paths.
+fn edits<'s>(
+    settings: &'s Settings,
+    path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
+) -> Vec<(&'s str, &'s Literal)> {
+    let all = settings.iter();
+    all.filter_map(|(key, value)| Some((path(kind(key).ok()?)?, value)))
+        .collect()
+}
+
+/// The text of `machine` with as many NPUs along its outermost dimension as `ranks` take, if that is scalable.
+fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
+    let (outermost, inner) = machine.topology().dimensions().split_last()?;
+    let unit: u128 = inner
+        .iter()
+        .map(|dimension| u128::from(dimension.size))
+        .product();
+    let size = ranks.div_ceil(unit.max(1));
+    let path = format!("dimension.{}.size", inner.len());
+    let name = Literal::Text(format!("{}x{size}", machine.name()));
+    let size = Literal::Whole(i64::try_from(size).ok()?);
+    let edits = [("name", &name), (path.as_str(), &size)];
+    let scalable = machine.scalable() && outermost.size > 0;
+    scalable.then(|| with_values(text, machine.name(), &edits).ok())?
+}
+
+fn pattern(settings: &Settings) -> Result<TrainingPattern, PointRefusal> {
+    let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
+    let name = settings
+        .get("model")
+        .map(Literal::to_string)
+        .unwrap_or_default();
+    let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
+    let edits = edits(settings, |kind| match kind {
+        SettingKind::Model(path) => Some(path),
+        _ => None,
+    });
+    let mut text = source.text.into_owned();
+    if !edits.is_empty() {
+        text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+    }
+    let tokens = settings
+        .get("tokens")
+        .map(|tokens| tokens.to_string().parse::<u64>());
+    let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
+    let model = ModelDefinition::parse(&text, &source.file, tokens)
+        .map_err(|e| refuse(&e))?
+        .model;
+    let mut draft = PlanDraft::new(ParallelismPlan::new());
+    for (key, value) in settings {
+        let Ok(SettingKind::Plan(option)) = kind(key) else {
+            continue;
+        };
+        let text = value.to_string();
+        let words: Vec<String> = match option.is_list {
+            true => text.split(',').map(str::to_owned).collect(),
+            false => vec![text],
+        };
+        let set = (option.set)(&mut draft, &words);
+        set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
+    }
+    let plan = draft.finish()?;
+    Ok(TrainingPattern { model, plan })
+}
+
+/// Sets what a plan takes from its machine, and returns the key of its work.
+fn place(
+    plan: &mut ParallelismPlan,
+    machine: &Machine,
+    settings: &Settings,
+) -> Result<String, PointRefusal> {
+    let takes = |key: &str| {
+        key == "model" || key == "tokens" || key.starts_with("model.") || key.starts_with("plan.")
+    };
+    let own: Settings = (settings.iter())
+        .filter(|(key, _)| takes(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    let mut key = super::setting::line(&own);
+    let classes = machine.classes().iter();
+    let least = classes.map(|class| class.memory.capacity.0).min();
+    if plan.capacity.is_none() {
+        plan.capacity = least;
+        if plan.recompute == crate::generate::plan::RecomputePolicy::AsNeeded {
+            key += &format!(" in {} B", least.unwrap_or(0));
+        }
+    }
+    if !plan.place.is_empty() {
+        let dimensions = machine.topology().dimensions().iter();
+        let dimensions: Vec<_> = dimensions.map(|d| (&d.name[..], d.size)).collect();
+        plan.place_on(&dimensions)?;
+        key += &format!(" on {dimensions:?}");
+    }
+    Ok(key)
+}
+
+fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, PointRefusal> {
+    let text = |key: &str| settings.get(key).map(Literal::to_string);
+    let wrong = |key: &str, why: String| {
+        PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
+    };
+    let compute = text("compute").map(|text| parse_model(&text));
+    let compute = compute
+        .transpose()
+        .map_err(|why| wrong("compute", why))?
+        .unwrap_or_default();
+    let efficiency = match settings.get("efficiency") {
+        Some(value) => {
+            let fraction = value.number().and_then(RooflineEfficiency::new);
+            let why = || "expected a part of the peak, above 0 and at most 1".to_owned();
+            Some(fraction.ok_or_else(|| wrong("efficiency", why()))?)
+        }
+        None => None,
+    };
+    let curves = compute == ComputeModel::Curves;
+    if curves && (!machine.has_curves() || efficiency.is_some()) {
+        let why = if efficiency.is_some() {
+            "`efficiency` is for the roofline"
+        } else {
+            "the machine has no curves"
+        };
+        return Err(wrong("compute", why.to_owned()));
+    }
+    let choice = |key: &str, all: &[&str]| -> Result<Option<usize>, PointRefusal> {
+        let Some(text) = text(key) else {
+            return Ok(None);
+        };
+        let found = all.iter().position(|name| *name == text);
+        found
+            .map(Some)
+            .ok_or_else(|| wrong(key, format!("expected one of {}", all.join(", "))))
+    };
+    let launch = match choice("launch", &["none", "eager", "graph"])? {
+        Some(0) => LaunchMode::None,
+        Some(1) => LaunchMode::Eager,
+        Some(_) => LaunchMode::Graph,
+        None => LaunchMode::Auto,
+    };
+    let launches = matches!(launch, LaunchMode::Eager | LaunchMode::Graph);
+    if launches && machine.host().is_none() {
+        let why = "the machine does not say what launches cost";
+        return Err(wrong("launch", why.to_owned()));
+    }
+    let measured = choice("collectives", &["algorithms", "curves"])?;
+    let host = match text("host").as_deref() {
+        None | Some("recorded") => HostTiming::Recorded,
+        Some(other) => {
+            let factor = parse_scaled(other, "expected recorded or scaled:F");
+            HostTiming::Scaled(factor.map_err(|why| wrong("host", why))?)
+        }
+    };
+    let names = NetworkKind::ALL.map(|(_, name)| name);
+    let network = choice("network", &names)?.map(|index| NetworkKind::ALL[index].0);
+    Ok(ReplayOptions::with(|options| {
+        options.compute = compute.at(efficiency.unwrap_or_default());
+        options.host = host;
+        options.launch = launch;
+        options.network = network;
+        options.measured_collectives = measured.map(|index| index == 1);
+    }))
+}

@@ -1,0 +1,253 @@
+use super::*;
+
+fn graph(name: &str) -> ChipGraph {
+    ChipGraph::named(name).unwrap()
+}
+
+/// The sample of the paper, section IV.A.
+const SAMPLE: &str = "{\n  Topology: 2D-torus\n  Size: 4\n  Dimension: 2\n};\n\
+    {\n  Chip_id: 0\n  Connected_chip_id: {1, 3}\n  Connected_chip_distance: {1, 1}\n}\n\
+    {\n  Chip_id: 1\n  Connected_chip_id: {0, 2}\n  Connected_chip_distance: {1, 1}\n}\n\
+    {\n  Chip_id: 2\n  Connected_chip_id: {1, 3}\n  Connected_chip_distance: {1, 1}\n}\n\
+    {\n  Chip_id: 3\n  Connected_chip_id: {0, 2}\n  Connected_chip_distance: {1, 1}\n}\n";
+
+/// A ring of 4: from each chip two at 1 hop and one at 2, (1 + 1 + 2) / 3 = 1.333.
+#[test]
+fn the_sample_is_a_ring_of_four() {
+    let sample = ChipGraph::parse(SAMPLE, "sample").unwrap();
+    let summary = sample.summary();
+    assert_eq!(
+        (summary.links, summary.degrees, summary.diameter),
+        (4, (2, 2), 2)
+    );
+    assert!((summary.mean_hops - 4.0 / 3.0).abs() < 1e-12);
+    assert_eq!(summary.mean_distance, summary.mean_hops);
+    assert_eq!(ChipGraph::parse(&sample.text(), "again").unwrap(), sample);
+    let torus = graph("torus:2x2").summary();
+    assert_eq!(torus, summary);
+}
+
+/// 2x4 and 2x2x2 are the cube: 3 links a chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2, 1 at 3: 12 / 7. The mesh:
+/// 2 x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7.
+#[test]
+fn graphs_of_eight_chips_have_the_published_numbers() {
+    for (name, links, degrees, diameter, hops) in [
+        ("torus:2x4", 12, (3, 3), 3, 12.0 / 7.0),
+        ("torus:2x2x2", 12, (3, 3), 3, 12.0 / 7.0),
+        ("mesh:2x4", 10, (2, 3), 4, 2.0),
+        ("ring:8", 8, (2, 2), 4, 16.0 / 7.0),
+    ] {
+        let found = graph(name).summary();
+        assert_eq!(
+            (found.links, found.degrees, found.diameter),
+            (links, degrees, diameter),
+            "{name}"
+        );
+        assert!(
+            (found.mean_hops - hops).abs() < 1e-12,
+            "{name}: {}",
+            found.mean_hops
+        );
+    }
+    // The same graph after chips 0 to 7 are called 0, 1, 3, 2, 4, 5, 7, 6.
+    let to = [0_u32, 1, 3, 2, 4, 5, 7, 6];
+    let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
+    for chip in 0..8 {
+        let renamed = flat
+            .neighbours(chip)
+            .iter()
+            .map(|(other, _)| to[*other as usize]);
+        let mut renamed: Vec<u32> = renamed.collect();
+        renamed.sort_unstable();
+        let other = cube
+            .neighbours(to[chip as usize])
+            .iter()
+            .map(|(other, _)| *other);
+        assert_eq!(renamed, other.collect::<Vec<_>>());
+    }
+}
+
+/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times a torus of the same rate, and the interface
+/// at 1 GB/s 64 / (12/7) = 37.3 times the torus at 64 GB/s a link.
+#[test]
+fn communication_follows_hops_and_rates() {
+    let technology = LinkTechnology::table_three(Interpolation::None);
+    let hops = |name: &str| graph(name).summary().mean_hops;
+    assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
+    let torus = hops("torus:2x4") / technology.rate(3).unwrap();
+    let interface = 1.0 / technology.rate(0).unwrap();
+    assert!((interface / torus - 64.0 * 7.0 / 12.0).abs() < 1e-9);
+    assert!((interface / torus - 37.3).abs() < 0.05);
+}
+
+/// Best tori of two dimensions by number of chips: mean hops; primes are rings and stand out.
+#[test]
+fn tori_of_prime_numbers_of_chips_stand_out() {
+    let hops = |chips: u32| ChipGraph::best_torus(chips).summary().mean_hops;
+    for (chips, expected) in [
+        (4, 1.333),
+        (6, 1.4),
+        (8, 1.714),
+        (9, 1.5),
+        (11, 3.0),
+        (12, 1.818),
+        (13, 3.5),
+        (16, 2.133),
+        (17, 4.5),
+        (25, 2.5),
+        (31, 8.0),
+        (36, 3.086),
+    ] {
+        assert!(
+            (hops(chips) - expected).abs() < 5e-4,
+            "{chips}: {}",
+            hops(chips)
+        );
+    }
+    for prime in [11, 13, 17, 19, 23, 29, 31] {
+        assert!(
+            hops(prime) > hops(prime - 1) && hops(prime) > hops(prime + 1),
+            "{prime}"
+        );
+    }
+    // Three dimensions are nearer than two: 4 x 4 x 3 against 7 x 7 and 6 x 8.
+    let named = |name: &str| graph(name).summary().mean_hops;
+    assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
+    assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
+    assert!((named("torus:6x8") - 3.574).abs() < 5e-4);
+}
+
+#[test]
+fn distances_are_sums_of_lengths() {
+    // 0 - 1 of length 5 and 0 - 2 - 1 of 1 + 1: one hop, and a distance of 2.
+    let links = vec![
+        vec![(1, 5), (2, 1)],
+        vec![(0, 5), (2, 1)],
+        vec![(0, 1), (1, 1)],
+    ];
+    let triangle = ChipGraph::new("t".to_owned(), 1, links).unwrap();
+    assert_eq!(triangle.distances_from(0), [0, 2, 1]);
+    assert_eq!(triangle.hops_from(0), [Some(0), Some(1), Some(1)]);
+    assert_eq!(triangle.summary().mean_distance, 8.0 / 6.0);
+}
+
+#[test]
+fn what_is_not_symmetric_or_connected_is_refused() {
+    let error = |from: &str, to: &str| {
+        assert!(SAMPLE.contains(from), "{from}");
+        ChipGraph::parse(&SAMPLE.replacen(from, to, 1), "t")
+            .unwrap_err()
+            .to_string()
+    };
+    let one_way = "chip 1 is linked to chip 0 at distance 1, but chip 0 has no link to chip 1; links go both ways";
+    assert_eq!(
+        error(
+            "{1, 3}\n  Connected_chip_distance: {1, 1}",
+            "{3}\n  Connected_chip_distance: {1}"
+        ),
+        one_way
+    );
+    let longer = "chip 0 is linked to chip 1 at distance 2, but chip 1 has it at distance 1; links go both ways";
+    assert_eq!(error("{1, 1}", "{2, 1}"), longer);
+    assert_eq!(
+        error("{1, 1}", "{1}"),
+        "t:9: found \"[1]\", expected 2 distances, one for each chip, from 1"
+    );
+    assert_eq!(
+        error("{1, 3}", "{1, 4}"),
+        "t:8: found \"4\", expected a whole number up to 3"
+    );
+    assert_eq!(
+        error("Chip_id: 3", "Chip_id: 2"),
+        "t:21: found \"chip 2\", expected each chip once"
+    );
+    assert_eq!(
+        error("Size: 4", "Size: 5"),
+        "t:25: found \"no chip 4\", expected chips 0 to 4"
+    );
+    assert!(
+        error("Size", "Sise")
+            .starts_with("t:3: found \"Sise: 4\", expected one of Topology, Size, Dimension")
+    );
+    let apart = "{\nTopology: two\nSize: 2\nDimension: 1\n};\n{\nChip_id: 0\nConnected_chip_id: {}\n\
+        Connected_chip_distance: {}\n}\n{\nChip_id: 1\nConnected_chip_id: {}\nConnected_chip_distance: {}\n}\n";
+    let error = ChipGraph::parse(apart, "t").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "chip 1 cannot be reached from chip 0; a topology is connected"
+    );
+    for text in [
+        "",
+        "{",
+        "}",
+        "{\n}\n",
+        "Size: 4",
+        "{\n{\n",
+        "{\nTopology: a\nSize: 0\nDimension: 1\n}",
+    ] {
+        assert!(ChipGraph::parse(text, "t").is_err(), "{text:?}");
+    }
+    for name in [
+        "",
+        "ring",
+        "ring:0",
+        "ring:2x2",
+        "torus:99999x99999",
+        "cube:8",
+        "torus:2x",
+    ] {
+        assert!(ChipGraph::named(name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
+    let rate = |interpolation, links| LinkTechnology::table_three(interpolation).rate(links);
+    assert_eq!(rate(Interpolation::None, 2), None);
+    assert_eq!(rate(Interpolation::Step, 2), Some(64e9));
+    assert_eq!(rate(Interpolation::Step, 13), None);
+    // 180 x (64 / 180)^(ln 2 / ln 3) = 93.8.
+    let between = rate(Interpolation::Logarithmic, 2).unwrap();
+    assert!((between / 1e9 - 93.77).abs() < 0.05, "{between}");
+    for interpolation in [
+        Interpolation::None,
+        Interpolation::Step,
+        Interpolation::Logarithmic,
+    ] {
+        assert_eq!(
+            [0, 1, 3, 12].map(|links| rate(interpolation, links).unwrap() / 1e9),
+            [1.0, 180.0, 64.0, 25.0]
+        );
+    }
+}
+
+/// 250 draws of fewer than 50 chips: each is connected and symmetric, the same seed gives the same, and the best so far
+/// never rises.
+#[test]
+fn random_graphs_are_connected_and_repeatable() {
+    let draw = |seed: u64| {
+        let mut state = seed;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                .wrapping_add(0x1405_7b7e_f767_814f);
+            state ^ (state >> 29)
+        };
+        (0..250)
+            .map(|_| {
+                let chips = 2 + (random() >> 33) as u32 % 48;
+                ChipGraph::random(chips, &mut random)
+            })
+            .collect::<Vec<_>>()
+    };
+    let graphs = draw(1);
+    assert_eq!(graphs, draw(1));
+    assert_ne!(graphs, draw(2));
+    for graph in &graphs {
+        assert!(graph.chips() < 50);
+        let again = ChipGraph::new(graph.name.clone(), 1, graph.links.clone());
+        assert_eq!(again.as_ref(), Ok(graph));
+        let links = graph.summary().links;
+        assert!(links + 1 >= u64::from(graph.chips()) && links <= 3 * u64::from(graph.chips()));
+    }
+}

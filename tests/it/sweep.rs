@@ -1,0 +1,443 @@
+//! `chakram sweep`: strategies against replaying all points, threads, shards, resumption after a kill, and what is
+//! refused.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn chakram(folder: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    command.current_dir(folder).args(words).output().unwrap()
+}
+
+fn sweep(folder: &Path, words: &[&str]) -> String {
+    let output = chakram(folder, &[&["sweep"], words].concat());
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn rows(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("rows.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// All plans of a small GPT on 8 NPUs, with two sizes of micro-batches.
+fn plans(strategy: &str) -> String {
+    format!(
+        "name = \"plans\"\nobjective = \"time\"\n{strategy}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n\
+         tokens = 64\n\"model.layers\" = 4\nplan.batch = 16\ncompute = \"roofline\"\n[limits]\nfits = true\n[[axis]]\nplans = 8\n\
+         [[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n"
+    )
+}
+
+/// A job of two ranks that exchange a message, over bandwidths and latencies; cheap.
+fn wires(tail: &str) -> String {
+    format!(
+        "name = \"wires\"\nseed = 5\n{tail}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
+         \"model.layers\" = 2\nplan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n[[axis]]\nkey = \"machine.dimension.nvlink.bandwidth\"\n\
+         from = \"50 GB/s\"\nto = \"450 GB/s\"\nstep = \"100 GB/s\"\n[[axis]]\n\
+         key = \"machine.dimension.nvlink.latency\"\nvalues = [\"1 us\", \"500 ns\", \"2 us\", \"1 us\"]\n"
+    )
+}
+
+struct Study {
+    dir: tempfile::TempDir,
+}
+
+impl Study {
+    fn new(text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("s.toml"), text).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs into the folder `into`.
+    fn run(&self, into: &str, more: &[&str]) -> String {
+        sweep(self.dir.path(), &[&["s.toml", "-o", into], more].concat())
+    }
+
+    /// Rows, rows as CSV, and the front, of the folder `of`.
+    fn files(&self, of: &str) -> [String; 3] {
+        ["rows.jsonl", "rows.csv", "front.csv"]
+            .map(|name| std::fs::read_to_string(self.path(of).join(name)).unwrap())
+    }
+}
+
+fn time(row: &Value) -> Option<u64> {
+    row["time_ps"].as_u64()
+}
+
+#[test]
+fn branch_and_bound_finds_the_optimum_without_replaying_all() {
+    let all = Study::new(&plans("strategy = \"grid\""));
+    all.run("out", &[]);
+    let bounded = Study::new(&plans("strategy = \"branch-and-bound\""));
+    bounded.run("out", &[]);
+    let (all, bounded) = (rows(&all.path("out")), rows(&bounded.path("out")));
+    assert_eq!(all.len(), bounded.len());
+    let best = |rows: &[Value]| {
+        rows.iter()
+            .filter_map(|row| Some((time(row)?, row["row"].as_u64()?)))
+            .min()
+    };
+    assert_eq!(best(&all), best(&bounded));
+    let mut excluded = 0;
+    for (one, other) in all.iter().zip(&bounded) {
+        assert_eq!(one["point"], other["point"]);
+        match other["outcome"].as_str().unwrap() {
+            "dominated" => {
+                excluded += 1;
+                // No replay is faster than the bound, which is no better than the best.
+                let bound = other["bound_ps"].as_u64().unwrap();
+                assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
+                assert!(bound >= best(&all).unwrap().0);
+            }
+            _ => assert_eq!(one, other),
+        }
+    }
+    assert!(excluded > 5, "{excluded} of {}", all.len());
+}
+
+#[test]
+fn rows_do_not_depend_on_the_number_of_threads() {
+    let nested = "[[layer]]\naxes = [\"machine.dimension.nvlink.latency\"]\nstrategy = \"random\"\ndraws = 2\n\
+                  [[layer]]\naxes = [\"machine.dimension.nvlink.bandwidth\"]\nstrategy = \"coordinate\"\n";
+    let flat = wires("");
+    for text in [
+        plans("strategy = \"branch-and-bound\""),
+        wires("strategy = \"random\"\ndraws = 9"),
+        wires("strategy = \"coordinate\""),
+        format!("{flat}{nested}"),
+    ] {
+        let study = Study::new(&text);
+        let one = study.run("one", &["--threads", "1"]);
+        assert_eq!(one, study.run("four", &["--threads", "4"]));
+        assert_eq!(study.files("one"), study.files("four"));
+    }
+}
+
+#[test]
+fn strategies_visit_what_they_say() {
+    let study = |text: &str| {
+        let study = Study::new(text);
+        study.run("out", &[]);
+        rows(&study.path("out"))
+    };
+    let all = study(&wires(""));
+    assert_eq!(all.len(), 20);
+    let best = |rows: &[Value]| rows.iter().filter_map(time).min().unwrap();
+    // Equal points have equal answers; latencies 1 us stand twice.
+    assert_eq!(all[0]["time_ps"], all[3]["time_ps"]);
+    let random = study(&wires("strategy = \"random\"\ndraws = 9"));
+    assert_eq!(random.len(), 9);
+    assert!(random.iter().all(|row| {
+        all.iter()
+            .any(|one| one["point"] == row["point"] && time(one) == time(row))
+    }));
+    // The time falls along both axes, so that one after the other finds the best.
+    let descent = study(&wires("strategy = \"coordinate\""));
+    assert!(descent.len() < 20);
+    assert_eq!(best(&descent), best(&all));
+    let fastest = descent
+        .iter()
+        .find(|row| time(row) == Some(best(&all)))
+        .unwrap();
+    assert_eq!(
+        fastest["point"]["machine.dimension.nvlink.bandwidth"],
+        "450 GB/s"
+    );
+    assert_eq!(
+        fastest["point"]["machine.dimension.nvlink.latency"],
+        "500 ns"
+    );
+}
+
+#[test]
+fn shards_together_are_one_run_byte_for_byte() {
+    for text in [wires(""), plans("strategy = \"branch-and-bound\"")] {
+        let study = Study::new(&text);
+        let whole = study.run("whole", &[]);
+        for shard in ["0/3", "1/3", "2/3"] {
+            study.run(&format!("part{}", &shard[..1]), &["--shard", shard]);
+        }
+        let folder = study.dir.path();
+        let merged = sweep(
+            folder,
+            &["merge", "s.toml", "part0", "part1", "part2", "-o", "all"],
+        );
+        assert_eq!(merged, whole);
+        assert_eq!(study.files("all"), study.files("whole"));
+        // Without one of them rows are missing, and that is said.
+        let output = chakram(
+            folder,
+            &["sweep", "merge", "s.toml", "part0", "part2", "-o", "two"],
+        );
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("of the points have no answer yet")
+        );
+    }
+}
+
+/// Kills a sweep over and over, and resumes it until it ends.
+fn killed(text: &str, pause: impl Fn(u64) -> Duration) -> (Study, u64) {
+    let study = Study::new(text);
+    let mut kills = 0;
+    loop {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .current_dir(study.dir.path())
+            .args(["sweep", "s.toml", "-o", "killed", "--resume"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(pause(kills));
+        // It may have ended in the meantime.
+        let ended = child.try_wait().unwrap().is_some();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if ended {
+            return (study, kills);
+        }
+        kills += 1;
+    }
+}
+
+/// The points that a journal has answers for, and the number of their lines.
+fn answers(study: &Study, of: &str) -> (usize, usize) {
+    let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
+    let lines = text
+        .lines()
+        .skip(1)
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let points: Vec<String> = lines
+        .map(|line| line["point"].as_str().unwrap().to_owned())
+        .collect();
+    let count = points.len();
+    let unique: std::collections::BTreeSet<String> = points.into_iter().collect();
+    (unique.len(), count)
+}
+
+#[test]
+fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
+    let text = wires("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
+    let (study, kills) = killed(&text, |kills| Duration::from_millis(30 + 23 * kills));
+    assert!(kills > 1, "{kills}");
+    study.run("whole", &[]);
+    assert_eq!(study.files("killed"), study.files("whole"));
+    // 21 bandwidths and three different latencies.
+    assert_eq!(answers(&study, "killed"), (63, 63));
+}
+
+#[test]
+#[ignore = "100,000 points: cargo test --release --test it -- --ignored a_hundred_thousand"]
+fn a_hundred_thousand_points_survive_kills() {
+    let text = wires("")
+        .replace("step = \"100 GB/s\"", "step = \"0.02 GB/s\"")
+        .replace(
+            "[\"1 us\", \"500 ns\", \"2 us\", \"1 us\"]",
+            "[\"1 us\", \"500 ns\", \"2 us\", \"3 us\", \"4 us\"]",
+        );
+    let (study, kills) = killed(&text, |kills| {
+        Duration::from_millis(300 + 777 * (kills * kills % 17))
+    });
+    assert!(kills > 3, "{kills}");
+    assert_eq!(answers(&study, "killed"), (100_005, 100_005));
+    study.run("whole", &[]);
+    assert_eq!(study.files("killed"), study.files("whole"));
+}
+
+#[test]
+fn studies_with_errors_are_refused_before_anything_runs() {
+    for (from, to, expected) in [
+        (
+            "key = \"machine.dimension.nvlink.latency\"",
+            "key = \"machine.dimension.nvlnk.latency\"",
+            "found no `nvlnk`, expected one of nvlink, infiniband; did you mean `nvlink`?",
+        ),
+        (
+            "key = \"machine.dimension.nvlink.latency\"",
+            "key = \"machine.dimension.nvlink.latncy\"",
+            "did you mean `latency`?",
+        ),
+        ("\"2 us\"", "\"2 uss\"", "s.toml:"),
+        (
+            "machine = \"dgx-h100\"",
+            "machine = \"dgx-h10\"",
+            "s.toml:5: machine = dgx-h10: no machine is called \"dgx-h10\"; did you mean `dgx-h100`?",
+        ),
+        (
+            "model = \"gpt2-small\"",
+            "model = \"gpt2-smal\"",
+            "did you mean `gpt2-small`?",
+        ),
+        (
+            "plan.data = 2",
+            "plan.schedule = \"1f2b\"",
+            "s.toml:9: plan.schedule = 1f2b",
+        ),
+        ("plan.data = 2", "plan.dta = 2", "did you mean `plan.data`?"),
+        (
+            "compute = \"roofline\"",
+            "compute = \"rooflin\"",
+            "expected recorded, scaled:F, curves or roofline",
+        ),
+        (
+            "plan.data = 2",
+            "network = \"link\"",
+            "expected one of contention_free, ports, links",
+        ),
+    ] {
+        let text = wires("");
+        assert!(text.contains(from), "{from}");
+        let study = Study::new(&text.replace(from, to));
+        let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{to}: {error}");
+        assert!(
+            error.contains(expected) && error.contains("s.toml:"),
+            "{to}: {error}"
+        );
+        assert!(!study.path("out").exists(), "{to}");
+    }
+    let study = Study::new(&wires(""));
+    study.run("out", &[]);
+    let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("try: --resume to go on with it"));
+    std::fs::write(study.path("s.toml"), wires("strategy = \"coordinate\"")).unwrap();
+    let output = chakram(
+        study.dir.path(),
+        &["sweep", "s.toml", "-o", "out", "--resume"],
+    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it is of another study"));
+}
+
+#[test]
+fn traces_are_swept_over_machines_networks_and_factors() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
+    let study = Study::new(&format!(
+        "name = \"captured\"\nobjective = [\"time\", \"cost\"]\n[base]\ntrace = {:?}\n\"price.npu\" = 2.5\n\
+         [[axis]]\nkey = \"machine\"\nvalues = [\"dgx-h100\", \"dgx-a100\"]\n\
+         [[axis]]\nkey = \"network\"\nvalues = [\"contention_free\", \"links\"]\n\
+         [[axis]]\nkey = \"compute\"\nvalues = [\"recorded\", \"scaled:0.5\"]\n",
+        traces.to_str().unwrap()
+    ));
+    study.run("out", &[]);
+    let rows = rows(&study.path("out"));
+    assert_eq!(rows.len(), 8);
+    for row in [0, 3, 6].map(|i| &rows[i]) {
+        let words = ["machine", "network", "compute"]
+            .map(|key| row["point"][key].as_str().unwrap().to_owned());
+        let network = words[1].replace('_', "-");
+        let replay = [
+            "replay",
+            traces.to_str().unwrap(),
+            "--machine",
+            &words[0],
+            "--network",
+            &network,
+            "--compute",
+            &words[2],
+            "--format",
+            "json",
+        ];
+        let report: Value =
+            serde_json::from_slice(&chakram(study.dir.path(), &replay).stdout).unwrap();
+        assert_eq!(report["makespan_ps"], row["time_ps"], "{words:?}");
+        // 2.5 an hour for each of the ranks.
+        let seconds = row["time_ps"].as_f64().unwrap() / 1e12;
+        let cost = 2.5 * row["npus"].as_f64().unwrap() * seconds / 3600.0;
+        assert!((row["cost"].as_f64().unwrap() / cost - 1.0).abs() < 1e-12);
+    }
+    // Of captures the number of NPUs is not known before they are read.
+    let text = std::fs::read_to_string(study.path("s.toml")).unwrap();
+    let few = Study::new(&text.replace(
+        "[[axis]]\nkey = \"machine\"",
+        "[limits]\nnpus = 1\n[[axis]]\nkey = \"machine\"",
+    ));
+    let said = few.run("out", &[]);
+    assert!(
+        said.contains("0 replayed, 8 infeasible: limits.npus 8"),
+        "{said}"
+    );
+}
+
+#[test]
+fn pages_carry_commands_that_give_the_same_answer() {
+    let study = Study::new(
+        &plans("strategy = \"grid\"")
+            .replace("\"model.layers\" = 4\n", "")
+            .replace("\"time\"", "[\"time\", \"memory\"]"),
+    );
+    study.run("out", &[]);
+    let page = std::fs::read_to_string(study.path("out/index.html")).unwrap();
+    assert!(
+        !page.contains("<script") && !page.contains("http"),
+        "it needs nothing else"
+    );
+    let from = page.find("<code>").unwrap() + 6;
+    let command = &page[from..from + page[from..].find("</code>").unwrap()];
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let output = chakram(
+        study.dir.path(),
+        &[&words[..], &["--format", "json"]].concat(),
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).expect(command);
+    let rows = rows(&study.path("out"));
+    let best = rows.iter().filter_map(time).min();
+    assert_eq!(report["makespan_ps"].as_u64(), best, "{command}");
+    // The best in time is of the front, and no row of the front is dominated by another row.
+    let front = std::fs::read_to_string(study.path("out/front.csv")).unwrap();
+    let front: Vec<u64> = front
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').next().unwrap().parse().unwrap())
+        .collect();
+    let value = |row: &Value| Some((time(row)?, row["memory_bytes"].as_u64()?));
+    for row in &rows {
+        let Some((time, memory)) = value(row) else {
+            continue;
+        };
+        let better = rows
+            .iter()
+            .filter_map(value)
+            .any(|(t, m)| t <= time && m <= memory && (t, m) != (time, memory));
+        let number = row["row"].as_u64().unwrap();
+        let equal = rows
+            .iter()
+            .filter(|other| value(other) == Some((time, memory)))
+            .map(|r| r["row"].as_u64().unwrap())
+            .min();
+        assert_eq!(
+            front.contains(&number),
+            !better && equal == Some(number),
+            "{row}"
+        );
+    }
+    let explained = study.run("out", &["--resume", "--explain", &front[0].to_string()]);
+    assert!(explained.contains("AGAINST ITS NEIGHBOURS"), "{explained}");
+    let output = chakram(
+        study.dir.path(),
+        &[
+            "sweep",
+            "s.toml",
+            "-o",
+            "out",
+            "--resume",
+            "--explain",
+            "99",
+        ],
+    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the study has rows 0 to 19"));
+}
