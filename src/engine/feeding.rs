@@ -189,6 +189,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             processors.settle(now, &mut self.feeds.started);
             self.schedule_jobs(now);
         }
+        // What processors were told may have made room for what a feed holds back.
+        for feed in 0..self.feeds.all.len() as u32 {
+            self.schedule_wake(now, feed);
+        }
     }
 
     /// Schedules the ends of the jobs whose times are known by now.
