@@ -60,7 +60,7 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
 pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
-    let mut before = None;
+    let mut before: Option<(u64, u64)> = None;
     for (&arrival, &length) in arrivals.iter().zip(lengths) {
         if let Some((last, busy)) = before {
             wait = (wait + busy).saturating_sub(arrival - last);
