@@ -37,10 +37,12 @@ pub mod load;
 pub mod machine;
 pub mod model;
 pub mod output;
+pub mod platform;
 mod progress;
 pub mod replay;
 pub mod scale;
 pub mod score;
+pub mod serve;
 mod signals;
 pub mod slice;
 mod suggest;
@@ -110,6 +112,8 @@ enum CliCommand {
     Model(model::ModelArgs),
     Topology(topology::TopologyArgs),
     Score(score::ScoreArgs),
+    Serve(serve::ServeArgs),
+    Platform(platform::PlatformArgs),
     Calibrate(calibrate::CalibrateArgs),
     Sweep(sweep::SweepArgs),
     AstraSim(astra_sim::AstraSimArgs),
@@ -175,6 +179,8 @@ pub fn main() -> ExitCode {
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Topology(args) => topology::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
+        CliCommand::Serve(args) => serve::run(args, &mut out),
+        CliCommand::Platform(args) => platform::run(args, &mut out),
         CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
         CliCommand::Sweep(args) => sweep::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),

@@ -128,6 +128,13 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config", "compute", "machine", "model", "generate", "trace", "engine", "report",
         ],
     ),
+    // Requests over time: it launches on the engine, lowers models to jobs, and renders as reports do.
+    (
+        "serve",
+        &[
+            "config", "draw", "trace", "graph", "workload", "machine", "engine", "report", "model",
+        ],
+    ),
     // Generates, opens and replays the points of studies, and draws what came out.
     (
         "sweep",
@@ -194,6 +201,7 @@ const EVERYTHING: &[&str] = &[
     "regression",
     "job",
     "score",
+    "serve",
     "sweep",
 ];
 
@@ -209,6 +217,7 @@ const DOCUMENTS: &[&str] = &[
     "graph.rs",
     "engine.rs",
     "engine/plan.rs",
+    "engine/feed.rs",
     "diff.rs",
     "diff/",
     "trace/groups.rs",
@@ -227,6 +236,7 @@ const DOCUMENTS: &[&str] = &[
     "archive.rs",
     "archive/",
     "score/statistics.rs",
+    "serve/",
     "sweep/",
 ];
 const JSON: &[&str] = &[
@@ -243,6 +253,8 @@ const JSON: &[&str] = &[
     "regression.rs",
     "converters/",
     "astra_sim/",
+    "serve/arrivals.rs",
+    "serve/timeline.rs",
     "sweep/",
 ];
 const INTERN: &[&str] = &["graph/intern.rs"];
@@ -272,6 +284,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "report/text.rs",
             "report/table.rs",
             "report/compare/text.rs",
+            "serve/report/",
             "validate/text.rs",
             "sweep/table.rs",
             "sweep/explanation.rs",
@@ -298,7 +311,13 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
     (
         "csv",
-        &["report/csv.rs", "score/", "cli/score.rs", "sweep/table.rs"],
+        &[
+            "report/csv.rs",
+            "score/",
+            "cli/score.rs",
+            "serve/tables.rs",
+            "sweep/table.rs",
+        ],
         &[],
     ),
     (
@@ -328,7 +347,13 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     // Roots and logarithms that are the same on every platform.
     (
         "libm",
-        &["compute/", "collective/curve.rs", "topology/chip_graph/"],
+        &[
+            "compute/",
+            "collective/curve.rs",
+            "report/interval.rs",
+            "serve/random.rs",
+            "topology/chip_graph/",
+        ],
         &[],
     ),
     ("memmap2", TRACE, &[]),
