@@ -35,10 +35,13 @@ fn without(folder: &Path, what: &str, ranks: u32) {
 
 fn hold_ends(job: &Job, what: &str) {
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
+        // Waiting for ranks that are absent does not come out of a replay.
+        if comm == CommTiming::Recorded && job.summary.partial > 0 {
+            continue;
+        }
         let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
-            // The missing member of a collective comes with the others, so ends may differ a little.
             let off = end.abs_diff(captured);
             assert!(
                 off * 1000 <= captured,
