@@ -177,7 +177,7 @@ fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
     let through = 1e9 / technology.interface;
     match (technology.rate(degree), mean_seconds(&summary, technology)) {
         (Some(rate), Some(seconds)) if degree > 0 => format!(
-            "1 GB between two chips, mean of all pairs: {:.3} ms at {:.1} GB/s a link, {:.1} times faster than the \
+            "1 GB between two chips, mean of all pairs: {:.3} ms at {:.1} GB/s a link,\n  {:.1} times faster than the \
              {:.0} ms through network interfaces",
             1e3 * seconds,
             rate / 1e9,

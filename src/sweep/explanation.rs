@@ -37,7 +37,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     beside.sort_by(|a, b| a.0.abs().total_cmp(&b.0.abs()).then(a.1.cmp(&b.1)));
     let heading = format!("ROW {} AGAINST ITS NEIGHBOURS", row.number);
     let columns = [
-        left(&heading, 46),
+        left(&heading, 40),
         right(objective.name(), objective.name().len().max(12)),
         right("change", 10),
         left("  most of it", 30),
@@ -72,7 +72,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
                 format!("  {part} {sign}{}", Span(change.unsigned_abs() as u64))
             });
         let name =
-            crate::report::text::clip(&format!("row {}: {change}", sweep.rows[*other].number), 44);
+            crate::report::text::clip(&format!("row {}: {change}", sweep.rows[*other].number), 38);
         let (value, most) = (objective.shown(value), most.unwrap_or_default());
         text += &table.line(&[&name, &value, &change_text, &most], anstyle::Style::new());
     }

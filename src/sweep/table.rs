@@ -283,7 +283,12 @@ impl<'s> SweepTable<'s> {
             let names: Vec<_> = self.study.objectives.iter().map(|one| one.name()).collect();
             let heading = format!("PARETO FRONT ({})", front.len());
             text += &self.part(&heading, front.iter().copied().take(most.max(10)), style);
-            text += &format!("  of {}\n", names.join(", "));
+            let among = if proved {
+                ", among the points that were replayed"
+            } else {
+                ""
+            };
+            text += &format!("  of {}{among}\n", names.join(", "));
         }
         text
     }

@@ -158,8 +158,8 @@ fn what_is_not_symmetric_or_connected_is_refused() {
         "t:8: found \"4\", expected a whole number up to 3"
     );
     assert_eq!(
-        error("Chip_id: 3", "Chip_id: 2"),
-        "t:21: found \"chip 2\", expected each chip once"
+        error("Chip_id: 3", "Chip_id: 1"),
+        "t:21: found \"chip 1\", expected each chip once"
     );
     assert_eq!(
         error("Size: 4", "Size: 5"),
