@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 42] = [
+const COMMANDS: [&str; 45] = [
     "",
+    "convert",
+    "convert auto",
     "convert pytorch",
+    "convert text",
     "convert trace",
     "validate",
     "inspect",

@@ -1,0 +1,23 @@
+//! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
+
+use chakram::internals::converters::text_workload::TextWorkload;
+use chakram::internals::graph::{DependencyPolicy, Graph};
+
+/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
+pub fn text_workload(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workload) = TextWorkload::parse(text) else {
+        return;
+    };
+    assert!(TextWorkload::begins(data));
+    for rank in [0, 3] {
+        let mut trace = Vec::new();
+        workload
+            .write(rank, 2, &mut trace)
+            .expect("memory takes everything");
+        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
+    }
+}
