@@ -5,3 +5,4 @@
 pub mod pytorch;
 pub mod sources;
 pub mod text_workload;
+pub mod xplane;

@@ -2,6 +2,7 @@
 
 use crate::converters::pytorch::{CaptureFileKind, sniff};
 use crate::converters::text_workload::TextWorkload;
+use crate::converters::xplane;
 use crate::trace::file::DecompressedStream;
 use crate::trace::format::text_form;
 use crate::trace::wire::{FrameCursor, WireCursor};
@@ -16,6 +17,8 @@ pub enum TraceSource {
     Pytorch,
     /// Text workloads of ASTRA-sim 1.0.
     Text,
+    /// Profiles of JAX and TensorFlow.
+    Xplane,
     /// Execution traces of any form.
     Trace,
 }
@@ -35,7 +38,7 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// Every source, in the order of lists.
-    pub const ALL: [SourceDescription; 3] = [
+    pub const ALL: [SourceDescription; 4] = [
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
@@ -47,6 +50,12 @@ impl TraceSource {
             word: "text",
             files: "a text workload of ASTRA-sim 1.0 (.txt)",
             kept: "compute times and collectives of each layer, in the order that its parallelism says",
+        },
+        SourceDescription {
+            source: Self::Xplane,
+            word: "xplane",
+            files: "profiles of JAX or TensorFlow (.xplane.pb)",
+            kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
         },
         SourceDescription {
             source: Self::Trace,
@@ -132,6 +141,9 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins(head) {
         return Ok(TraceSource::Text);
     }
+    if xplane::begins(head) {
+        return Ok(TraceSource::Xplane);
+    }
     match text_form(head) {
         Some(Ok(_)) => return Ok(TraceSource::Trace),
         Some(Err(_)) => return Err("JSON without the keys of a trace or a capture".to_owned()),
@@ -189,6 +201,10 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
         if let Ok(source) = of_file(file)? {
             return Ok(source);
         }
+    }
+    // JAX puts profiles into a folder of their own.
+    if xplane::files(&[path.to_owned()]).is_ok() {
+        return Ok(TraceSource::Xplane);
     }
     Err(refused(
         path,

@@ -45,7 +45,7 @@ show! {
 }
 
 pub mod converters {
-    pub use crate::converters::{pytorch, text_workload};
+    pub use crate::converters::{pytorch, text_workload, xplane};
 }
 
 pub mod cli {

@@ -19,6 +19,7 @@ mod door;
 mod text;
 mod text_workload;
 mod trace;
+mod xplane;
 
 /// Convert captures and workloads of other tools to traces, and traces between formats
 #[derive(Debug, Args)]
@@ -42,6 +43,7 @@ enum ConvertCommand {
     Pytorch(PytorchArgs),
     Text(text_workload::ConvertTextArgs),
     Trace(trace::ConvertTraceArgs),
+    Xplane(xplane::ConvertXplaneArgs),
 }
 
 /// Convert PyTorch execution traces and Kineto traces of a run, together or either alone
@@ -119,6 +121,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
         Some(ConvertCommand::Trace(args)) => trace::run(args, out),
+        Some(ConvertCommand::Xplane(args)) => xplane::run(args, out),
     }
 }
 

@@ -117,6 +117,12 @@ fn seeds_of_text_workloads_hold() {
 }
 
 #[test]
+fn seeds_of_profiles_hold() {
+    every_seed("xplane", sources::xplane);
+    every_mutation("xplane", sources::xplane);
+}
+
+#[test]
 fn seeds_of_other_forms_hold() {
     every_seed("trace_json_lines", forms::json_lines);
     every_seed("trace_older", forms::older);

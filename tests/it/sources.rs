@@ -3,9 +3,11 @@
 //!
 //! - `door`: the list of sources, and files whose source is told by their contents
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
+//! - `xplane`: profiles of JAX, against a plain parse and made ones
 
 mod door;
 mod text;
+mod xplane;
 
 use super::commands::chakram;
 use std::path::Path;

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 45] = [
+const COMMANDS: [&str; 46] = [
     "",
     "convert",
     "convert auto",
+    "convert xplane",
     "convert pytorch",
     "convert text",
     "convert trace",

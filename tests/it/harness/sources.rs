@@ -1,7 +1,9 @@
 //! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
 
 use chakram::internals::converters::text_workload::TextWorkload;
+use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
 use chakram::internals::graph::{DependencyPolicy, Graph};
+use std::path::PathBuf;
 
 /// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
 pub fn text_workload(data: &[u8]) {
@@ -19,5 +21,26 @@ pub fn text_workload(data: &[u8]) {
             .expect("memory takes everything");
         let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
+    }
+}
+
+/// Any bytes are refused or are profiles, whose traces are graphs and keep the time of the devices.
+pub fn xplane(data: &[u8]) {
+    let _ = begins(data);
+    let files = [XplaneFile {
+        path: PathBuf::from("profile"),
+        contents: data.to_vec(),
+    }];
+    let Ok(mut job) = XplaneJob::new(&files) else {
+        return;
+    };
+    for rank in 0..job.ranks() {
+        let Ok(trace) = job.write(rank, Vec::new()) else {
+            return;
+        };
+        Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        let device = job.summary().devices.last().expect("it was written");
+        assert_eq!(device.busy_ns, device.kept_ns);
+        assert!(device.linked <= device.events);
     }
 }
