@@ -2,6 +2,7 @@
 //!
 //! The formats' types stop here; what leaves is the project's own.
 
+pub mod msccl;
 pub mod pytorch;
 pub mod sources;
 pub mod text_workload;

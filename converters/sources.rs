@@ -1,5 +1,6 @@
 //! Sources of traces: their files, what is kept of them, and which one a file is of.
 
+use crate::converters::msccl::MscclAlgorithm;
 use crate::converters::pytorch::{CaptureFileKind, sniff};
 use crate::converters::text_workload::TextWorkload;
 use crate::converters::xplane;
@@ -19,6 +20,8 @@ pub enum TraceSource {
     Text,
     /// Profiles of JAX and TensorFlow.
     Xplane,
+    /// Algorithms of MSCCL.
+    Msccl,
     /// Execution traces of any form.
     Trace,
 }
@@ -38,7 +41,7 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// Every source, in the order of lists.
-    pub const ALL: [SourceDescription; 4] = [
+    pub const ALL: [SourceDescription; 5] = [
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
@@ -56,6 +59,12 @@ impl TraceSource {
             word: "xplane",
             files: "profiles of JAX or TensorFlow (.xplane.pb)",
             kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
+        },
+        SourceDescription {
+            source: Self::Msccl,
+            word: "msccl",
+            files: "an algorithm of MSCCL (.xml)",
+            kept: "messages and their order in every thread block, for replays with --custom",
         },
         SourceDescription {
             source: Self::Trace,
@@ -140,6 +149,9 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
 fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins(head) {
         return Ok(TraceSource::Text);
+    }
+    if MscclAlgorithm::begins(head) {
+        return Ok(TraceSource::Msccl);
     }
     if xplane::begins(head) {
         return Ok(TraceSource::Xplane);

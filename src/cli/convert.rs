@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod door;
+mod msccl;
 mod text;
 mod text_workload;
 mod trace;
@@ -40,6 +41,7 @@ pub struct ConvertArgs {
 #[derive(Debug, Subcommand)]
 enum ConvertCommand {
     Auto(door::ConvertAutoArgs),
+    Msccl(msccl::ConvertMscclArgs),
     Pytorch(PytorchArgs),
     Text(text_workload::ConvertTextArgs),
     Trace(trace::ConvertTraceArgs),
@@ -118,6 +120,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
         Some(ConvertCommand::Auto(args)) => door::auto(args, out),
+        Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
         Some(ConvertCommand::Trace(args)) => trace::run(args, out),

@@ -123,6 +123,12 @@ fn seeds_of_profiles_hold() {
 }
 
 #[test]
+fn seeds_of_algorithms_hold() {
+    every_seed("msccl", sources::msccl);
+    every_mutation("msccl", sources::msccl);
+}
+
+#[test]
 fn seeds_of_other_forms_hold() {
     every_seed("trace_json_lines", forms::json_lines);
     every_seed("trace_older", forms::older);

@@ -2,10 +2,12 @@
 //! or against truth that is written down beside it.
 //!
 //! - `door`: the list of sources, and files whose source is told by their contents
+//! - `msccl`: algorithms of MSCCL, against the machine's own
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
 //! - `xplane`: profiles of JAX, against a plain parse and made ones
 
 mod door;
+mod msccl;
 mod text;
 mod xplane;
 

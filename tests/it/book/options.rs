@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 46] = [
+const COMMANDS: [&str; 47] = [
     "",
     "convert",
     "convert auto",
+    "convert msccl",
     "convert xplane",
     "convert pytorch",
     "convert text",
