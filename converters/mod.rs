@@ -1,5 +1,9 @@
-//! Traces that other tools capture: one file or folder per format.
+//! Traces that other tools capture or describe: one file or folder per format.
 //!
 //! The formats' types stop here; what leaves is the project's own.
 
+pub mod msccl;
 pub mod pytorch;
+pub mod sources;
+pub mod text_workload;
+pub mod xplane;

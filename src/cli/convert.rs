@@ -15,20 +15,37 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod door;
+mod msccl;
 mod text;
+mod text_workload;
 mod trace;
+mod xplane;
 
-/// Convert framework captures to traces, and traces between formats
+/// Convert captures and workloads of other tools to traces, and traces between formats
 #[derive(Debug, Args)]
+#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  chakram convert --list
+  chakram convert auto capture/ -o job
+  chakram convert pytorch capture/ -o job --step 3")]
 pub struct ConvertArgs {
+    /// List the sources with their files and what is kept of them
+    #[arg(long)]
+    list: bool,
     #[command(subcommand)]
-    source: ConvertCommand,
+    source: Option<ConvertCommand>,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConvertCommand {
+    Auto(door::ConvertAutoArgs),
+    Msccl(msccl::ConvertMscclArgs),
     Pytorch(PytorchArgs),
+    Text(text_workload::ConvertTextArgs),
     Trace(trace::ConvertTraceArgs),
+    Xplane(xplane::ConvertXplaneArgs),
 }
 
 /// Convert PyTorch execution traces and Kineto traces of a run, together or either alone
@@ -99,8 +116,15 @@ pub enum SummaryFormatArg {
 /// Captures that cannot be read or do not belong together, and output that cannot be written.
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
-        ConvertCommand::Pytorch(args) => pytorch(args, out),
-        ConvertCommand::Trace(args) => trace::run(args, out),
+        None => door::list(out)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
+        Some(ConvertCommand::Auto(args)) => door::auto(args, out),
+        Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
+        Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
+        Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
+        Some(ConvertCommand::Trace(args)) => trace::run(args, out),
+        Some(ConvertCommand::Xplane(args)) => xplane::run(args, out),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Counts as people read them.
 
-/// `1 rank`, `2 ranks`, `1,234 micro-batches`.
+/// `1 rank`, `2 ranks`, `2 passes`, `1,234 micro-batches`.
 pub fn counted(count: u64, one: &str) -> String {
-    let ending = match (count, one.ends_with("ch")) {
+    let ending = match (count, one.ends_with("ch") || one.ends_with("ss")) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",
@@ -38,6 +38,7 @@ mod tests {
     fn one_thing_has_no_plural() {
         assert_eq!(counted(1, "rank"), "1 rank");
         assert_eq!(counted(0, "message"), "0 messages");
+        assert_eq!(counted(2, "pass"), "2 passes");
         assert_eq!(counted(1234, "micro-batch"), "1,234 micro-batches");
     }
 }

@@ -14,6 +14,7 @@ pub mod oracle;
 pub mod plan_file;
 pub mod pytorch;
 pub mod replay;
+pub mod sources;
 pub mod validate;
 
 use std::path::Path;
@@ -107,6 +108,24 @@ fn seeds_of_validations_hold() {
 #[test]
 fn seeds_of_conversions_hold() {
     every_seed("pytorch_convert", convert::run);
+}
+
+#[test]
+fn seeds_of_text_workloads_hold() {
+    every_seed("text_workload", sources::text_workload);
+    every_mutation("text_workload", sources::text_workload);
+}
+
+#[test]
+fn seeds_of_profiles_hold() {
+    every_seed("xplane", sources::xplane);
+    every_mutation("xplane", sources::xplane);
+}
+
+#[test]
+fn seeds_of_algorithms_hold() {
+    every_seed("msccl", sources::msccl);
+    every_mutation("msccl", sources::msccl);
 }
 
 #[test]

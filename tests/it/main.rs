@@ -34,6 +34,7 @@
 //! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
+//! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
 //! - `sweep`: strategies against replaying all points, threads, shards, kills, and refusals
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
@@ -79,6 +80,7 @@ mod reports;
 mod rooms;
 mod schema;
 mod serve;
+mod sources;
 mod sweep;
 mod timeline;
 mod training;

@@ -359,6 +359,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, &["trace/", "graph/raw_trace.rs", "edit/"]),
+    ("roxmltree", &["converters/msccl/parse.rs"], &[]),
     ("serde", DOCUMENTS, &[]),
     ("serde_saphyr", &["astra_sim/"], &[]),
     ("serde_json", JSON, &["trace/text/"]),

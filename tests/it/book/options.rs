@@ -5,9 +5,14 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 42] = [
+const COMMANDS: [&str; 47] = [
     "",
+    "convert",
+    "convert auto",
+    "convert msccl",
+    "convert xplane",
     "convert pytorch",
+    "convert text",
     "convert trace",
     "validate",
     "inspect",

@@ -1,0 +1,107 @@
+//! Connections between thread blocks, and the messages that pass through them.
+
+use super::{MscclAlgorithm, refused};
+use crate::trace::TraceError;
+use std::collections::BTreeMap;
+
+/// Sender, receiver and channel.
+pub(super) type Connection = (u32, u32, u32);
+
+/// End of a connection: the thread block, and its steps that send, or that receive, in order.
+#[derive(Clone, Debug, Default)]
+struct ConnectionEnd {
+    block: Option<u32>,
+    steps: Vec<u32>,
+}
+
+impl MscclAlgorithm {
+    /// Checks that each connection has one thread block at either end, and that these agree on what passes through it.
+    /// Returns the first chunks of the messages of each, in order: the sender's, whose sizes both ends have.
+    pub(super) fn connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
+        let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
+        for (own, gpu) in (0..).zip(&self.gpus) {
+            for (id, block) in (0..).zip(&gpu.blocks) {
+                let ends = [
+                    (0, block.send.map(|peer| (own, peer, block.channel))),
+                    (1, block.receive.map(|peer| (peer, own, block.channel))),
+                ];
+                for (side, connection) in ends {
+                    let Some(connection) = connection else {
+                        continue;
+                    };
+                    let steps = (0..).zip(&block.steps).filter(|(_, step)| match side {
+                        0 => step.kind.sends(),
+                        _ => step.kind.receives(),
+                    });
+                    let steps: Vec<u32> = steps.map(|(place, _)| place).collect();
+                    if steps.is_empty() {
+                        continue;
+                    }
+                    let end = &mut all.entry(connection).or_default()[side];
+                    if let Some(other) = end.block.replace(id) {
+                        let (from, to, channel) = connection;
+                        return Err(refused(
+                            block.line,
+                            format!(
+                                "thread blocks {other} and {id} of GPU {own} share the connection from {from} to {to} \
+                                 in channel {channel}"
+                            ),
+                            "a channel of its own for each",
+                        ));
+                    }
+                    end.steps = steps;
+                }
+            }
+        }
+        let mut messages = BTreeMap::new();
+        for (connection, ends) in all {
+            let chunks = self.check_ends(connection, &ends)?;
+            messages.insert(connection, chunks);
+        }
+        Ok(messages)
+    }
+
+    fn check_ends(
+        &self,
+        (from, to, channel): Connection,
+        [sender, receiver]: &[ConnectionEnd; 2],
+    ) -> Result<Vec<u64>, TraceError> {
+        let step = |gpu: u32, end: &ConnectionEnd, place: u32| {
+            let block = end.block.expect("an end with steps has a thread block");
+            self.gpus[gpu as usize].blocks[block as usize].steps[place as usize]
+        };
+        let pairs = sender.steps.iter().zip(&receiver.steps);
+        for (&send, &receive) in pairs {
+            let (send, receive) = (step(from, sender, send), step(to, receiver, receive));
+            if send.count != receive.count {
+                return Err(refused(
+                    receive.line,
+                    format!(
+                        "GPU {to} receives {} chunks where GPU {from} sends {} chunks in channel {channel}",
+                        receive.count, send.count
+                    ),
+                    "the same `cnt` at both ends, message by message",
+                ));
+            }
+        }
+        let paired = sender.steps.len().min(receiver.steps.len());
+        if let Some(&extra) = sender.steps.get(paired) {
+            return Err(refused(
+                step(from, sender, extra).line,
+                format!("GPU {to} does not receive what this sends in channel {channel}"),
+                "a step that receives for each that sends",
+            ));
+        }
+        if let Some(&extra) = receiver.steps.get(paired) {
+            return Err(refused(
+                step(to, receiver, extra).line,
+                format!("GPU {from} does not send what this receives in channel {channel}"),
+                "a step that sends for each that receives",
+            ));
+        }
+        let chunks = sender.steps.iter();
+        Ok(chunks
+            .map(|&place| step(from, sender, place).source)
+            .collect())
+    }
+}

@@ -1,0 +1,159 @@
+//! Traces of an algorithm for a size of the buffer.
+
+use super::connections::Connection;
+use super::{MscclAlgorithm, StepKind};
+use crate::trace::scan::NodeView;
+use crate::trace::write::{NodeExtras, TraceWriter};
+use crate::trace::{Op, TraceError};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write;
+
+/// Traces of an algorithm.
+#[derive(Debug)]
+pub struct MscclScripts<'a> {
+    algorithm: &'a MscclAlgorithm,
+    /// First chunks of the messages of each connection.
+    messages: BTreeMap<Connection, Vec<u64>>,
+    /// Bytes of the whole buffer.
+    buffer: u64,
+}
+
+impl<'a> MscclScripts<'a> {
+    /// Prepares the traces for a buffer of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`MscclAlgorithm::parse`].
+    pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
+        Ok(Self {
+            algorithm,
+            messages: algorithm.connections()?,
+            buffer,
+        })
+    }
+
+    /// Returns the bytes of `count` chunks from `first` on: chunks are as equal as whole bytes allow.
+    fn bytes(&self, first: u64, count: u64) -> u64 {
+        let chunks = u128::from(self.algorithm.chunks);
+        let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
+        (end(first + count) - end(first)) as u64
+    }
+
+    /// Writes the trace of a GPU and returns the number of its nodes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `out` does.
+    pub fn write<W: Write>(&self, gpu: u32, out: W) -> Result<(W, u64), TraceError> {
+        let io = |source: std::io::Error| TraceError::io("", "write", source);
+        let mut writer = TraceWriter::new(out).map_err(io)?;
+        let blocks = &self.algorithm.gpus[gpu as usize].blocks;
+        // A step is over with its last node, whose id is therefore known in advance.
+        let mut next = 1;
+        let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let mut ids = Vec::with_capacity(block.steps.len());
+            for step in &block.steps {
+                next += u64::from(step.kind.receives() && step.kind.sends()) + 1;
+                ids.push(next - 1);
+            }
+            last.push(ids);
+        }
+        let mut id = 1;
+        let mut name = String::new();
+        for (number, block) in blocks.iter().enumerate() {
+            let (mut sent, mut received) = (0, 0);
+            let mut before = None;
+            for (place, step) in block.steps.iter().enumerate() {
+                let mut data: Vec<u64> = before.into_iter().collect();
+                if let Some((block, step)) = step.after {
+                    data.push(last[block as usize][step as usize]);
+                }
+                name.clear();
+                let word = step.kind.word();
+                write!(name, "tb{number}/{place}/{word}").expect("a string grows as needed");
+                let mut put = |op, data: &[u64]| {
+                    let view = NodeView::new(id, &name, op);
+                    id += 1;
+                    writer.write(&view, data, &NodeExtras::default())
+                };
+                let end = last[number][place];
+                if let (true, Some(peer)) = (step.kind.receives(), block.receive) {
+                    let op = self.message(true, (peer, gpu, block.channel), received, step.count);
+                    put(op, &data)?;
+                    received += 1;
+                    // What is sent on has been received.
+                    data = vec![end - 1];
+                }
+                if let (true, Some(peer)) = (step.kind.sends(), block.send) {
+                    let op = self.message(false, (gpu, peer, block.channel), sent, step.count);
+                    put(op, &data)?;
+                    sent += 1;
+                }
+                if !step.kind.receives() && !step.kind.sends() {
+                    put(self.local(step.kind, step.source, step.count), &data)?;
+                }
+                before = Some(end);
+            }
+        }
+        Ok((writer.into_inner(), id - 1))
+    }
+
+    /// Returns one end of the message `index` of a connection.
+    fn message(
+        &self,
+        receive: bool,
+        connection: Connection,
+        index: usize,
+        count: u64,
+    ) -> Op<'static> {
+        let (from, to, channel) = connection;
+        let first = self.messages[&connection][index];
+        Op::Message {
+            receive,
+            peer: if receive { from } else { to },
+            // Messages of a connection arrive in order, and those of a channel are told apart by their place.
+            tag: (channel << 16 | index as u32) as i32,
+            bytes: self.bytes(first, count),
+            own: None,
+            host: false,
+        }
+    }
+
+    /// Returns what a step does within the GPU, in no time of its own: copies read and write, reductions read two.
+    fn local(&self, kind: StepKind, first: u64, count: u64) -> Op<'static> {
+        let times = match kind {
+            StepKind::Copy => 2,
+            StepKind::Reduce => 3,
+            _ => 0,
+        };
+        Op::Compute {
+            flops: 0,
+            bytes: self.bytes(first, count).saturating_mul(times),
+            dtype: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::CollectiveKind;
+
+    #[test]
+    fn chunks_share_the_bytes() {
+        let algorithm = MscclAlgorithm {
+            name: String::new(),
+            kind: CollectiveKind::AllReduce,
+            chunks: 3,
+            range: None,
+            gpus: Vec::new(),
+        };
+        let scripts = MscclScripts::new(&algorithm, 10).unwrap();
+        // Chunks of 10 B end at 3, 6 and 10.
+        let bytes =
+            [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)].map(|(first, n)| scripts.bytes(first, n));
+        assert_eq!(bytes, [3, 3, 4, 10, 7]);
+    }
+}

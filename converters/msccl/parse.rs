@@ -1,0 +1,388 @@
+//! XML of MSCCL: `algo`, in it `gpu`, in it `tb`, in it `step`.
+
+use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, refused};
+use crate::trace::{CollectiveKind, TraceError, TraceLocation, escape};
+use roxmltree::{Document, Node};
+
+/// Most chunks, GPUs, channels, thread blocks of a GPU and steps of a thread block; MSCCL itself takes far fewer.
+const MOST: u64 = 1 << 15;
+
+/// Collectives by the word of `coll`.
+const COLLECTIVES: [(&str, CollectiveKind); 8] = [
+    ("allreduce", CollectiveKind::AllReduce),
+    ("allgather", CollectiveKind::AllGather),
+    ("reducescatter", CollectiveKind::ReduceScatter),
+    ("reduce_scatter", CollectiveKind::ReduceScatter),
+    ("alltoall", CollectiveKind::AllToAll),
+    ("broadcast", CollectiveKind::Broadcast),
+    ("reduce", CollectiveKind::Reduce),
+    ("gather", CollectiveKind::Gather),
+];
+
+/// Element of the file.
+struct Element<'d>(Node<'d, 'd>);
+
+impl<'d> Element<'d> {
+    fn line(&self) -> (usize, usize) {
+        let position = self.0.document().text_pos_at(self.0.range().start);
+        (position.row as usize, position.col as usize)
+    }
+
+    fn name(&self) -> &'d str {
+        self.0.tag_name().name()
+    }
+
+    fn text(&self, key: &str) -> Result<&'d str, TraceError> {
+        self.0.attribute(key).ok_or_else(|| {
+            let found = format!("<{}> without `{key}`", self.name());
+            refused(self.line(), found, "the attributes that msccl-tools write")
+        })
+    }
+
+    /// A number from 0 to `most`; `None` for -1.
+    fn optional(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
+        let text = self.text(key)?;
+        if text == "-1" {
+            return Ok(None);
+        }
+        match text.parse() {
+            Ok(number) if number <= most => Ok(Some(number)),
+            _ => {
+                let found = format!("`{key}` is \"{}\"", escape(text));
+                let hint = format!("a number from 0 to {most}, or -1 for none");
+                Err(refused(self.line(), found, hint))
+            }
+        }
+    }
+
+    fn number(&self, key: &str, most: u64) -> Result<u64, TraceError> {
+        self.optional(key, most)?.ok_or_else(|| {
+            let found = format!("`{key}` is \"-1\"");
+            refused(self.line(), found, format!("a number from 0 to {most}"))
+        })
+    }
+
+    /// The elements in this one, which are all called `name`, in the order of their `key`, which counts from 0.
+    fn inner(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
+        let mut inner = Vec::new();
+        for element in self.0.children().filter(Node::is_element).map(Element) {
+            if element.name() != name {
+                let found = format!("<{}> in <{}>", escape(element.name()), self.name());
+                return Err(refused(element.line(), found, format!("<{name}>")));
+            }
+            inner.push((element.number(key, MOST)?, element));
+        }
+        inner.sort_by_key(|(number, _)| *number);
+        for (place, (number, element)) in (0..).zip(&inner) {
+            if *number != place {
+                let found = format!("`{key}` {number} of <{name}> where {place} is next");
+                let hint = format!("each {key} from 0 on, once");
+                return Err(refused(element.line(), found, hint));
+            }
+        }
+        Ok(inner.into_iter().map(|(_, element)| element).collect())
+    }
+}
+
+impl MscclAlgorithm {
+    /// Parses the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the line of what is not in the format, of a peer or step that does not exist, and of messages that
+    /// are sent and not received, or received otherwise than they are sent.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let document = Document::parse(text).map_err(|error| {
+            let place = TraceLocation {
+                line: Some((error.pos().row as usize, error.pos().col as usize)),
+                ..TraceLocation::default()
+            };
+            TraceError::refused_at(
+                place,
+                format!("no sound XML: {error}"),
+                "a file of msccl-tools",
+            )
+        })?;
+        let algo = Element(document.root_element());
+        if algo.name() != "algo" {
+            let found = format!("the root is <{}>", escape(algo.name()));
+            return Err(refused(
+                algo.line(),
+                found,
+                "<algo>, as msccl-tools write it",
+            ));
+        }
+        let coll = algo.text("coll")?;
+        let Some((_, kind)) = COLLECTIVES.iter().find(|(word, _)| *word == coll) else {
+            let words = COLLECTIVES.map(|(word, _)| word).join(", ");
+            let found = format!("the collective \"{}\"", escape(coll));
+            return Err(refused(algo.line(), found, format!("one of {words}")));
+        };
+        let gpus = algo.inner("gpu", "id")?;
+        let stated = algo.number("ngpus", MOST)?;
+        if gpus.len() as u64 != stated || stated < 2 {
+            let found = format!("{} GPUs, and `ngpus` is {stated}", gpus.len());
+            return Err(refused(
+                algo.line(),
+                found,
+                "as many as it says, and two at least",
+            ));
+        }
+        let chunks = algo.number("nchunksperloop", MOST)?;
+        if chunks == 0 {
+            return Err(refused(
+                algo.line(),
+                "`nchunksperloop` is 0",
+                "one chunk at least",
+            ));
+        }
+        let range = match (algo.0.attribute("minBytes"), algo.0.attribute("maxBytes")) {
+            (Some(_), Some(_)) => {
+                let most = i64::MAX as u64;
+                let (least, most) = (
+                    algo.number("minBytes", most)?,
+                    algo.number("maxBytes", most)?,
+                );
+                // Tools write zeros for no bounds.
+                Some((least, most)).filter(|(_, most)| *most > 0)
+            }
+            _ => None,
+        };
+        let gpus = (0..).zip(&gpus).map(|(id, gpu)| gpu_of(gpu, id, stated));
+        let this = Self {
+            name: algo.0.attribute("name").unwrap_or("msccl").to_owned(),
+            kind: *kind,
+            chunks,
+            range,
+            gpus: gpus.collect::<Result<_, _>>()?,
+        };
+        this.check_waits()?;
+        this.connections()?;
+        Ok(this)
+    }
+
+    /// Refuses steps that wait for what is not there.
+    fn check_waits(&self) -> Result<(), TraceError> {
+        for gpu in &self.gpus {
+            for step in gpu.blocks.iter().flat_map(|block| &block.steps) {
+                let Some((block, wanted)) = step.after else {
+                    continue;
+                };
+                let known = gpu.blocks.get(block as usize);
+                if known.is_none_or(|block| wanted as usize >= block.steps.len()) {
+                    return Err(refused(
+                        step.line,
+                        format!(
+                            "a step waits for step {wanted} of thread block {block}, which is not there"
+                        ),
+                        "`depid` and `deps` are a thread block of the same GPU and a step of it",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn gpu_of(gpu: &Element<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
+    let blocks = gpu.inner("tb", "id")?;
+    let blocks = blocks.iter().map(|block| block_of(block, id, gpus));
+    Ok(MscclGpu {
+        blocks: blocks.collect::<Result<_, _>>()?,
+    })
+}
+
+fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, TraceError> {
+    let peer = |key| {
+        let peer = block.optional(key, gpus - 1)?.map(|peer| peer as u32);
+        if peer == Some(own) {
+            let found = format!("`{key}` of a thread block of GPU {own} is {own}");
+            return Err(refused(block.line(), found, "another GPU, or -1"));
+        }
+        Ok(peer)
+    };
+    let (send, receive) = (peer("send")?, peer("recv")?);
+    let steps = block.inner("step", "s")?;
+    let steps = steps.iter().map(step_of).collect::<Result<Vec<_>, _>>()?;
+    for step in &steps {
+        let lacks = |needed, peer: Option<u32>| needed && peer.is_none();
+        let word = step.kind.word();
+        for (lacks, key) in [
+            (lacks(step.kind.sends(), send), "send"),
+            (lacks(step.kind.receives(), receive), "recv"),
+        ] {
+            if lacks {
+                let found = format!("a step `{word}` in a thread block without `{key}`");
+                return Err(refused(
+                    step.line,
+                    found,
+                    format!("a peer in `{key}` of <tb>"),
+                ));
+            }
+        }
+    }
+    Ok(ThreadBlock {
+        send,
+        receive,
+        channel: block.number("chan", MOST - 1)? as u32,
+        steps,
+        line: block.line(),
+    })
+}
+
+fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
+    let word = step.text("type")?;
+    let Some((kind, _)) = StepKind::ALL.iter().find(|(_, known)| *known == word) else {
+        let words = StepKind::ALL.map(|(_, word)| word).join(", ");
+        let found = format!("a step of type \"{}\"", escape(word));
+        return Err(refused(step.line(), found, format!("one of {words}")));
+    };
+    let after = match (step.optional("depid", MOST)?, step.optional("deps", MOST)?) {
+        (Some(block), Some(step)) => Some((block as u32, step as u32)),
+        (None, _) => None,
+        (Some(block), None) => {
+            let found = format!("a step waits for thread block {block}, and for no step of it");
+            return Err(refused(
+                step.line(),
+                found,
+                "`deps` with the number of the step",
+            ));
+        }
+    };
+    Ok(MscclStep {
+        kind: *kind,
+        source: step.optional("srcoff", MOST)?.unwrap_or(0),
+        count: step.number("cnt", MOST)?,
+        after,
+        line: step.line(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two GPUs: GPU 0 runs `first`, GPU 1 `second`, each in a thread block that is connected both ways.
+    fn two(first: &str, second: &str) -> String {
+        let gpu = |id: u32, steps: &str| {
+            let peer = 1 - id;
+            format!(
+                "<gpu id=\"{id}\" i_chunks=\"2\" o_chunks=\"2\" s_chunks=\"0\">\n\
+                 <tb id=\"0\" send=\"{peer}\" recv=\"{peer}\" chan=\"0\">\n{steps}\n</tb></gpu>\n"
+            )
+        };
+        format!(
+            "<!-- a comment with <gpu> -->\n<algo name=\"two\" proto=\"Simple\" nchannels=\"1\" nchunksperloop=\"2\" \
+             ngpus=\"2\" coll=\"allreduce\" inplace=\"1\">\n{}{}</algo>\n",
+            gpu(0, first),
+            gpu(1, second)
+        )
+    }
+
+    fn step(s: u32, kind: &str, source: u32, after: &str) -> String {
+        format!(
+            "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"{source}\" dstbuf=\"i\" dstoff=\"{source}\" \
+             cnt=\"1\" {after} hasdep=\"0\"/>"
+        )
+    }
+
+    const FREE: &str = "depid=\"-1\" deps=\"-1\"";
+
+    #[test]
+    fn files_are_read_whatever_the_order_of_their_elements() {
+        let send = step(1, "s", 1, FREE) + &step(0, "nop", 0, FREE);
+        let text = two(&send, &step(0, "rrc", 1, FREE));
+        assert!(MscclAlgorithm::begins(text.as_bytes()));
+        let algorithm = MscclAlgorithm::parse(&text).unwrap();
+        assert_eq!((&algorithm.name[..], algorithm.chunks), ("two", 2));
+        assert_eq!(algorithm.kind, CollectiveKind::AllReduce);
+        let block = &algorithm.gpus[0].blocks[0];
+        assert_eq!(
+            (block.send, block.receive, block.channel),
+            (Some(1), Some(1), 0)
+        );
+        let kinds: Vec<StepKind> = block.steps.iter().map(|step| step.kind).collect();
+        assert_eq!(kinds, [StepKind::Nothing, StepKind::Send]);
+        assert!(!MscclAlgorithm::begins(b"<algorithm/>") && !MscclAlgorithm::begins(b"algo "));
+    }
+
+    #[test]
+    fn words_say_what_steps_do() {
+        for (i, (kind, _)) in StepKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, i);
+        }
+        let words = |of: fn(StepKind) -> bool| {
+            let all = StepKind::ALL.iter().filter(|(kind, _)| of(*kind));
+            all.map(|(_, word)| *word).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(StepKind::receives),
+            ["r", "rcs", "rrs", "rrc", "rrcs"]
+        );
+        assert_eq!(words(StepKind::sends), ["s", "rcs", "rrs", "rrcs"]);
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_line() {
+        let (send, receive) = (step(0, "s", 0, FREE), step(0, "r", 0, FREE));
+        let sound = two(&send, &receive);
+        MscclAlgorithm::parse(&sound).unwrap();
+        for (text, parts) in [
+            (two(&send, ""), &["line 5", "GPU 1", "does not receive"][..]),
+            (two("", &receive), &["GPU 0", "does not send"]),
+            (
+                two(&step(0, "x", 0, FREE), ""),
+                &["line 5, column 1", "\"x\"", "rrcs"],
+            ),
+            (
+                two(&step(1, "nop", 0, FREE), ""),
+                &["`s` 1 of <step> where 0"],
+            ),
+            (
+                two(&step(0, "nop", 0, "depid=\"0\" deps=\"7\""), ""),
+                &["step 7 of thread block 0"],
+            ),
+            (
+                two(&step(0, "nop", 0, "depid=\"0\" deps=\"-1\""), ""),
+                &["no step of it"],
+            ),
+            (
+                two(&step(0, "s", 0, "depid=\"-1\""), ""),
+                &["without `deps`"],
+            ),
+            (
+                sound.replace("allreduce", "custom"),
+                &["\"custom\"", "allgather"],
+            ),
+            (
+                sound.replace("ngpus=\"2\"", "ngpus=\"3\""),
+                &["2 GPUs, and `ngpus` is 3"],
+            ),
+            (
+                sound.replace("send=\"1\"", "send=\"0\""),
+                &["`send` of a thread block of GPU 0 is 0"],
+            ),
+            (
+                sound.replace("send=\"1\"", "send=\"-1\""),
+                &["`s` in a thread block without `send`"],
+            ),
+            (
+                sound.replace("send=\"1\"", "send=\"2\""),
+                &["\"2\"", "0 to 1"],
+            ),
+            (sound.replace("</algo>", ""), &["no sound XML"]),
+            (sound.replace("algo", "alga"), &["the root is <alga>"]),
+            (
+                sound.replacen("cnt=\"1\"", "cnt=\"2\"", 1),
+                &["2 chunks", "1"],
+            ),
+        ] {
+            let why = MscclAlgorithm::parse(&text).unwrap_err().to_string();
+            assert!(
+                parts.iter().all(|part| why.contains(part)),
+                "{parts:?}: {why}"
+            );
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Sources of traces: their files, what is kept of them, and which one a file is of.
+
+use crate::converters::msccl::MscclAlgorithm;
+use crate::converters::pytorch::{CaptureFileKind, sniff};
+use crate::converters::text_workload::TextWorkload;
+use crate::converters::xplane;
+use crate::trace::file::DecompressedStream;
+use crate::trace::format::text_form;
+use crate::trace::wire::{FrameCursor, WireCursor};
+use crate::trace::{TraceError, TraceLocation, discover, escape};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Source that can be converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceSource {
+    /// PyTorch's host execution traces and Kineto traces.
+    Pytorch,
+    /// Text workloads of ASTRA-sim 1.0.
+    Text,
+    /// Profiles of JAX and TensorFlow.
+    Xplane,
+    /// Algorithms of MSCCL.
+    Msccl,
+    /// Execution traces of any form.
+    Trace,
+}
+
+/// Description of a source for people.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceDescription {
+    /// The source.
+    pub source: TraceSource,
+    /// Word of the command line.
+    pub word: &'static str,
+    /// Its files.
+    pub files: &'static str,
+    /// Parts that the traces keep.
+    pub kept: &'static str,
+}
+
+impl TraceSource {
+    /// Every source, in the order of lists.
+    pub const ALL: [SourceDescription; 5] = [
+        SourceDescription {
+            source: Self::Pytorch,
+            word: "pytorch",
+            files: "host execution traces and Kineto traces of a run (.json)",
+            kept: "operators, kernels, launches, collectives and messages with their waits, host time, shapes",
+        },
+        SourceDescription {
+            source: Self::Text,
+            word: "text",
+            files: "a text workload of ASTRA-sim 1.0 (.txt)",
+            kept: "compute times and collectives of each layer, in the order that its parallelism says",
+        },
+        SourceDescription {
+            source: Self::Xplane,
+            word: "xplane",
+            files: "profiles of JAX or TensorFlow (.xplane.pb)",
+            kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
+        },
+        SourceDescription {
+            source: Self::Msccl,
+            word: "msccl",
+            files: "an algorithm of MSCCL (.xml)",
+            kept: "messages and their order in every thread block, for replays with --custom",
+        },
+        SourceDescription {
+            source: Self::Trace,
+            word: "trace",
+            files: "execution traces of any schema: .et, JSON Lines, protobuf JSON",
+            kept: "everything",
+        },
+    ];
+
+    /// Returns the word of the command line.
+    pub fn word(self) -> &'static str {
+        let described = Self::ALL.iter().find(|described| described.source == self);
+        described.expect("every source is described").word
+    }
+
+    /// Returns the source of `path`, by contents: a file, a folder with files, or the prefix of traces.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or is of no source.
+    pub fn of(path: &Path) -> Result<Self, TraceError> {
+        if path.is_dir() {
+            return of_folder(path);
+        }
+        if !path.exists() && discover(path).is_ok() {
+            return Ok(Self::Trace);
+        }
+        match of_file(path)? {
+            Ok(source) => Ok(source),
+            Err(found) => Err(refused(path, found)),
+        }
+    }
+
+    /// Returns the one source of `paths`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of`], and if they are of several sources.
+    pub fn of_all(paths: &[PathBuf]) -> Result<Self, TraceError> {
+        let mut first: Option<(&PathBuf, Self)> = None;
+        for path in paths {
+            let source = Self::of(path)?;
+            match first {
+                Some((other, of)) if of != source => {
+                    let found = format!(
+                        "this is of the source {}, and {} of {}",
+                        source.word(),
+                        other.display(),
+                        of.word()
+                    );
+                    return Err(at(path, found, "inputs of one source at a time"));
+                }
+                _ => first = Some((path, source)),
+            }
+        }
+        // The command line asks for one path at least.
+        Ok(first.map_or(Self::Trace, |(_, source)| source))
+    }
+}
+
+/// Number of bytes that are looked at: metadata may come first.
+const HEAD: u64 = 1 << 20;
+
+/// Returns the source of a file, or a description of what it is instead.
+fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
+    let mut head = Vec::new();
+    let read = DecompressedStream::open(path)?
+        .take(HEAD)
+        .read_to_end(&mut head);
+    if let Err(source) = read
+        && head.is_empty()
+    {
+        return Err(TraceError::io(path, "read or decompress", source));
+    }
+    if sniff(path)? != CaptureFileKind::Other {
+        return Ok(Ok(TraceSource::Pytorch));
+    }
+    Ok(of_bytes(&head))
+}
+
+/// Returns the source of a file that begins with `head` and is none of PyTorch's, or a description of it.
+fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
+    if TextWorkload::begins(head) {
+        return Ok(TraceSource::Text);
+    }
+    if MscclAlgorithm::begins(head) {
+        return Ok(TraceSource::Msccl);
+    }
+    if xplane::begins(head) {
+        return Ok(TraceSource::Xplane);
+    }
+    match text_form(head) {
+        Some(Ok(_)) => return Ok(TraceSource::Trace),
+        Some(Err(_)) => return Err("JSON without the keys of a trace or a capture".to_owned()),
+        None => {}
+    }
+    match FrameCursor::new(head).next_record() {
+        Ok(Some(record)) if is_record(record.bytes) => Ok(TraceSource::Trace),
+        _ => Err(described(head)),
+    }
+}
+
+/// Highest number of a field of a node or of metadata in any generation of the schema.
+const MOST_FIELDS: u32 = 16;
+
+/// Returns whether `bytes` may be the first record of a trace. Text is none: most letters would be the keys of fields
+/// that no schema has.
+fn is_record(bytes: &[u8]) -> bool {
+    let mut record = WireCursor::new(bytes, 0);
+    while !record.is_empty() {
+        if !matches!(record.field(), Ok((1..=MOST_FIELDS, _))) {
+            return false;
+        }
+    }
+    !bytes.is_empty()
+}
+
+/// Describes contents that are of no source.
+fn described(head: &[u8]) -> String {
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = &line[..line.len().min(40)];
+    let text = std::str::from_utf8(line).ok();
+    match text.filter(|text| text.chars().all(|c| !c.is_control() || c.is_whitespace())) {
+        _ if head.is_empty() => "an empty file".to_owned(),
+        Some(text) => format!("text that begins with `{}`", escape(text.trim())),
+        None => {
+            let bytes = head.iter().take(8).map(|byte| format!("{byte:02x}"));
+            let bytes = bytes.collect::<Vec<_>>().join(" ");
+            format!("binary data that begin with the bytes {bytes}")
+        }
+    }
+}
+
+/// Returns the source of the files in a folder: that of the first, by name, that is of one.
+fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
+    let io = |source| TraceError::io(path, "list", source);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io)? {
+        let file = entry.map_err(io)?.path();
+        if file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    for file in &files {
+        if let Ok(source) = of_file(file)? {
+            return Ok(source);
+        }
+    }
+    // JAX puts profiles into a folder of their own.
+    if xplane::files(&[path.to_owned()]).is_ok() {
+        return Ok(TraceSource::Xplane);
+    }
+    Err(refused(
+        path,
+        format!("a folder whose {} files are of no source", files.len()),
+    ))
+}
+
+fn refused(path: &Path, found: String) -> TraceError {
+    let words = TraceSource::ALL.map(|source| source.word).join(", ");
+    at(
+        path,
+        format!("{found}; expected a file of {words}"),
+        "`chakram convert --list` describes the files of each source",
+    )
+}
+
+fn at(path: &Path, found: String, hint: &str) -> TraceError {
+    let place = TraceLocation {
+        file: Some(path.to_owned()),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceWriter;
+
+    #[test]
+    fn every_source_has_a_word_of_its_own() {
+        let words = TraceSource::ALL.map(|described| described.source.word());
+        assert_eq!(words, TraceSource::ALL.map(|described| described.word));
+    }
+
+    #[test]
+    fn contents_tell_their_source() {
+        let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
+        assert_eq!(of_bytes(&trace), Ok(TraceSource::Trace));
+        let lines = b"{\"schema\":\"chakram.trace.1\"}\n";
+        assert_eq!(of_bytes(lines), Ok(TraceSource::Trace));
+        for text in [
+            "DATA\n3\n",
+            "\u{feff}MICRO\r\n1\r\n",
+            "HYBRID_TRANSFORMER x\n",
+        ] {
+            assert_eq!(of_bytes(text.as_bytes()), Ok(TraceSource::Text), "{text}");
+        }
+        for (text, found) in [
+            (&b""[..], "an empty file"),
+            (b"DATABASE\n", "text that begins with `DATABASE`"),
+            (b"{\"a\": 1}", "JSON without the keys"),
+            (
+                b"\x7fELF\x02\x01\x01\0",
+                "the bytes 7f 45 4c 46 02 01 01 00",
+            ),
+        ] {
+            let why = of_bytes(text).unwrap_err();
+            assert!(why.contains(found), "{why}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, for all NPUs alike.
+//!
+//! A kind of parallelism says how the stages of the layers depend on one another. [`TextWorkload::write`] makes the
+//! traces that the public converter of Chakra makes, byte for byte: its names, its ids, which go on from rank to rank,
+//! and its dependencies in its order. So a `NONE` outside DLRM is an all-reduce of the bytes beside it, which are zero,
+//! and times, cycles to ASTRA-sim 1.0, are microseconds. What that converter would take silently for something else,
+//! or fail on without a word, is refused with its line.
+
+use crate::trace::{TraceError, TraceLocation};
+
+mod emit;
+mod parse;
+
+/// Kind of parallelism of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextParallelism {
+    /// Only the collective of each layer's weight gradient, all at once.
+    Micro,
+    /// Data parallelism: weight gradients are reduced behind the backward pass.
+    Data,
+    /// Model parallelism: activations and their gradients are exchanged layer by layer.
+    Model,
+    /// Both, as `HYBRID_DATA_MODEL` names its nodes.
+    DataModel,
+    /// Both, as `HYBRID_MODEL_DATA` names its nodes.
+    ModelData,
+    /// DLRM: an embedding, layer 0, whose all-to-all joins behind the bottom MLP.
+    Dlrm {
+        /// Index of the last layer of the bottom MLP.
+        last_bottom_layer: u32,
+    },
+}
+
+/// Communication of a stage of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerComm {
+    /// `ALLREDUCE`
+    AllReduce,
+    /// `ALLTOALL`
+    AllToAll,
+    /// `ALLGATHER`
+    AllGather,
+    /// `REDUCESCATTER`
+    ReduceScatter,
+    /// `NONE`
+    Absent,
+}
+
+impl LayerComm {
+    /// Every word with the schema's `comm_type` that its node gets.
+    const ALL: [(Self, &'static str, u64); 5] = [
+        (Self::AllReduce, "ALLREDUCE", 0),
+        (Self::AllToAll, "ALLTOALL", 6),
+        (Self::AllGather, "ALLGATHER", 2),
+        (Self::ReduceScatter, "REDUCESCATTER", 7),
+        (Self::Absent, "NONE", 0),
+    ];
+
+    fn word(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    fn comm_type(self) -> u64 {
+        Self::ALL[self as usize].2
+    }
+}
+
+/// One stage of a layer: forward, gradient of the input, or gradient of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerStage {
+    /// Compute time; written as microseconds.
+    pub micros: u64,
+    /// Collective behind it.
+    pub comm: LayerComm,
+    /// Bytes of the collective, the node's `comm_size`.
+    pub bytes: u64,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextLayer {
+    /// Name, a word.
+    pub name: String,
+    /// Forward.
+    pub forward: LayerStage,
+    /// Gradient of the input.
+    pub input_gradient: LayerStage,
+    /// Gradient of the weights.
+    pub weight_gradient: LayerStage,
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextWorkload {
+    /// Kind of parallelism.
+    pub parallelism: TextParallelism,
+    /// The layers; at least one.
+    pub layers: Vec<TextLayer>,
+    /// The file, which the traces carry in their metadata.
+    text: String,
+}
+
+impl TextParallelism {
+    /// Kinds that take no option, and their words.
+    const PLAIN: [(Self, &'static str); 5] = [
+        (Self::Micro, "MICRO"),
+        (Self::Data, "DATA"),
+        (Self::Model, "MODEL"),
+        (Self::DataModel, "HYBRID_DATA_MODEL"),
+        (Self::ModelData, "HYBRID_MODEL_DATA"),
+    ];
+    /// Words of DLRM, which the index of the last bottom layer follows.
+    const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
+    /// Words of ASTRA-sim 1.0 and of SimAI whose graph no public converter defines.
+    const UNDEFINED: [&'static str; 3] = [
+        "HYBRID_TRANSFORMER",
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
+        "HYBRID_CUSTOMIZED",
+    ];
+
+    /// Returns the word of files.
+    pub fn word(self) -> &'static str {
+        let plain = Self::PLAIN.iter().find(|(kind, _)| *kind == self);
+        plain.map_or(Self::DLRM[0], |(_, word)| word)
+    }
+}
+
+impl TextWorkload {
+    /// Returns whether a file that begins with `text` is a workload, sound or not: its first word is a kind of
+    /// parallelism.
+    pub fn begins(text: &[u8]) -> bool {
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let mut words = line
+            .split(u8::is_ascii_whitespace)
+            .filter(|w| !w.is_empty());
+        let first = words.next().unwrap_or_default();
+        let first = first.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first);
+        let plain = TextParallelism::PLAIN.iter().map(|(_, word)| *word);
+        let mut known = plain
+            .chain(TextParallelism::DLRM)
+            .chain(TextParallelism::UNDEFINED);
+        known.any(|word| word.as_bytes() == first)
+    }
+
+    /// Returns the number of nodes of a rank in one pass.
+    pub fn nodes_per_pass(&self) -> u64 {
+        let layers = self.layers.len() as u64;
+        let count =
+            |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
+        match self.parallelism {
+            TextParallelism::Micro => layers,
+            // Forward, weight gradient and its collective; the first layer needs no gradient of its input.
+            TextParallelism::Data => 4 * layers - 1,
+            TextParallelism::Model => 5 * layers - 1,
+            TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,
+            TextParallelism::Dlrm { last_bottom_layer } => {
+                let exchanged = count(|layer| layer.forward.comm == LayerComm::AllToAll);
+                let reduced = count(|layer| layer.weight_gradient.comm != LayerComm::Absent);
+                let back = u64::from(u64::from(last_bottom_layer) + 1 < layers);
+                3 * layers - 1 + exchanged + reduced + back
+            }
+        }
+    }
+}
+
+/// Returns the error of a line and column, counted from 1.
+fn refused(
+    line: usize,
+    column: usize,
+    found: impl Into<String>,
+    hint: impl Into<String>,
+) -> TraceError {
+    let place = TraceLocation {
+        line: Some((line, column)),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

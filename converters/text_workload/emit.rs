@@ -1,0 +1,442 @@
+//! Graphs of a workload, as the public converter of Chakra writes them.
+
+use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
+use crate::trace::TraceError;
+use crate::trace::encoder::{MessageEncoder, frame};
+use std::fmt::Write as _;
+use std::io::Write;
+
+/// Version that the converter states in the metadata.
+const SCHEMA: &str = "1.0.2-chakra.1.0.0";
+
+impl TextWorkload {
+    /// Writes the trace of `rank` in `passes` passes. Its ids begin where those of the rank before end.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `out` does.
+    pub fn write(&self, rank: u32, passes: u32, out: &mut impl Write) -> Result<(), TraceError> {
+        let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
+        let mut emitter = NodeEmitter::new(out, first);
+        emitter.metadata(&self.text)?;
+        let mut before: Vec<LayerNodes> = vec![LayerNodes::default(); self.layers.len()];
+        for _ in 0..passes {
+            match self.parallelism {
+                TextParallelism::Micro => self.micro(&mut emitter)?,
+                TextParallelism::Data => self.data(&mut before, &mut emitter)?,
+                TextParallelism::Model => self.model("", false, &mut before, &mut emitter)?,
+                TextParallelism::DataModel => {
+                    self.model("_IG_COMM_", true, &mut before, &mut emitter)?;
+                }
+                TextParallelism::ModelData => self.model("", true, &mut before, &mut emitter)?,
+                TextParallelism::Dlrm { last_bottom_layer } => {
+                    self.dlrm(last_bottom_layer as usize, &mut before, &mut emitter)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn micro(&self, emitter: &mut NodeEmitter<'_, impl Write>) -> Result<(), TraceError> {
+        for layer in &self.layers {
+            emitter.comm(layer, "", layer.weight_gradient, [])?;
+        }
+        Ok(())
+    }
+
+    fn data(
+        &self,
+        nodes: &mut [LayerNodes],
+        emitter: &mut NodeEmitter<'_, impl Write>,
+    ) -> Result<(), TraceError> {
+        let mut last = None;
+        for (layer, own) in self.layers.iter().zip(nodes.iter()) {
+            let reduced = own.weight_comm;
+            last = Some(emitter.comp(layer, "FWD", layer.forward, [last, reduced])?);
+        }
+        for (i, layer) in self.layers.iter().enumerate().rev() {
+            let gradient = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [last])?;
+            let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(gradient)])?;
+            nodes[i].weight_comm = Some(reduced);
+            if i > 0 {
+                last =
+                    Some(emitter.comp(layer, "BWD_IG", layer.input_gradient, [Some(gradient)])?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Model parallelism, with the reduction of weight gradients if it is `hybrid`. The names of the collectives of
+    /// input gradients have `suffix`.
+    fn model(
+        &self,
+        suffix: &str,
+        hybrid: bool,
+        nodes: &mut [LayerNodes],
+        emitter: &mut NodeEmitter<'_, impl Write>,
+    ) -> Result<(), TraceError> {
+        let mut last = None;
+        for (layer, own) in self.layers.iter().zip(nodes.iter()) {
+            let after = if hybrid {
+                [own.weight_comm, last]
+            } else {
+                [last, own.weight_comp]
+            };
+            let forward = emitter.comp(layer, "FWD", layer.forward, after)?;
+            last = Some(emitter.comm(layer, "", layer.forward, [Some(forward)])?);
+        }
+        let mut after = [last, None];
+        for (i, layer) in self.layers.iter().enumerate().rev() {
+            let gradient = emitter.comp(layer, "BWD_IG", layer.input_gradient, after)?;
+            let exchanged = match i {
+                0 => None,
+                _ => Some(emitter.comm(layer, suffix, layer.input_gradient, [Some(gradient)])?),
+            };
+            let weight = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [Some(gradient)])?;
+            nodes[i].weight_comp = Some(weight);
+            if hybrid {
+                let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(weight)])?;
+                nodes[i].weight_comm = Some(reduced);
+            }
+            after = [Some(weight), exchanged];
+        }
+        Ok(())
+    }
+
+    fn dlrm(
+        &self,
+        last_bottom: usize,
+        nodes: &mut [LayerNodes],
+        emitter: &mut NodeEmitter<'_, impl Write>,
+    ) -> Result<(), TraceError> {
+        let (mut last, mut exchanged) = (None, None);
+        for (i, (layer, own)) in self.layers.iter().zip(nodes.iter()).enumerate() {
+            let joined = exchanged.filter(|_| i == last_bottom);
+            let updated = own.weight_comm.or(own.weight_comp);
+            let forward = emitter.comp(layer, "FWD", layer.forward, [updated, last, joined])?;
+            last = Some(forward);
+            if layer.forward.comm == LayerComm::AllToAll {
+                let comm = emitter.comm(layer, "", layer.forward, [Some(forward)])?;
+                if i == 0 {
+                    exchanged = Some(comm);
+                }
+            }
+        }
+        let mut returned = None;
+        for (i, layer) in self.layers.iter().enumerate().rev() {
+            // Layer 0 also waits for the gradients of the embeddings, which go all to all.
+            let joined = returned.filter(|_| i == 0);
+            let weight = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
+            nodes[i].weight_comp = Some(weight);
+            if layer.weight_gradient.comm != LayerComm::Absent {
+                let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(weight)])?;
+                nodes[i].weight_comm = Some(reduced);
+            }
+            if i > 0 {
+                last = Some(emitter.comp(layer, "BWD_IG", layer.input_gradient, [Some(weight)])?);
+            }
+            if i == last_bottom + 1 {
+                let embedding = &self.layers[0];
+                returned = Some(emitter.comm(embedding, "", embedding.input_gradient, [last])?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nodes of a layer that the next pass waits for.
+#[derive(Clone, Copy, Debug, Default)]
+struct LayerNodes {
+    weight_comp: Option<u64>,
+    weight_comm: Option<u64>,
+}
+
+/// Writer of the nodes of a rank.
+struct NodeEmitter<'o, W> {
+    out: &'o mut W,
+    next: u64,
+    name: String,
+    data: Vec<u64>,
+    node: MessageEncoder,
+    attribute: MessageEncoder,
+    record: Vec<u8>,
+}
+
+impl<'o, W: Write> NodeEmitter<'o, W> {
+    fn new(out: &'o mut W, first: u64) -> Self {
+        Self {
+            out,
+            next: first,
+            name: String::new(),
+            data: Vec::new(),
+            node: MessageEncoder::default(),
+            attribute: MessageEncoder::default(),
+            record: Vec::new(),
+        }
+    }
+
+    fn metadata(&mut self, text: &str) -> Result<(), TraceError> {
+        self.node.clear();
+        for (name, value) in [("schema", SCHEMA), ("input_file", text)] {
+            self.attribute.clear();
+            self.attribute.bytes(1, name.as_bytes());
+            self.attribute.bytes(29, value.as_bytes());
+            self.node.bytes(2, self.attribute.as_bytes());
+        }
+        self.finish()
+    }
+
+    /// Writes the message.
+    fn finish(&mut self) -> Result<(), TraceError> {
+        self.record.clear();
+        frame(&mut self.record, self.node.as_bytes());
+        let written = self.out.write_all(&self.record);
+        written.map_err(|source| TraceError::io("", "write", source))
+    }
+
+    /// Begins a node of a type of the schema, behind those of `after` that exist; its name is there. Returns its id.
+    fn begin<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.node.clear();
+        // Zero is what an absent field means, and protobuf does not write it.
+        if id > 0 {
+            self.node.varint(1, id);
+        }
+        self.node.bytes(2, self.name.as_bytes());
+        self.node.varint(3, kind);
+        self.data.clear();
+        self.data.extend(after.into_iter().flatten());
+        self.node.packed(5, &self.data);
+        id
+    }
+
+    fn comp<const N: usize>(
+        &mut self,
+        layer: &TextLayer,
+        phase: &str,
+        stage: LayerStage,
+        after: [Option<u64>; N],
+    ) -> Result<u64, TraceError> {
+        self.name.clear();
+        write!(self.name, "COMP_NODE_{}_{phase}", layer.name).expect("a string grows as needed");
+        let id = self.begin(4, after);
+        if stage.micros > 0 {
+            self.node.varint(7, stage.micros);
+        }
+        self.finish().map(|()| id)
+    }
+
+    fn comm<const N: usize>(
+        &mut self,
+        layer: &TextLayer,
+        suffix: &str,
+        stage: LayerStage,
+        after: [Option<u64>; N],
+    ) -> Result<u64, TraceError> {
+        self.name.clear();
+        let (name, word) = (&layer.name, stage.comm.word());
+        write!(self.name, "COMM_COLL_NODE_{name}{suffix}_{word}")
+            .expect("a string grows as needed");
+        let id = self.begin(7, after);
+        for (name, value) in [
+            ("comm_type", stage.comm.comm_type()),
+            ("comm_size", stage.bytes),
+        ] {
+            self.attribute.clear();
+            self.attribute.bytes(1, name.as_bytes());
+            self.attribute.varint(9, value);
+            self.node.bytes(10, self.attribute.as_bytes());
+        }
+        self.finish().map(|()| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::scan::NodeView;
+    use crate::trace::wire::FrameCursor;
+    use crate::trace::{Op, scan};
+
+    /// A node as it reads back: its id, its name, and the ids that it waits for.
+    type Told = (u64, String, Vec<u64>);
+
+    struct Data(Vec<u64>);
+
+    impl scan::DependencyVisitor for Data {
+        fn data(&mut self, id: u64) -> Result<(), TraceError> {
+            self.0.push(id);
+            Ok(())
+        }
+        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+            panic!("there are none")
+        }
+    }
+
+    fn told(text: &str, rank: u32, passes: u32) -> Vec<Told> {
+        let workload = TextWorkload::parse(text).unwrap();
+        let mut file = Vec::new();
+        workload.write(rank, passes, &mut file).unwrap();
+        let mut frames = FrameCursor::new(&file);
+        frames.next_record().unwrap().expect("metadata");
+        let mut all = Vec::new();
+        while let Some(record) = frames.next_record().unwrap() {
+            let mut data = Data(Vec::new());
+            let node: NodeView<'_> = scan::node(record, &mut data).unwrap();
+            assert_ne!(
+                node.op,
+                Op::Host,
+                "no feeder takes them for work of the host"
+            );
+            all.push((node.id, node.name.to_owned(), data.0));
+        }
+        assert_eq!(
+            all.len() as u64,
+            workload.nodes_per_pass() * u64::from(passes)
+        );
+        all
+    }
+
+    fn layers(kind: &str) -> String {
+        let line = |name: &str| format!("{name} -1 1 ALLTOALL 8 2 ALLGATHER 16 3 ALLREDUCE 32 0\n");
+        format!("{kind}\n3\n{}{}{}", line("a"), line("b"), line("c"))
+    }
+
+    fn waits(told: &[Told]) -> Vec<&[u64]> {
+        told.iter().map(|(.., data)| &data[..]).collect()
+    }
+
+    #[test]
+    fn ids_go_on_from_rank_to_rank() {
+        // MICRO has a node for each layer: two passes of three layers are six, so rank 2 begins at 12.
+        let told = told(&layers("MICRO"), 2, 2);
+        let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
+        assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
+        assert!(waits(&told).iter().all(|data| data.is_empty()));
+        assert_eq!(told[0].1, "COMM_COLL_NODE_a_ALLREDUCE");
+    }
+
+    #[test]
+    fn data_parallelism_reduces_behind_the_backward_pass() {
+        // Forward 0 1 2; backward c: WG 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. In the second pass, which
+        // begins at 11, each forward also waits for its layer's all-reduce: 10, 7 and 4.
+        let told = told(&layers("DATA"), 0, 2);
+        let first: [&[u64]; 11] = [
+            &[],
+            &[0],
+            &[1],
+            &[2],
+            &[3],
+            &[3],
+            &[5],
+            &[6],
+            &[6],
+            &[8],
+            &[9],
+        ];
+        assert_eq!(waits(&told[..11]), first);
+        let second: [&[u64]; 3] = [&[10], &[11, 7], &[12, 4]];
+        assert_eq!(waits(&told[11..14]), second);
+    }
+
+    #[test]
+    fn model_parallelism_exchanges_activations_and_their_gradients() {
+        // Forward a 0 1, b 2 3, c 4 5, compute and exchange; backward c: IG 6, its exchange 7, WG 8; b: 9, 10, 11, which
+        // wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits for 13, 11, 8.
+        let told = told(&layers("MODEL"), 0, 2);
+        let first: [&[u64]; 14] = [
+            &[],
+            &[0],
+            &[1],
+            &[2],
+            &[3],
+            &[4],
+            &[5],
+            &[6],
+            &[6],
+            &[8, 7],
+            &[9],
+            &[9],
+            &[11, 10],
+            &[12],
+        ];
+        assert_eq!(waits(&told[..14]), first);
+        assert_eq!(told[7].1, "COMM_COLL_NODE_c_ALLGATHER");
+        assert_eq!(
+            (&told[14].2[..], &told[16].2[..]),
+            (&[13][..], &[15, 11][..])
+        );
+    }
+
+    #[test]
+    fn hybrids_do_both_and_differ_in_a_name() {
+        // As model parallelism, with an all-reduce behind each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
+        let one = told(&layers("HYBRID_DATA_MODEL"), 0, 2);
+        let first: [&[u64]; 17] = [
+            &[],
+            &[0],
+            &[1],
+            &[2],
+            &[3],
+            &[4],
+            &[5],
+            &[6],
+            &[6],
+            &[8],
+            &[8, 7],
+            &[10],
+            &[10],
+            &[12],
+            &[12, 11],
+            &[14],
+            &[15],
+        ];
+        assert_eq!(waits(&one[..17]), first);
+        // The second pass waits for the all-reduces 16 and 13, which come before the exchange of the layer in front.
+        assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
+        let other = told(&layers("HYBRID_MODEL_DATA"), 0, 2);
+        assert_eq!(waits(&one), waits(&other));
+        assert_eq!(one[7].1, "COMM_COLL_NODE_c_IG_COMM__ALLGATHER");
+        assert_eq!(other[7].1, "COMM_COLL_NODE_c_ALLGATHER");
+    }
+
+    #[test]
+    fn embeddings_of_dlrm_join_the_bottom_and_return_from_the_top() {
+        let none = "NONE 0";
+        let line = |name: &str, forward: &str, weight: &str| {
+            format!("{name} -1 1 {forward} 2 ALLTOALL 16 3 {weight} 0\n")
+        };
+        let text = format!(
+            "HYBRID_DLRM 2\n4\n{}{}{}{}",
+            line("e", "ALLTOALL 8", none),
+            line("b1", none, "ALLREDUCE 4"),
+            line("b2", none, none),
+            line("t", none, "ALLREDUCE 4"),
+        );
+        let told = told(&text, 0, 2);
+        // Forward e 0, its all-to-all 1, b1 2, b2 3 behind both, t 4. Backward t: WG 5, AR 6, IG 7, then the embedding's
+        // all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 behind 13 and 8.
+        let first: [&[u64]; 15] = [
+            &[],
+            &[0],
+            &[0],
+            &[2, 1],
+            &[3],
+            &[4],
+            &[5],
+            &[5],
+            &[7],
+            &[7],
+            &[9],
+            &[10],
+            &[11],
+            &[11],
+            &[13, 8],
+        ];
+        assert_eq!(waits(&told[..15]), first);
+        // The next pass: e waits for its WG 14, b1 for AR 12, b2 for WG 9 and for both, t for AR 6.
+        let second: [&[u64]; 5] = [&[14], &[15], &[12, 15], &[9, 17, 16], &[6, 18]];
+        assert_eq!(waits(&told[15..20]), second);
+    }
+}

@@ -1,0 +1,263 @@
+//! Text of a workload: the kind of parallelism, the number of layers, and a line of twelve words for each.
+
+use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload, refused};
+use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::{TraceError, escape};
+use std::path::Path;
+
+/// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.
+const WORDS: usize = 12;
+/// Longest time that a trace can hold, in microseconds.
+const MOST_MICROS: u64 = u64::MAX / 1_000_000;
+
+/// The words of a line, each with its column from 1.
+fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+    line.split_whitespace()
+        .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
+}
+
+/// A word that is a number up to `most`.
+fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
+    match word.1.parse() {
+        Ok(number) if number <= most => Ok(number),
+        _ => Err(refused(
+            line,
+            word.0,
+            format!("{what} is `{}`", escape(word.1)),
+            format!("a whole number from 0 to {most}"),
+        )),
+    }
+}
+
+impl TextParallelism {
+    /// Parses the first line of a workload.
+    fn parse(line: &str, number_of: usize) -> Result<Self, TraceError> {
+        let mut words = words(line);
+        let Some((column, word)) = words.next() else {
+            return Err(refused(
+                number_of,
+                1,
+                "no kind of parallelism",
+                format!("a first line such as {}", Self::PLAIN[1].1),
+            ));
+        };
+        if let Some((kind, _)) = Self::PLAIN.iter().find(|(_, known)| *known == word) {
+            return Ok(*kind);
+        }
+        if Self::DLRM.contains(&word) {
+            let Some(last) = words.next() else {
+                return Err(refused(
+                    number_of,
+                    line.len() + 1,
+                    format!("{word} without the index of the last layer of the bottom MLP"),
+                    format!("{word} N, counting the embedding as layer 0"),
+                ));
+            };
+            let last = number(number_of, last, "the last bottom layer", u32::MAX.into())?;
+            return Ok(Self::Dlrm {
+                last_bottom_layer: last as u32,
+            });
+        }
+        let kinds = Self::PLAIN.iter().map(|(_, word)| *word).chain(Self::DLRM);
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
+        let found = if Self::UNDEFINED.contains(&word) {
+            format!(
+                "the parallelism {word}, for which the public converter of Chakra defines no graph"
+            )
+        } else {
+            format!("the parallelism `{}`, which does not exist", escape(word))
+        };
+        Err(refused(number_of, column, found, format!("one of {kinds}")))
+    }
+}
+
+/// Parses a stage from its three words.
+fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage, TraceError> {
+    let micros = number(line, words[0], &format!("the {what} time"), MOST_MICROS)?;
+    let (column, word) = words[1];
+    let Some((comm, ..)) = LayerComm::ALL.iter().find(|(_, known, _)| *known == word) else {
+        let known = LayerComm::ALL.map(|(_, word, _)| word).join(", ");
+        return Err(refused(
+            line,
+            column,
+            format!("the {what} collective is `{}`", escape(word)),
+            format!("one of {known}"),
+        ));
+    };
+    let bytes = number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
+    Ok(LayerStage {
+        micros,
+        comm: *comm,
+        bytes,
+    })
+}
+
+fn layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    if words.len() < WORDS {
+        return Err(refused(
+            number_of,
+            line.len() + 1,
+            format!("a layer of {} words", words.len()),
+            "a name, -1, three times a time with a collective and its bytes, and an update time",
+        ));
+    }
+    Ok(TextLayer {
+        name: words[0].1.to_owned(),
+        forward: stage(number_of, &words[2..5], "forward")?,
+        input_gradient: stage(number_of, &words[5..8], "input gradient")?,
+        weight_gradient: stage(number_of, &words[8..11], "weight gradient")?,
+    })
+}
+
+impl TextWorkload {
+    /// Reads a file: plain, gzip or zstd.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or as [`Self::parse`].
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let text = read_text(DecompressedStream::open(path)?, 0);
+        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
+        Self::parse(&text).map_err(|error| error.in_file(path))
+    }
+
+    /// Parses a workload.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the line and column of what is not in the format.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // As Python reads text, whose ends of lines are all alike.
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let mut lines = (1..).zip(text.split('\n'));
+        let (_, first) = lines.next().unwrap_or((1, ""));
+        let parallelism = TextParallelism::parse(first, 1)?;
+        let (_, second) = lines.next().unwrap_or((2, ""));
+        let stated = words(second).next().unwrap_or((1, ""));
+        let stated = number(2, stated, "the number of layers", u32::MAX.into())?;
+        let mut layers = Vec::new();
+        let mut end = 2;
+        for (line, content) in lines {
+            if !content.trim().is_empty() {
+                layers.push(layer(content, line)?);
+                end = line;
+            }
+        }
+        if layers.is_empty() || layers.len() as u64 != stated {
+            return Err(refused(
+                end,
+                1,
+                format!("{} layers, and line 2 says {stated}", layers.len()),
+                "the number of the lines that follow, at least one",
+            ));
+        }
+        if let TextParallelism::Dlrm { last_bottom_layer } = parallelism {
+            check_dlrm(&layers, last_bottom_layer)?;
+        }
+        Ok(Self {
+            parallelism,
+            layers,
+            text,
+        })
+    }
+}
+
+/// Refuses what leaves DLRM without the all-to-all that its bottom MLP waits for.
+fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
+    if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
+        return Err(refused(
+            1,
+            1,
+            format!(
+                "the last bottom layer is {last_bottom_layer} of layers 0 to {}",
+                layers.len() - 1
+            ),
+            "the index of a layer behind the embedding, which is layer 0",
+        ));
+    }
+    if layers[0].forward.comm != LayerComm::AllToAll {
+        let word = layers[0].forward.comm.word();
+        return Err(refused(
+            3,
+            1,
+            format!("the embedding's forward collective is {word}"),
+            "ALLTOALL, which the last bottom layer waits for",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYER: &str = "l -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4";
+
+    fn why(text: &str) -> String {
+        TextWorkload::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn ends_of_lines_blank_lines_and_further_words_do_not_matter() {
+        let plain = TextWorkload::parse(&format!("DATA\n1\n{LAYER}\n")).unwrap();
+        let layer = &plain.layers[0];
+        assert_eq!((layer.forward.micros, layer.input_gradient.micros), (1, 2));
+        assert_eq!(layer.weight_gradient.bytes, 8);
+        let other = format!("\u{feff}DATA x\r\n 1 \r\n{LAYER} more\r\n\r\n  \n");
+        assert_eq!(TextWorkload::parse(&other).unwrap().layers, plain.layers);
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_line_and_a_column() {
+        for (text, parts) in [
+            ("", &["line 1, column 1", "no kind of parallelism"][..]),
+            ("data\n1\n", &["line 1", "`data`", "HYBRID_DLRM"]),
+            (
+                "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8\n1\n",
+                &["defines no graph"],
+            ),
+            (
+                "HYBRID_DLRM\n1\n",
+                &["line 1, column 12", "without the index"],
+            ),
+            ("HYBRID_DLRM -1\n1\n", &["line 1, column 13", "`-1`"]),
+            ("DATA\nmany\n", &["line 2, column 1", "`many`"]),
+            ("DATA\n0\n", &["0 layers"]),
+            (
+                "DATA\n2\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n",
+                &["1 layers, and line 2 says 2"],
+            ),
+            ("DATA\n1\nl -1 1 NONE 0 2\n", &["line 3", "6 words"]),
+            (
+                "DATA\n1\nl -1 1 NONE 0 2 ALLREDUCE_EP 0 3 NONE 0 4\n",
+                &["column 17", "ALLREDUCE_EP"],
+            ),
+            (
+                "DATA\n1\nl -1 1 NONE -5 2 NONE 0 3 NONE 0 4\n",
+                &["forward size is `-5`"],
+            ),
+            (
+                "DATA\n1\nl -1 99999999999999999 NONE 0 2 NONE 0 3 NONE 0 4\n",
+                &["forward time"],
+            ),
+            (
+                "HYBRID_DLRM 1\n1\nl -1 1 ALLTOALL 0 2 NONE 0 3 NONE 0 4\n",
+                &["layers 0 to 0"],
+            ),
+        ] {
+            let why = why(text);
+            assert!(
+                parts.iter().all(|part| why.contains(part)),
+                "{text:?}: {why}"
+            );
+        }
+        let two = format!("HYBRID_DLRM 1\n2\n{LAYER}\n{LAYER}\n");
+        assert!(
+            why(&two).contains("forward collective is NONE"),
+            "{}",
+            why(&two)
+        );
+    }
+}

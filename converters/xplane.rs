@@ -1,0 +1,192 @@
+//! Profiles of JAX and TensorFlow: `xplane.pb` files, one for each host, to one trace for each device.
+//!
+//! A file is an `XSpace` of planes: one for each device, with a line for each stream, one for the threads of the host,
+//! and one with the programs (`HloProto`). Fields are those of the public `xplane.proto` and `hlo.proto`. The file is
+//! held in memory once; events borrow from it.
+//!
+//! - `space`: planes, lines, events and stats;
+//! - `timeline`: the pieces of time of a device's streams, and the calls that launched them;
+//! - `hlo`: collectives of programs, and their groups of devices;
+//! - `calls`: collectives of the devices, matched;
+//! - `emit`: nodes.
+
+use crate::trace::file::{DecompressedStream, read_all};
+use crate::trace::write::TraceWriter;
+use crate::trace::{TraceError, TraceLocation};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+mod calls;
+mod emit;
+mod files;
+mod hlo;
+mod space;
+mod timeline;
+
+pub use files::{begins, files};
+
+use calls::CollectiveCalls;
+use hlo::HloModules;
+use space::ProfileSpace;
+use timeline::{DeviceTimeline, HostTimelines};
+
+/// Contents of a file and its name.
+#[derive(Debug)]
+pub struct XplaneFile {
+    /// Name for errors.
+    pub path: PathBuf,
+    /// Decompressed contents.
+    pub contents: Vec<u8>,
+}
+
+impl XplaneFile {
+    /// Reads a file: plain, gzip or zstd.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or would take more memory than there may be.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let contents = DecompressedStream::open(path).map(|stream| read_all(stream, 0))?;
+        Ok(Self {
+            path: path.to_owned(),
+            contents: contents.map_err(|source| TraceError::io(path, "read", source))?,
+        })
+    }
+}
+
+/// Conversion of one device.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DeviceConversion {
+    /// Rank of its trace.
+    pub rank: u32,
+    /// Name of its plane.
+    pub device: String,
+    /// Events on its streams that last.
+    pub events: u64,
+    /// Time in which its streams are busy, summed over streams, ns.
+    pub busy_ns: u64,
+    /// That time in nodes: kernels, and collectives with their waiting.
+    pub kept_ns: u64,
+    /// Calls of the host that launched events of this device.
+    pub launches: u64,
+    /// Events with a call that launched them.
+    pub linked: u64,
+    /// Events that begin before the call that launched them does; they keep their time and lose the call.
+    pub early: u64,
+    /// Collectives that are matched across devices.
+    pub collectives: u64,
+    /// Communication that is not, and remains a kernel of its recorded time.
+    pub unmatched: u64,
+    /// Nodes of the trace.
+    pub nodes: u64,
+}
+
+/// Conversion of a job.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct XplaneSummary {
+    /// Time from the first event to the end of the last, ns.
+    pub span_ns: u64,
+    /// Devices, by rank.
+    pub devices: Vec<DeviceConversion>,
+    /// Planes and lines that were left out because they repeat others or are no streams: name and events.
+    pub left_out: Vec<(String, u64)>,
+}
+
+/// Profiles of one job.
+#[derive(Debug)]
+pub struct XplaneJob<'a> {
+    devices: Vec<DeviceTimeline<'a>>,
+    calls: CollectiveCalls,
+    /// Start of the first event, ps.
+    base: i128,
+    summary: XplaneSummary,
+}
+
+impl<'a> XplaneJob<'a> {
+    /// Reads the profiles of a job's hosts. Devices are numbered host by host, in the order of `files`.
+    ///
+    /// # Errors
+    ///
+    /// Fails on bytes that are no `XSpace`, and on files in which no device did anything.
+    pub fn new(files: &'a [XplaneFile]) -> Result<Self, TraceError> {
+        let mut devices = Vec::new();
+        let mut modules = HloModules::default();
+        let mut left_out = Vec::new();
+        for file in files {
+            let named = |error: TraceError| error.in_file(&file.path);
+            let space = ProfileSpace::parse(&file.contents).map_err(named)?;
+            let hosts = HostTimelines::new(&space).map_err(named)?;
+            let first = devices.len() as u64;
+            modules.begin(first);
+            modules.read(&space).map_err(named)?;
+            let own = timeline::devices(space, hosts, first, modules.file(), &mut left_out);
+            devices.extend(own.map_err(named)?);
+        }
+        let starts = devices.iter().filter_map(DeviceTimeline::start);
+        let Some(base) = starts.min() else {
+            let place = TraceLocation {
+                file: files.first().map(|file| file.path.clone()),
+                ..TraceLocation::default()
+            };
+            return Err(TraceError::refused_at(
+                place,
+                "a profile without an event on a device",
+                "a profile of a run on GPUs or TPUs, taken with jax.profiler or tf.profiler",
+            ));
+        };
+        let ends = devices.iter().filter_map(DeviceTimeline::end);
+        let end = ends.max().unwrap_or(base);
+        if end - base > i128::from(u64::MAX / 2) {
+            let days = (end - base) / (86_400 * 1_000_000_000_000);
+            return Err(TraceError::refused_at(
+                TraceLocation::default(),
+                format!("the first event and the end of the last are {days} days apart"),
+                "profiles of one run",
+            ));
+        }
+        let calls = CollectiveCalls::new(&devices, &modules);
+        Ok(Self {
+            devices,
+            calls,
+            base,
+            summary: XplaneSummary {
+                span_ns: ns(end, base),
+                devices: Vec::new(),
+                left_out,
+            },
+        })
+    }
+
+    /// Returns the number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    /// Writes the trace of `rank` and adds it to the summary. Ranks are written in order.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `out` does.
+    pub fn write<W: Write>(&mut self, rank: u32, out: W) -> Result<W, TraceError> {
+        let device = &self.devices[rank as usize];
+        let io = |source: io::Error| TraceError::io("", "write", source);
+        let lanes = device.lane_names();
+        let end = device.end().map_or(0, |end| ns(end, self.base));
+        let metadata = emit::metadata(rank, self.ranks(), end, &lanes);
+        let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
+        let written = emit::write(device, rank, &self.calls, self.base, &mut writer)?;
+        self.summary.devices.push(written);
+        Ok(writer.into_inner())
+    }
+
+    /// Returns the summary of the ranks written so far.
+    pub fn summary(&self) -> &XplaneSummary {
+        &self.summary
+    }
+}
+
+/// Whole nanoseconds from `base` to an instant behind it, both in ps; rounded down, so that intervals that touch still do.
+fn ns(instant: i128, base: i128) -> u64 {
+    ((instant - base) / 1000) as u64
+}

@@ -1,0 +1,161 @@
+//! Collectives that devices carried out together: the k-th of a group at one member is the k-th at every other.
+
+use super::hlo::{HloCollective, HloModules};
+use super::space::StatValue;
+use super::timeline::{DevicePiece, DeviceTimeline};
+use crate::trace::CollectiveKind;
+use crate::trace::groups::DeclaredGroups;
+use std::collections::BTreeMap;
+
+/// A member's part of a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CollectiveCall {
+    pub kind: CollectiveKind,
+    /// `comm_size`.
+    pub bytes: u64,
+    /// Number of the group, 0 for all ranks.
+    pub group: u64,
+    /// Time that the member waited for the last to start, ps.
+    pub wait: i128,
+}
+
+/// Collectives of all devices.
+#[derive(Debug, Default)]
+pub(super) struct CollectiveCalls {
+    /// Those that are matched, by rank and piece.
+    calls: BTreeMap<(u32, u32), CollectiveCall>,
+    /// Communication of each rank that is not matched.
+    unmatched: Vec<u64>,
+    /// Groups other than that of all ranks.
+    pub groups: DeclaredGroups,
+}
+
+/// Members of a group, each with its pieces in order: the piece, its times, and the collective.
+type GroupPieces<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
+
+impl CollectiveCalls {
+    pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
+        let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
+        let mut this = Self {
+            unmatched: vec![0; devices.len()],
+            ..Self::default()
+        };
+        let mut groups: BTreeMap<Vec<u32>, GroupPieces<'_>> = BTreeMap::new();
+        for (rank, device) in (0..).zip(devices) {
+            for (index, piece) in (0..).zip(&device.pieces) {
+                let Some(found) = collective(device, piece, modules) else {
+                    continue;
+                };
+                let members = found.and_then(|found| members(found, device.id, &ranks));
+                match (members, found) {
+                    (Some(members), Some(found)) => {
+                        let own = groups.entry(members).or_default().entry(rank).or_default();
+                        own.push((index, piece.start, piece.end, found));
+                    }
+                    _ => this.unmatched[rank as usize] += 1,
+                }
+            }
+        }
+        for (members, pieces) in groups {
+            this.matched(&members, &pieces, devices.len());
+        }
+        this
+    }
+
+    /// Matches the collectives of a group, unless its members do not agree on them.
+    fn matched(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
+        let said = |rank: &u32| {
+            let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
+            own.iter().map(|(.., of)| (of.kind, of.output))
+        };
+        let alike =
+            members.len() > 1 && members.iter().all(|rank| said(rank).eq(said(&members[0])));
+        if !alike {
+            for (&rank, own) in pieces {
+                self.unmatched[rank as usize] += own.len() as u64;
+            }
+            return;
+        }
+        let is_world = members.iter().copied().eq(0..world as u32);
+        let group = if is_world {
+            0
+        } else {
+            let number = self.groups.len() as u64 + 1;
+            self.groups.insert(number.to_string(), members.to_vec());
+            number
+        };
+        let count = pieces.get(&members[0]).map_or(0, Vec::len);
+        for k in 0..count {
+            let last = pieces.values().map(|own| own[k].1).max().unwrap_or(0);
+            for (&rank, own) in pieces {
+                let (piece, start, end, of) = own[k];
+                let Some(bytes) = of.comm_size(members.len() as u64) else {
+                    // A buffer that no trace can hold; it is so at every member.
+                    self.unmatched[rank as usize] += 1;
+                    continue;
+                };
+                let call = CollectiveCall {
+                    kind: of.kind,
+                    bytes,
+                    group,
+                    // Clocks of hosts may differ, so that a member may end before another starts.
+                    wait: (last - start).min(end - start),
+                };
+                self.calls.insert((rank, piece), call);
+            }
+        }
+    }
+
+    /// Returns the collective that a piece of a rank is.
+    pub fn of(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
+        self.calls.get(&(rank, piece))
+    }
+
+    /// Returns how many are matched at a rank, and how many are not.
+    pub fn counts(&self, rank: u32) -> (u64, u64) {
+        let own = self.calls.range((rank, 0)..=(rank, u32::MAX));
+        (own.count() as u64, self.unmatched[rank as usize])
+    }
+}
+
+/// Returns the collective that a piece carries out; without one if its groups are unknown. A GPU carries them out by
+/// kernels of NCCL or RCCL; other kernels of the instruction prepare for them.
+fn collective<'m>(
+    device: &DeviceTimeline<'_>,
+    piece: &DevicePiece<'_>,
+    modules: &'m HloModules,
+) -> Option<Option<&'m HloCollective>> {
+    let name = device.plane.name_of(&piece.event);
+    let lower = name.to_ascii_lowercase();
+    let kernel = lower.contains("nccl") || lower.contains("rccl");
+    if !piece.whole || !(kernel || device.plane.name.contains("TPU")) {
+        return None;
+    }
+    let (mut op, mut module, mut program) = (None, None, None);
+    let stats = device
+        .plane
+        .stats(&piece.event, |name, value| match (name, value) {
+            ("hlo_op", StatValue::Text(text)) => op = Some(text),
+            ("hlo_module", StatValue::Text(text)) => module = Some(text),
+            ("program_id", StatValue::Number(number)) => program = Some(number),
+            _ => {}
+        });
+    // They were read before, so they can be read.
+    stats.ok()?;
+    // Operators of TPUs are named after their instructions.
+    let op = op.as_deref().unwrap_or(name);
+    let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
+    match modules.find(device.file, program, module.as_deref(), op) {
+        None if kernel => Some(None),
+        found => found,
+    }
+}
+
+/// Returns the ranks of the group that a device is in, if all of its devices are in the job.
+fn members(found: &HloCollective, device: u64, ranks: &BTreeMap<u64, u32>) -> Option<Vec<u32>> {
+    if found.groups.is_empty() {
+        return Some(ranks.values().copied().collect());
+    }
+    let own = found.groups.iter().find(|group| group.contains(&device))?;
+    own.iter().map(|id| ranks.get(id).copied()).collect()
+}

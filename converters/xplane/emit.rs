@@ -1,0 +1,294 @@
+//! Nodes of a device: calls of the host, kernels and copies, and collectives.
+
+use super::calls::CollectiveCalls;
+use super::space::StatValue;
+use super::timeline::{DevicePiece, DeviceTimeline};
+use super::{DeviceConversion, ns};
+use crate::trace::groups::metadata_text;
+use crate::trace::scan::{self, NodeView};
+use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, TraceWriter};
+use crate::trace::{GroupName, Op, TraceError};
+use crate::units::Span;
+use std::borrow::Cow;
+use std::io::Write;
+
+/// Returns the attributes of a trace's metadata record; the last event of the device ends at `end_ns`.
+pub(super) fn metadata<'a>(
+    rank: u32,
+    ranks: u32,
+    end_ns: u64,
+    lanes: &'a [(String, String)],
+) -> Vec<NamedAttribute<'a>> {
+    let mut metadata = vec![
+        ("captured_ns", AttributeValue::Uint(end_ns)),
+        ("source", AttributeValue::Text("xplane")),
+        ("rank", AttributeValue::Int(rank.into())),
+        ("world_size", AttributeValue::Int(ranks.into())),
+        (scan::KERNELS_ON, AttributeValue::Text(scan::DEVICE)),
+    ];
+    let lanes = lanes.iter();
+    metadata.extend(lanes.map(|(lane, name)| (&lane[..], AttributeValue::Text(name))));
+    metadata
+}
+
+/// Node of a device: a call of the host or a piece of a stream, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum DeviceNode {
+    Launch(u32),
+    Piece(u32),
+}
+
+/// Id of the first node behind the declaration of groups.
+const FIRST: u64 = 2;
+
+/// Writes the nodes of `device`, which is `rank`; the job starts at `base`, ps.
+pub(super) fn write<W: Write>(
+    device: &DeviceTimeline<'_>,
+    rank: u32,
+    calls: &CollectiveCalls,
+    base: i128,
+    writer: &mut TraceWriter<W>,
+) -> Result<DeviceConversion, TraceError> {
+    let (collectives, unmatched) = calls.counts(rank);
+    let mut done = DeviceConversion {
+        rank,
+        device: device.plane.name.to_string(),
+        events: device.events,
+        launches: device.launches.len() as u64,
+        linked: device.linked,
+        collectives,
+        unmatched,
+        ..DeviceConversion::default()
+    };
+    let text = metadata_text(&calls.groups);
+    writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
+    done.nodes += 1;
+    let emitter = DeviceEmitter::new(device, base);
+    for (id, node) in (FIRST..).zip(&emitter.order) {
+        match *node {
+            DeviceNode::Launch(index) => emitter.launch(id, index, writer)?,
+            DeviceNode::Piece(index) => {
+                emitter.piece(id, index, rank, calls, &mut done, writer)?;
+            }
+        }
+        done.nodes += 1;
+    }
+    Ok(done)
+}
+
+/// Nodes of a device in the order of their ids, and their dependencies.
+struct DeviceEmitter<'d, 'a> {
+    device: &'d DeviceTimeline<'a>,
+    base: i128,
+    order: Vec<DeviceNode>,
+    launch_ids: Vec<u64>,
+    piece_ids: Vec<u64>,
+    /// The call before each on its thread.
+    launch_before: Vec<Option<u32>>,
+    /// The piece before each on its stream.
+    piece_before: Vec<Option<u32>>,
+}
+
+impl<'d, 'a> DeviceEmitter<'d, 'a> {
+    fn new(device: &'d DeviceTimeline<'a>, base: i128) -> Self {
+        let launches = (0..).zip(&device.launches);
+        let launches = launches.map(|(i, launch)| (launch.start, DeviceNode::Launch(i)));
+        let pieces = (0..).zip(&device.pieces);
+        let pieces = pieces.map(|(i, piece)| (piece.start, DeviceNode::Piece(i)));
+        let mut order: Vec<(i128, DeviceNode)> = launches.chain(pieces).collect();
+        order.sort_unstable();
+        let mut this = Self {
+            device,
+            base,
+            order: order.into_iter().map(|(_, node)| node).collect(),
+            launch_ids: vec![0; device.launches.len()],
+            piece_ids: vec![0; device.pieces.len()],
+            launch_before: previous(device.launches.iter().map(|l| l.thread)),
+            piece_before: previous(device.pieces.iter().map(|p| p.stream)),
+        };
+        for (id, node) in (FIRST..).zip(&this.order) {
+            match *node {
+                DeviceNode::Launch(index) => this.launch_ids[index as usize] = id,
+                DeviceNode::Piece(index) => this.piece_ids[index as usize] = id,
+            }
+        }
+        this
+    }
+
+    fn ns(&self, instant: i128) -> u64 {
+        ns(instant, self.base)
+    }
+
+    fn launch<W: Write>(
+        &self,
+        id: u64,
+        index: u32,
+        writer: &mut TraceWriter<W>,
+    ) -> Result<(), TraceError> {
+        let launch = &self.device.launches[index as usize];
+        let before = self.launch_before[index as usize];
+        let ended = before.map_or(0, |b| self.ns(self.device.launches[b as usize].end));
+        let mut view = NodeView::new(id, &launch.name, Op::Host);
+        view.lane = Some(i64::from(launch.thread) + 1);
+        let start = self.ns(launch.start);
+        view.delay = Span::from_ns(start.saturating_sub(ended));
+        view.recorded = Span::from_ns(self.ns(launch.end) - start);
+        let data = before.map(|b| self.launch_ids[b as usize]);
+        writer.write(&view, data.as_slice(), &NodeExtras::default())
+    }
+
+    /// Returns the call that a piece waits for: the one that launched it if it had ended, the one before that on its
+    /// thread if not, and none if the piece begins before its call.
+    fn cause(&self, piece: &DevicePiece<'_>) -> Option<u32> {
+        let index = piece.launch?;
+        let launch = &self.device.launches[index as usize];
+        if launch.end <= piece.start {
+            Some(index)
+        } else if launch.start <= piece.start {
+            self.launch_before[index as usize]
+        } else {
+            None
+        }
+    }
+
+    fn piece<W: Write>(
+        &self,
+        id: u64,
+        index: u32,
+        rank: u32,
+        calls: &CollectiveCalls,
+        done: &mut DeviceConversion,
+        writer: &mut TraceWriter<W>,
+    ) -> Result<(), TraceError> {
+        let piece = &self.device.pieces[index as usize];
+        let (start, end) = (self.ns(piece.start), self.ns(piece.end));
+        let mut data = Vec::with_capacity(2);
+        let mut ended = 0;
+        if let Some(before) = self.piece_before[index as usize] {
+            data.push(self.piece_ids[before as usize]);
+            ended = self.ns(self.device.pieces[before as usize].end);
+        }
+        if let Some(cause) = self.cause(piece) {
+            data.push(self.launch_ids[cause as usize]);
+            ended = ended.max(self.ns(self.device.launches[cause as usize].end));
+        }
+        let launch = piece
+            .launch
+            .map(|launch| &self.device.launches[launch as usize]);
+        done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
+        let described = EventDescription::of(self.device, piece)?;
+        let mut view = NodeView::new(id, self.device.plane.name_of(&piece.event), described.op());
+        view.lane = Some(self.device.streams[piece.stream as usize].0);
+        view.delay = Span::from_ns(start.saturating_sub(ended));
+        view.recorded = Span::from_ns(end - start);
+        if let Some(call) = calls.of(rank, index) {
+            let wait = self.ns(piece.start + call.wait) - start;
+            view.op = Op::Collective {
+                kind: call.kind,
+                bytes: call.bytes,
+                group: GroupName::from_number(call.group),
+                root: None,
+                dimensions: None,
+                host: false,
+            };
+            view.wait = Span::from_ns(wait);
+            view.recorded = Span::from_ns(end - start - wait);
+        }
+        done.busy_ns += end - start;
+        done.kept_ns += (view.wait.0 + view.recorded.0) / 1000;
+        let mut attributes = described.attributes();
+        if let Some(launch) = piece.launch {
+            let id = self.launch_ids[launch as usize];
+            attributes.push(("launch", AttributeValue::Int(id as i64)));
+        }
+        let extra = NodeExtras {
+            attributes: &attributes,
+            ..NodeExtras::default()
+        };
+        writer.write(&view, &data, &extra)
+    }
+}
+
+/// Returns for each the index of the one before it of the same kind.
+fn previous(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
+    let mut last = std::collections::BTreeMap::new();
+    (0..)
+        .zip(kinds)
+        .map(|(index, kind)| last.insert(kind, index))
+        .collect()
+}
+
+/// Stats of an event that its node keeps, under these names, as texts.
+const KEPT: [&str; 5] = [
+    "hlo_op",
+    "hlo_module",
+    "name",
+    "kernel_details",
+    "memcpy_details",
+];
+
+/// What the stats of an event say.
+#[derive(Debug, Default)]
+struct EventDescription<'a> {
+    texts: [Option<Cow<'a, str>>; KEPT.len()],
+    program: Option<u64>,
+    correlation: Option<u64>,
+}
+
+impl<'a> EventDescription<'a> {
+    fn of(device: &DeviceTimeline<'a>, piece: &DevicePiece<'a>) -> Result<Self, TraceError> {
+        let mut this = Self::default();
+        device
+            .plane
+            .stats(&piece.event, |name, value| match value {
+                StatValue::Number(number) if name == "program_id" => this.program = Some(number),
+                StatValue::Number(number) if name == "correlation_id" => {
+                    this.correlation = Some(number);
+                }
+                StatValue::Text(text) => {
+                    if let Some(at) = KEPT.iter().position(|kept| *kept == name) {
+                        this.texts[at] = Some(text);
+                    }
+                }
+                _ => {}
+            })?;
+        Ok(this)
+    }
+
+    /// Returns the operation: a kernel of which only the time is known, or a copy of as many bytes as it says.
+    fn op(&self) -> Op<'static> {
+        let details = self.texts[4].as_deref().unwrap_or_default();
+        let size = details
+            .split_whitespace()
+            .find_map(|w| w.strip_prefix("size:"));
+        let bytes = size.and_then(|size| size.parse().ok());
+        Op::Compute {
+            flops: 0,
+            bytes: bytes.filter(|b| *b <= i64::MAX as u64).unwrap_or(0),
+            dtype: None,
+        }
+    }
+
+    fn attributes(&self) -> Vec<NamedAttribute<'_>> {
+        // JAX's stat `name` is the path of the operation in the program; a node has a name already.
+        let names = [
+            "hlo_op",
+            "hlo_module",
+            "op_name",
+            "kernel_details",
+            "memcpy_details",
+        ];
+        let texts = names.iter().zip(&self.texts);
+        let texts = texts.filter_map(|(name, text)| Some((*name, text.as_deref()?)));
+        let mut all: Vec<_> = texts
+            .map(|(name, text)| (name, AttributeValue::Text(text)))
+            .collect();
+        for (name, number) in [
+            ("program_id", self.program),
+            ("correlation_id", self.correlation),
+        ] {
+            all.extend(number.map(|number| (name, AttributeValue::Uint(number))));
+        }
+        all
+    }
+}

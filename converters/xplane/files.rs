@@ -1,0 +1,114 @@
+//! Files of a profile.
+
+use crate::trace::wire::{WireCursor, WireValue};
+use crate::trace::{TraceError, TraceLocation};
+use std::path::{Path, PathBuf};
+
+/// Endings of names.
+const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
+
+/// Returns the profiles among `paths`: files, and folders with `*.xplane.pb`, or with the newest of the profiles that
+/// `jax.profiler` puts under `plugins/profile`; sorted by name within a folder.
+///
+/// # Errors
+///
+/// Fails if a folder cannot be listed, or has none.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let mut own = named(path)?;
+        let runs = path.join("plugins/profile");
+        if own.is_empty() && runs.is_dir() {
+            // Runs are named after their time.
+            if let Some(newest) = listed(&runs)?.iter().rev().find(|run| run.is_dir()) {
+                own = named(newest)?;
+            }
+        }
+        if own.is_empty() {
+            let place = TraceLocation {
+                file: Some(path.clone()),
+                ..TraceLocation::default()
+            };
+            return Err(TraceError::refused_at(
+                place,
+                "a folder without a file *.xplane.pb",
+                "the folder that jax.profiler.start_trace was given, or the file itself",
+            ));
+        }
+        found.extend(own);
+    }
+    Ok(found)
+}
+
+fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let io = |source| TraceError::io(folder, "list", source);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        paths.push(entry.map_err(io)?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn named(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let mut files = listed(folder)?;
+    files.retain(|file| {
+        let name = file.to_string_lossy();
+        file.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending))
+    });
+    Ok(files)
+}
+
+/// Returns whether a file that begins with `head` is a profile: its first field is a plane, of which the first text is a
+/// name.
+pub fn begins(head: &[u8]) -> bool {
+    let mut space = WireCursor::new(head, 0);
+    if space.varint().ok() != Some(1 << 3 | 2) || space.varint().is_err() {
+        return false;
+    }
+    let mut plane = WireCursor::new(&head[space.offset()..], 0);
+    let mut field = plane.field();
+    if let Ok((1, WireValue::Varint(_))) = field {
+        field = plane.field();
+    }
+    let Ok((2, WireValue::Bytes(name, _))) = field else {
+        return false;
+    };
+    let name = std::str::from_utf8(name).unwrap_or_default();
+    let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
+    // Behind it are lines, metadata or stats. A trace's first record has a version there.
+    sound && (name.starts_with('/') || name == "Task Environment")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceWriter;
+    use crate::trace::encoder::MessageEncoder;
+
+    #[test]
+    fn profiles_begin_with_a_named_plane() {
+        let plane = |id: bool, name: &str| {
+            let (mut plane, mut space) = (MessageEncoder::default(), MessageEncoder::default());
+            if id {
+                plane.varint(1, 3);
+            }
+            plane.bytes(2, name.as_bytes());
+            plane.bytes(3, b"");
+            space.bytes(1, plane.as_bytes());
+            space.as_bytes().to_vec()
+        };
+        assert!(begins(&plane(false, "/host:CPU")));
+        assert!(begins(&plane(true, "/device:GPU:3")));
+        assert!(begins(&plane(false, "Task Environment")));
+        assert!(!begins(&plane(false, "0.0.4")));
+        assert!(!begins(&plane(false, "/a\nb")));
+        assert!(!begins(b"") && !begins(b"\x0a") && !begins(b"\x0a\x05\x08"));
+        let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
+        assert!(!begins(&trace));
+    }
+}

@@ -1,0 +1,579 @@
+//! Collectives of the programs in a profile: their kinds, sizes and groups of devices, from `HloProto`.
+
+use super::space::{Message, ProfileSpace, StatValue, fields};
+use crate::trace::wire::{WireCursor, WireValue};
+use crate::trace::{CollectiveKind, TraceError};
+use std::collections::BTreeMap;
+
+/// Plane of the programs, and the stat that holds one.
+const PROGRAMS: (&str, &str) = ("/host:metadata", "Hlo Proto");
+/// Deepest nesting of tuples that is followed.
+const DEEPEST: u32 = 8;
+/// Most members of all groups of a collective that are made from a formula.
+const MOST_MEMBERS: u64 = 1 << 20;
+
+/// Collective of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HloCollective {
+    pub kind: CollectiveKind,
+    /// Bytes of a member's result.
+    pub output: u64,
+    /// Groups of devices by their numbers in the job; empty if all devices are one.
+    pub groups: Vec<Vec<u64>>,
+}
+
+impl HloCollective {
+    /// Returns `comm_size` among `members`: the input of a member for an all-gather, and for the others the whole buffer.
+    pub fn comm_size(&self, members: u64) -> Option<u64> {
+        match self.kind {
+            CollectiveKind::AllGather => Some(self.output / members.max(1)),
+            CollectiveKind::ReduceScatter => self.output.checked_mul(members),
+            _ => Some(self.output),
+        }
+        .filter(|bytes| *bytes <= i64::MAX as u64)
+    }
+}
+
+/// Program: its name and the collectives by the name of their instruction. Those whose groups nobody can tell have none.
+#[derive(Debug, Default)]
+struct HloModule {
+    name: String,
+    collectives: BTreeMap<String, Option<HloCollective>>,
+}
+
+/// Programs of a job.
+#[derive(Debug, Default)]
+pub(super) struct HloModules {
+    /// Those of each file, by number.
+    files: Vec<BTreeMap<u64, HloModule>>,
+    /// Number in the job of the file's first device.
+    first: u64,
+}
+
+impl HloModules {
+    /// Begins a file whose first device has the number `first`.
+    pub fn begin(&mut self, first: u64) {
+        self.files.push(BTreeMap::new());
+        self.first = first;
+    }
+
+    /// Returns the index of the file that is read.
+    pub fn file(&self) -> usize {
+        self.files.len() - 1
+    }
+
+    /// Reads the programs of a file.
+    pub fn read(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
+        for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
+            for (&id, kind) in &plane.event_kinds {
+                // Older profiles have the program itself where newer ones have a stat.
+                let mut found = kind.metadata;
+                for &stat in &kind.stats {
+                    plane.stat(stat, &mut |name, value| {
+                        if let (true, StatValue::Bytes(bytes)) = (name == PROGRAMS.1, value) {
+                            found = Some(bytes);
+                        }
+                    })?;
+                }
+                if let Some(proto) = found {
+                    let module = module(proto)?;
+                    let last = self.files.last_mut().expect("a file has begun");
+                    last.insert(id as u64, module);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the collective that is the instruction `op` of a program of a file: `None` if it is no collective, `Some`
+    /// without one if its groups are unknown.
+    pub fn find(
+        &self,
+        file: usize,
+        program: Option<u64>,
+        module: Option<&str>,
+        op: &str,
+    ) -> Option<Option<&HloCollective>> {
+        let modules = self.files.get(file)?;
+        let found = match program.and_then(|id| modules.get(&id)) {
+            Some(found) => found,
+            // Several programs may have a name; that which has the instruction will do, if it is the only one.
+            None => {
+                let has = |m: &&HloModule| {
+                    m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
+                };
+                let mut all = modules.values().filter(has);
+                all.next().filter(|_| all.next().is_none())?
+            }
+        };
+        found.collectives.get(op).map(Option::as_ref)
+    }
+}
+
+/// Devices that run a program: those of each partition, by replica.
+#[derive(Debug, Default)]
+struct DeviceAssignment {
+    partitions: Vec<Vec<u64>>,
+}
+
+impl DeviceAssignment {
+    fn parse(message: Message<'_>) -> Result<Self, TraceError> {
+        let mut this = Self::default();
+        fields(message, |number, value| {
+            if let (3, WireValue::Bytes(devices, offset)) = (number, value) {
+                let mut ids = Vec::new();
+                fields((devices, offset), |number, value| {
+                    if number == 1 {
+                        numbers(value, &mut ids)?;
+                    }
+                    Ok(())
+                })?;
+                this.partitions.push(ids);
+            }
+            Ok(())
+        })?;
+        Ok(this)
+    }
+
+    fn replicas(&self) -> u64 {
+        self.partitions.first().map_or(0, |ids| ids.len() as u64)
+    }
+
+    /// Returns the device that a number in a group means. With several replicas of several partitions only numbers that
+    /// are `global` say which is meant.
+    fn device(&self, id: u64, global: bool) -> Option<u64> {
+        let (replicas, partitions) = (self.replicas(), self.partitions.len() as u64);
+        let (replica, partition) = match () {
+            () if partitions == 0 => return Some(id),
+            () if partitions == 1 => (id, 0),
+            () if replicas == 1 => (0, id),
+            () if global => (id / partitions, id % partitions),
+            () => return None,
+        };
+        let ids = self.partitions.get(partition as usize)?;
+        ids.get(replica as usize).copied()
+    }
+
+    /// Returns all devices in the order of global numbers.
+    fn all(&self) -> Vec<u64> {
+        let partitions = &self.partitions;
+        let replica = |replica: usize| partitions.iter().filter_map(move |ids| ids.get(replica));
+        (0..self.replicas() as usize)
+            .flat_map(replica)
+            .copied()
+            .collect()
+    }
+}
+
+/// Adds numbers that are packed, or one that is not.
+fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+    match value {
+        WireValue::Varint(number) => into.push(number),
+        WireValue::Bytes(bytes, offset) => {
+            let mut cursor = WireCursor::new(bytes, offset);
+            while !cursor.is_empty() {
+                into.push(cursor.varint()?);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Instruction that is a collective or wraps one.
+#[derive(Debug, Default)]
+struct Instruction {
+    name: String,
+    opcode: String,
+    /// Bytes of the result, and of the last element if it is a tuple.
+    bytes: Option<(u64, u64)>,
+    groups: Vec<Vec<u64>>,
+    /// Whether the groups are written in a way that is not known.
+    unknown_groups: bool,
+    global: bool,
+    called: Vec<u64>,
+}
+
+/// Collectives by the opcode that carries them out.
+const OPCODES: [(&str, CollectiveKind); 7] = [
+    ("all-reduce", CollectiveKind::AllReduce),
+    ("all-reduce-start", CollectiveKind::AllReduce),
+    ("all-gather", CollectiveKind::AllGather),
+    ("all-gather-start", CollectiveKind::AllGather),
+    ("reduce-scatter", CollectiveKind::ReduceScatter),
+    ("all-to-all", CollectiveKind::AllToAll),
+    ("collective-broadcast", CollectiveKind::Broadcast),
+];
+/// Opcode of what runs a computation beside others.
+const ASYNC: &str = "async-start";
+
+impl Instruction {
+    fn kind(&self) -> Option<CollectiveKind> {
+        let known = OPCODES.iter().find(|(opcode, _)| *opcode == self.opcode);
+        known.map(|(_, kind)| *kind)
+    }
+
+    fn parse(message: Message<'_>) -> Result<Self, TraceError> {
+        let mut this = Self::default();
+        fields(message, |number, value| {
+            match (number, value) {
+                (1, WireValue::Bytes(name, _)) => this.name = super::space::text(name).into_owned(),
+                (2, WireValue::Bytes(code, _)) => {
+                    this.opcode = super::space::text(code).into_owned();
+                }
+                (3, WireValue::Bytes(shape, offset)) => {
+                    this.bytes = shape_bytes((shape, offset), DEEPEST)?;
+                }
+                (38, value) => numbers(value, &mut this.called)?,
+                (49, WireValue::Bytes(group, offset)) => this.group((group, offset))?,
+                (71, WireValue::Varint(global)) => this.global = global != 0,
+                (87, WireValue::Bytes(list, offset)) => this.device_list((list, offset))?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(this)
+    }
+
+    fn group(&mut self, message: Message<'_>) -> Result<(), TraceError> {
+        let mut ids = Vec::new();
+        fields(message, |number, value| match number {
+            1 => numbers(value, &mut ids),
+            _ => Ok(()),
+        })?;
+        self.groups.push(ids);
+        Ok(())
+    }
+
+    fn device_list(&mut self, message: Message<'_>) -> Result<(), TraceError> {
+        self.groups.clear();
+        fields(message, |number, value| {
+            match (number, value) {
+                (1, WireValue::Bytes(group, offset)) => self.group((group, offset))?,
+                (2, WireValue::Bytes(formula, offset)) => match iota((formula, offset))? {
+                    Some(groups) => self.groups = groups,
+                    None => self.unknown_groups = true,
+                },
+                _ => self.unknown_groups = true,
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the collective of this instruction on the devices of `assignment`.
+    fn collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
+        let kind = self.kind()?;
+        let (all, last) = self.bytes?;
+        // The start of an all-gather has its inputs as well.
+        let output = if self.opcode == "all-gather-start" {
+            last
+        } else {
+            all
+        };
+        if self.unknown_groups {
+            return None;
+        }
+        let device = |id: &u64| assignment.device(*id, self.global);
+        let groups = self.groups.iter().filter(|group| !group.is_empty());
+        let groups = groups.map(|ids| ids.iter().map(device).collect());
+        let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
+        if groups.is_empty() && !assignment.partitions.is_empty() {
+            // Of several replicas of several partitions, all may mean those of a partition.
+            if assignment.replicas() > 1 && assignment.partitions.len() > 1 && !self.global {
+                return None;
+            }
+            groups.push(assignment.all());
+        }
+        Some(HloCollective {
+            kind,
+            output,
+            groups,
+        })
+    }
+}
+
+/// Groups by formula: whole numbers from 0 in a grid, transposed, and cut into groups of one size.
+fn iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
+    let (mut count, mut each) = (0, 0);
+    let (mut grid, mut order) = (Vec::new(), Vec::new());
+    fields(message, |number, value| {
+        match (number, value) {
+            (1, WireValue::Varint(number)) => count = number,
+            (2, WireValue::Varint(number)) => each = number,
+            (3, value) => numbers(value, &mut grid)?,
+            (4, value) => numbers(value, &mut order)?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let total = |sizes: &[u64]| sizes.iter().try_fold(1_u64, |all, n| all.checked_mul(*n));
+    let members = total(&grid);
+    let mut axes = order.clone();
+    axes.sort_unstable();
+    let sound = members == total(&[count, each])
+        && members.is_some_and(|n| (1..=MOST_MEMBERS).contains(&n))
+        && axes.iter().copied().eq(0..grid.len() as u64);
+    if !sound {
+        return Ok(None);
+    }
+    // Stride of each axis of the grid, in the order in which they are walked.
+    let strides = order.iter().map(|&axis| {
+        let inner = &grid[axis as usize + 1..];
+        (grid[axis as usize], inner.iter().product::<u64>())
+    });
+    let strides: Vec<(u64, u64)> = strides.collect();
+    let member = |index: u64| {
+        let walk = |(rest, id): (u64, u64), &(size, stride): &(u64, u64)| {
+            (rest / size, id + rest % size * stride)
+        };
+        strides.iter().rev().fold((index, 0), walk).1
+    };
+    let group = |group: u64| (group * each..(group + 1) * each).map(member).collect();
+    Ok(Some((0..count).map(group).collect()))
+}
+
+/// Bits of the element types of XLA, by number.
+fn element_bits(kind: u64) -> Option<u64> {
+    Some(match kind {
+        26 | 27 => 2,
+        21 | 22 | 32 => 4,
+        1 | 2 | 6 | 19 | 20 | 23 | 24 | 25 | 28 | 29 | 33 => 8,
+        3 | 7 | 10 | 16 => 16,
+        4 | 8 | 11 => 32,
+        5 | 9 | 12 | 15 => 64,
+        18 => 128,
+        // A token.
+        17 => 0,
+        _ => return None,
+    })
+}
+
+/// Returns the bytes of a shape, and of its last element if it is a tuple; `None` if nobody can tell.
+fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
+    let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
+    fields(message, |number, value| {
+        match (number, value) {
+            (2, WireValue::Varint(number)) => kind = number,
+            (3, value) => numbers(value, &mut sizes)?,
+            (4, WireValue::Bytes(element, offset)) => elements.push((element, offset)),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if kind != 13 {
+        let bits = element_bits(kind);
+        let bits = sizes
+            .iter()
+            .try_fold(bits, |bits, n| Some(bits?.checked_mul(*n)));
+        let bytes = bits.flatten().map(|bits: u64| bits.div_ceil(8));
+        return Ok(bytes.map(|bytes| (bytes, bytes)));
+    }
+    if deepest == 0 {
+        return Ok(None);
+    }
+    let (mut all, mut last) = (0_u64, 0);
+    for element in elements {
+        let Some((bytes, _)) = shape_bytes(element, deepest - 1)? else {
+            return Ok(None);
+        };
+        let Some(sum) = all.checked_add(bytes) else {
+            return Ok(None);
+        };
+        (all, last) = (sum, bytes);
+    }
+    Ok(Some((all, last)))
+}
+
+/// Reads the collectives of a program.
+fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
+    let mut module = HloModule::default();
+    let mut assignment = DeviceAssignment::default();
+    // Collectives with the computation that they lie in, and what runs computations.
+    let mut found: Vec<(u64, Instruction)> = Vec::new();
+    let mut wrappers: Vec<Instruction> = Vec::new();
+    fields(proto, |number, value| {
+        let (1, WireValue::Bytes(bytes, offset)) = (number, value) else {
+            return Ok(());
+        };
+        fields((bytes, offset), |number, value| {
+            match (number, value) {
+                (1, WireValue::Bytes(name, _)) => {
+                    module.name = super::space::text(name).into_owned();
+                }
+                (3, WireValue::Bytes(computation, offset)) => {
+                    let first = found.len();
+                    let mut id = 0;
+                    fields((computation, offset), |number, value| {
+                        match (number, value) {
+                            (2, WireValue::Bytes(bytes, offset)) => {
+                                let instruction = Instruction::parse((bytes, offset))?;
+                                if instruction.kind().is_some() {
+                                    found.push((0, instruction));
+                                } else if instruction.opcode == ASYNC {
+                                    wrappers.push(instruction);
+                                }
+                            }
+                            (5, WireValue::Varint(number)) => id = number,
+                            _ => {}
+                        }
+                        Ok(())
+                    })?;
+                    found[first..].iter_mut().for_each(|(own, _)| *own = id);
+                }
+                (15, WireValue::Bytes(devices, offset)) => {
+                    assignment = DeviceAssignment::parse((devices, offset))?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })
+    })?;
+    for wrapper in wrappers {
+        let mut inner = found.iter().filter(|(at, _)| wrapper.called.contains(at));
+        if let Some((_, inner)) = inner.next() {
+            let collective = inner.collective(&assignment);
+            module.collectives.insert(wrapper.name, collective);
+        }
+    }
+    for (_, instruction) in found {
+        let collective = instruction.collective(&assignment);
+        module.collectives.insert(instruction.name, collective);
+    }
+    Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::encoder::MessageEncoder;
+
+    fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
+        let mut message = MessageEncoder::default();
+        make(&mut message);
+        message.as_bytes().to_vec()
+    }
+
+    fn shape(kind: u64, sizes: &[u64], elements: &[Vec<u8>]) -> Vec<u8> {
+        made(|m| {
+            m.varint(2, kind);
+            m.packed(3, sizes);
+            elements.iter().for_each(|e| m.bytes(4, e));
+        })
+    }
+
+    #[test]
+    fn shapes_have_the_bytes_of_their_elements() {
+        let of = |shape: &[u8]| shape_bytes((shape, 0), DEEPEST).unwrap();
+        // 3 x 5 of bf16 are 30 B, of 4-bit integers 60 bits, and a scalar of f32 4 B.
+        let bf16 = shape(16, &[3, 5], &[]);
+        assert_eq!(of(&bf16), Some((30, 30)));
+        assert_eq!(of(&shape(21, &[3, 5], &[])), Some((8, 8)));
+        let f32 = shape(11, &[], &[]);
+        assert_eq!(of(&shape(13, &[], &[bf16, f32])), Some((34, 4)));
+        assert_eq!(of(&shape(11, &[1 << 40, 1 << 40], &[])), None);
+        assert_eq!(of(&shape(99, &[1], &[])), None);
+    }
+
+    #[test]
+    fn formulas_make_groups() {
+        let of = |count, each, grid: &[u64], order: &[u64]| {
+            let formula = made(|m| {
+                m.varint(1, count);
+                m.varint(2, each);
+                m.packed(3, grid);
+                m.packed(4, order);
+            });
+            iota((&formula, 0)).unwrap()
+        };
+        // [2,4]<=[8]: the numbers in order.
+        let rows = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
+        assert_eq!(of(2, 4, &[8], &[0]), Some(rows));
+        // [4,2]<=[2,4]T(1,0): columns of 0 1 2 3 over 4 5 6 7.
+        let columns = vec![vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
+        assert_eq!(of(4, 2, &[2, 4], &[1, 0]), Some(columns));
+        assert_eq!(of(4, 2, &[2, 3], &[1, 0]), None);
+        assert_eq!(of(2, 4, &[8], &[1]), None);
+        assert_eq!(of(1 << 40, 1 << 20, &[1 << 60], &[0]), None);
+    }
+
+    #[test]
+    fn numbers_of_groups_are_replicas_or_partitions_or_both() {
+        let of = |partitions: &[&[u64]], id, global| {
+            let partitions = partitions.iter().map(|ids| ids.to_vec()).collect();
+            DeviceAssignment { partitions }.device(id, global)
+        };
+        assert_eq!(of(&[], 5, false), Some(5));
+        assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
+        assert_eq!(of(&[&[3], &[4], &[9]], 2, true), Some(9));
+        // Two replicas of two partitions: global number 2 is replica 1 of partition 0.
+        assert_eq!(of(&[&[0, 2], &[1, 3]], 2, true), Some(2));
+        assert_eq!(of(&[&[0, 2], &[1, 3]], 1, false), None);
+        assert_eq!(of(&[&[0]], 1, false), None);
+    }
+
+    #[test]
+    fn programs_tell_their_collectives() {
+        let instruction =
+            |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut MessageEncoder)| {
+                made(|m| {
+                    m.bytes(1, name.as_bytes());
+                    m.bytes(2, opcode.as_bytes());
+                    m.bytes(3, shape);
+                    rest(m);
+                })
+            };
+        let f32s = shape(11, &[256], &[]);
+        let group = |ids: &[u64]| made(|m| m.packed(1, ids));
+        let grouped = |m: &mut MessageEncoder| {
+            m.bytes(49, &group(&[0, 1]));
+            m.bytes(49, &group(&[2, 3]));
+        };
+        let pair = shape(13, &[], &[shape(11, &[64], &[]), f32s.clone()]);
+        let inner = made(|m| {
+            m.varint(5, 77);
+            m.bytes(2, &instruction("rs", "reduce-scatter", &f32s, &|_| {}));
+        });
+        let entry = made(|m| {
+            m.bytes(2, &instruction("add.1", "add", &f32s, &|_| {}));
+            m.bytes(
+                2,
+                &instruction("all-reduce.1", "all-reduce", &f32s, &grouped),
+            );
+            m.bytes(2, &instruction("ag", "all-gather-start", &pair, &|_| {}));
+            m.bytes(
+                2,
+                &instruction("rs-start", "async-start", &pair, &|m| m.packed(38, &[77])),
+            );
+        });
+        let proto = made(|m| {
+            m.bytes(
+                1,
+                &made(|m| {
+                    m.bytes(1, b"jit_step");
+                    m.bytes(3, &inner);
+                    m.bytes(3, &entry);
+                }),
+            );
+        });
+        let module = module((&proto, 0)).unwrap();
+        assert_eq!(module.name, "jit_step");
+        let names: Vec<&String> = module.collectives.keys().collect();
+        assert_eq!(names, ["ag", "all-reduce.1", "rs", "rs-start"]);
+        let of = |name: &str| module.collectives[name].clone().unwrap();
+        // 256 numbers of 4 B.
+        let reduced = of("all-reduce.1");
+        assert_eq!(
+            (reduced.kind, reduced.output),
+            (CollectiveKind::AllReduce, 1024)
+        );
+        assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
+        // The result of the start is the second element; a member of four brings a quarter.
+        let gathered = of("ag");
+        assert_eq!(
+            (gathered.kind, gathered.output),
+            (CollectiveKind::AllGather, 1024)
+        );
+        assert_eq!(gathered.comm_size(4), Some(256));
+        assert_eq!(of("rs-start").comm_size(4), Some(4096));
+    }
+}

@@ -1,0 +1,284 @@
+//! Planes, lines, events and stats of an `XSpace`, borrowed from the file.
+
+use crate::bounds;
+use crate::trace::TraceError;
+use crate::trace::wire::{WireCursor, WireValue};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Bytes of a message, and where they begin in the file.
+pub(super) type Message<'a> = (&'a [u8], usize);
+
+/// Visits the fields of a message.
+pub(super) fn fields<'a>(
+    message: Message<'a>,
+    mut visit: impl FnMut(u32, WireValue<'a>) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    let mut cursor = WireCursor::new(message.0, message.1);
+    while !cursor.is_empty() {
+        let (number, value) = cursor.field()?;
+        visit(number, value)?;
+    }
+    Ok(())
+}
+
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// Profile of a host.
+#[derive(Debug)]
+pub(super) struct ProfileSpace<'a> {
+    pub planes: Vec<ProfilePlane<'a>>,
+}
+
+/// Group of timelines.
+#[derive(Debug, Default)]
+pub(super) struct ProfilePlane<'a> {
+    pub name: Cow<'a, str>,
+    lines: Vec<Message<'a>>,
+    pub event_kinds: BTreeMap<i64, EventKind<'a>>,
+    stat_names: BTreeMap<i64, Cow<'a, str>>,
+}
+
+/// Metadata that events of a kind share.
+#[derive(Debug, Default)]
+pub(super) struct EventKind<'a> {
+    pub name: Cow<'a, str>,
+    pub metadata: Option<Message<'a>>,
+    pub stats: Vec<Message<'a>>,
+}
+
+/// Timeline: a stream of a device, or a thread of a host.
+#[derive(Debug, Default)]
+pub(super) struct ProfileLine<'a> {
+    pub name: Cow<'a, str>,
+    pub events: Vec<ProfileEvent<'a>>,
+    /// Events without a time or a duration: instants, and sums of many.
+    pub instants: u64,
+}
+
+/// Event that lasts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProfileEvent<'a> {
+    pub kind: i64,
+    /// Start, ps since an epoch that the planes of a file share.
+    pub start: i128,
+    pub end: i128,
+    /// The event's message, for its stats.
+    message: Message<'a>,
+}
+
+/// Value of a stat.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum StatValue<'a> {
+    Number(u64),
+    Text(Cow<'a, str>),
+    Bytes(Message<'a>),
+}
+
+impl<'a> ProfileSpace<'a> {
+    /// Parses a file.
+    pub fn parse(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut planes = Vec::new();
+        fields((contents, 0), |number, value| {
+            if let (1, WireValue::Bytes(plane, offset)) = (number, value) {
+                planes.push(ProfilePlane::parse((plane, offset))?);
+            }
+            Ok(())
+        })?;
+        Ok(Self { planes })
+    }
+}
+
+impl<'a> ProfilePlane<'a> {
+    fn parse(message: Message<'a>) -> Result<Self, TraceError> {
+        let mut plane = Self::default();
+        fields(message, |number, value| {
+            match (number, value) {
+                (2, WireValue::Bytes(name, _)) => plane.name = text(name),
+                (3, WireValue::Bytes(line, offset)) => plane.lines.push((line, offset)),
+                (4, WireValue::Bytes(entry, offset)) => {
+                    let (id, value) = map_entry((entry, offset))?;
+                    plane.event_kinds.insert(id, EventKind::parse(value)?);
+                }
+                (5, WireValue::Bytes(entry, offset)) => {
+                    let (id, value) = map_entry((entry, offset))?;
+                    fields(value, |number, value| {
+                        if let (2, WireValue::Bytes(name, _)) = (number, value) {
+                            plane.stat_names.insert(id, text(name));
+                        }
+                        Ok(())
+                    })?;
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(plane)
+    }
+
+    /// Number of lines.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Parses a line.
+    pub fn line(&self, index: usize) -> Result<ProfileLine<'a>, TraceError> {
+        let mut line = ProfileLine::default();
+        let mut timestamp = 0_i64;
+        let mut count = 0_u64;
+        fields(self.lines[index], |number, value| {
+            match (number, value) {
+                (2, WireValue::Bytes(name, _)) => line.name = text(name),
+                (3, WireValue::Varint(ns)) => timestamp = ns as i64,
+                (4, WireValue::Bytes(..)) => count += 1,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let each = size_of::<ProfileEvent<'_>>() as u64;
+        bounds::check("the events of a line", count, each, "a shorter profile")
+            .map_err(|error| TraceError::io("", "hold", std::io::Error::other(error)))?;
+        line.events.reserve_exact(count as usize);
+        let start = i128::from(timestamp) * 1000;
+        fields(self.lines[index], |number, value| {
+            if let (4, WireValue::Bytes(event, offset)) = (number, value) {
+                match ProfileEvent::parse((event, offset), start)? {
+                    Some(event) => line.events.push(event),
+                    None => line.instants += 1,
+                }
+            }
+            Ok(())
+        })?;
+        Ok(line)
+    }
+
+    /// Returns the name of an event's kind.
+    pub fn name_of(&self, event: &ProfileEvent<'a>) -> &str {
+        self.event_kinds
+            .get(&event.kind)
+            .map_or("event", |kind| &kind.name)
+    }
+
+    /// Visits the stats of an event, with those of its kind first.
+    pub fn stats(
+        &self,
+        event: &ProfileEvent<'a>,
+        mut visit: impl FnMut(&str, StatValue<'a>),
+    ) -> Result<(), TraceError> {
+        if let Some(kind) = self.event_kinds.get(&event.kind) {
+            for stat in &kind.stats {
+                self.stat(*stat, &mut visit)?;
+            }
+        }
+        fields(event.message, |number, value| {
+            if let (4, WireValue::Bytes(stat, offset)) = (number, value) {
+                self.stat((stat, offset), &mut visit)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Visits a stat: its name and its value.
+    pub fn stat(
+        &self,
+        message: Message<'a>,
+        visit: &mut impl FnMut(&str, StatValue<'a>),
+    ) -> Result<(), TraceError> {
+        let (mut id, mut found) = (0, None);
+        fields(message, |number, value| {
+            match (number, value) {
+                (1, WireValue::Varint(number)) => id = number as i64,
+                (3 | 4, WireValue::Varint(number)) => found = Some(StatValue::Number(number)),
+                (5, WireValue::Bytes(bytes, _)) => found = Some(StatValue::Text(text(bytes))),
+                (6, WireValue::Bytes(bytes, offset)) => {
+                    found = Some(StatValue::Bytes((bytes, offset)));
+                }
+                // A text that is kept as the name of a kind of stat.
+                (7, WireValue::Varint(number)) => {
+                    let name = self.stat_names.get(&(number as i64));
+                    found = name.map(|name| StatValue::Text(name.clone()));
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if let (Some(name), Some(value)) = (self.stat_names.get(&id), found) {
+            visit(name, value);
+        }
+        Ok(())
+    }
+}
+
+/// Key and value of an entry of a map.
+fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
+    let (mut key, mut found) = (0, (&[][..], message.1));
+    fields(message, |number, value| {
+        match (number, value) {
+            (1, WireValue::Varint(id)) => key = id as i64,
+            (2, WireValue::Bytes(bytes, offset)) => found = (bytes, offset),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((key, found))
+}
+
+impl<'a> EventKind<'a> {
+    fn parse(message: Message<'a>) -> Result<Self, TraceError> {
+        let mut kind = Self::default();
+        fields(message, |number, value| {
+            match (number, value) {
+                (2, WireValue::Bytes(name, _)) => kind.name = text(name),
+                (3, WireValue::Bytes(bytes, offset)) => kind.metadata = Some((bytes, offset)),
+                (5, WireValue::Bytes(stat, offset)) => kind.stats.push((stat, offset)),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(kind)
+    }
+}
+
+impl<'a> ProfileEvent<'a> {
+    /// An event without a kind and stats.
+    #[cfg(test)]
+    pub fn at(start: i128, end: i128) -> Self {
+        Self {
+            kind: 0,
+            start,
+            end,
+            message: (&[], 0),
+        }
+    }
+
+    /// Parses an event of a line that starts at `start`; `None` if it does not last.
+    fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
+        let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
+        fields(message, |number, value| {
+            match (number, value) {
+                (1, WireValue::Varint(id)) => kind = id as i64,
+                (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
+                (3, WireValue::Varint(ps)) => duration = ps as i64,
+                // A number of occurrences stands in place of the time.
+                (5, WireValue::Varint(_)) => offset = None,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if duration < 0 {
+            return Err(TraceError::malformed(
+                message.1,
+                format!("an event of {duration} ps; events end behind their start"),
+            ));
+        }
+        let event = |offset: i64| Self {
+            kind,
+            start: start + i128::from(offset),
+            end: start + i128::from(offset) + i128::from(duration),
+            message,
+        };
+        Ok(offset.filter(|_| duration > 0).map(event))
+    }
+}

@@ -1,0 +1,389 @@
+//! Timelines of devices: pieces of time of their streams, and the calls on the host that launched them.
+
+use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
+use crate::trace::{TraceError, TraceLocation};
+use std::collections::BTreeMap;
+
+/// Beginnings of the names of device planes.
+const DEVICES: [&str; 2] = ["/device:GPU:", "/device:TPU:"];
+/// Beginning of the names of planes of threads.
+const HOST: &str = "/host:CPU";
+/// Beginning of the names of lines that are streams of a GPU.
+const STREAM: &str = "Stream #";
+/// Line of the operators of a TPU, whose other lines sum them up or run beside them.
+const OPERATORS: &str = "XLA Ops";
+/// Stat by which an event of a device and the call that launched it know each other.
+const CORRELATION: &str = "correlation_id";
+
+/// Piece of time of a stream: an event, or a part of one between those nested in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DevicePiece<'a> {
+    /// Index of the stream.
+    pub stream: u32,
+    /// Start and end, ps.
+    pub start: i128,
+    pub end: i128,
+    pub event: ProfileEvent<'a>,
+    /// Whether it is all of its event.
+    pub whole: bool,
+    /// Index of the call that launched it.
+    pub launch: Option<u32>,
+}
+
+/// Call on a thread of the host that launched events of a device.
+#[derive(Clone, Debug)]
+pub(super) struct HostLaunch {
+    /// Index of the thread in the file.
+    pub thread: u32,
+    pub start: i128,
+    pub end: i128,
+    pub name: String,
+}
+
+/// A device and the calls that drove it.
+#[derive(Debug)]
+pub(super) struct DeviceTimeline<'a> {
+    pub plane: ProfilePlane<'a>,
+    /// Index of the file in the job.
+    pub file: usize,
+    /// Number of the device in the job: hosts follow one another.
+    pub id: u64,
+    /// Number and name of each stream.
+    pub streams: Vec<(i64, String)>,
+    /// Pieces by start; those of a stream do not overlap.
+    pub pieces: Vec<DevicePiece<'a>>,
+    /// Calls by start; those of a thread do not overlap.
+    pub launches: Vec<HostLaunch>,
+    /// Names of the file's threads.
+    pub threads: Vec<String>,
+    /// Events that last.
+    pub events: u64,
+    /// Events with a call.
+    pub linked: u64,
+}
+
+impl DeviceTimeline<'_> {
+    /// Returns the start of the first event, ps.
+    pub fn start(&self) -> Option<i128> {
+        let first = self.pieces.first().map(|piece| piece.start);
+        let launch = self.launches.first().map(|launch| launch.start);
+        first.into_iter().chain(launch).min()
+    }
+
+    /// Returns the end of the last event, ps.
+    pub fn end(&self) -> Option<i128> {
+        let pieces = self.pieces.iter().map(|piece| piece.end);
+        pieces.chain(self.launches.iter().map(|l| l.end)).max()
+    }
+
+    /// Returns names of lanes as metadata attributes: streams, and threads that launched something.
+    pub fn lane_names(&self) -> Vec<(String, String)> {
+        let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
+        let mut names: Vec<_> = self.streams.iter().map(stream).collect();
+        let mut threads: Vec<u32> = self.launches.iter().map(|l| l.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        names.extend(threads.iter().map(|&thread| {
+            let name = self.threads[thread as usize].clone();
+            (format!("host_lane.{}", thread + 1), name)
+        }));
+        names
+    }
+}
+
+/// Calls of a file's threads that launched something, by correlation.
+#[derive(Debug, Default)]
+pub(super) struct HostTimelines {
+    threads: Vec<String>,
+    launches: BTreeMap<u64, HostLaunch>,
+}
+
+impl HostTimelines {
+    pub fn new(space: &ProfileSpace<'_>) -> Result<Self, TraceError> {
+        let mut this = Self::default();
+        for plane in space.planes.iter().filter(|p| p.name.starts_with(HOST)) {
+            for index in 0..plane.lines() {
+                let line = plane.line(index)?;
+                let thread = this.threads.len() as u32;
+                this.threads.push(line.name.to_string());
+                for event in &line.events {
+                    let Some(id) = correlation(plane, event)? else {
+                        continue;
+                    };
+                    let launch = HostLaunch {
+                        thread,
+                        start: event.start,
+                        end: event.end,
+                        name: plane.name_of(event).to_owned(),
+                    };
+                    // Of nested calls with one number the innermost launches.
+                    let length = |launch: &HostLaunch| launch.end - launch.start;
+                    match this.launches.get_mut(&id) {
+                        Some(other) if length(other) <= length(&launch) => {}
+                        Some(other) => *other = launch,
+                        None => {
+                            this.launches.insert(id, launch);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(this)
+    }
+}
+
+fn correlation<'a>(
+    plane: &ProfilePlane<'a>,
+    event: &ProfileEvent<'a>,
+) -> Result<Option<u64>, TraceError> {
+    let mut id = None;
+    plane.stats(event, |name, value| {
+        if let (CORRELATION, StatValue::Number(number)) = (name, value) {
+            id = Some(number);
+        }
+    })?;
+    Ok(id)
+}
+
+/// Returns the devices of a file, by number, of which the first in the job has the number `first`. Lines and planes that
+/// are no streams are added to `left_out`.
+pub(super) fn devices<'a>(
+    space: ProfileSpace<'a>,
+    hosts: HostTimelines,
+    first: u64,
+    file: usize,
+    left_out: &mut Vec<(String, u64)>,
+) -> Result<Vec<DeviceTimeline<'a>>, TraceError> {
+    let mut numbered: BTreeMap<u64, ProfilePlane<'a>> = BTreeMap::new();
+    for plane in space.planes {
+        let number = DEVICES
+            .iter()
+            .find_map(|start| plane.name.strip_prefix(start));
+        let Some(number) = number else {
+            continue;
+        };
+        let Ok(number) = number.parse::<u32>() else {
+            let events = count(&plane)?;
+            left_out.push((plane.name.to_string(), events));
+            continue;
+        };
+        if let Some(other) = numbered.get(&u64::from(number)) {
+            return Err(TraceError::refused_at(
+                TraceLocation::default(),
+                format!(
+                    "the planes {} and {} are of one device",
+                    other.name, plane.name
+                ),
+                "the profile of one host in each file",
+            ));
+        }
+        numbered.insert(u64::from(number), plane);
+    }
+    let device = |(number, plane)| device(plane, &hosts, first + number, file, left_out);
+    numbered.into_iter().map(device).collect()
+}
+
+fn count(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
+    let mut events = 0;
+    for index in 0..plane.lines() {
+        events += plane.line(index)?.events.len() as u64;
+    }
+    Ok(events)
+}
+
+fn device<'a>(
+    plane: ProfilePlane<'a>,
+    hosts: &HostTimelines,
+    id: u64,
+    file: usize,
+    left_out: &mut Vec<(String, u64)>,
+) -> Result<DeviceTimeline<'a>, TraceError> {
+    let lines = (0..plane.lines()).map(|index| plane.line(index));
+    let lines = lines.collect::<Result<Vec<ProfileLine<'a>>, _>>()?;
+    let is_stream = |line: &ProfileLine<'a>| line.name.starts_with(STREAM);
+    let streams = lines.iter().any(is_stream);
+    let mut this = DeviceTimeline {
+        plane,
+        file,
+        id,
+        streams: Vec::new(),
+        pieces: Vec::new(),
+        launches: Vec::new(),
+        threads: hosts.threads.clone(),
+        events: 0,
+        linked: 0,
+    };
+    // Correlations of the calls that this device's events name, each with its index among `launches`.
+    let mut used: BTreeMap<u64, u32> = BTreeMap::new();
+    for line in &lines {
+        let own = if streams {
+            is_stream(line)
+        } else {
+            line.name == OPERATORS
+        };
+        if !own {
+            if !line.events.is_empty() {
+                let name = format!("{} {}", this.plane.name, line.name);
+                left_out.push((name, line.events.len() as u64));
+            }
+            continue;
+        }
+        let stream = this.streams.len() as u32;
+        let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
+        // Numbers of streams are not negative, so these are free.
+        let number = number.unwrap_or(-1 - i64::from(stream));
+        this.streams.push((number, line.name.to_string()));
+        this.events += line.events.len() as u64;
+        let pieces = pieces(&line.events);
+        for (index, start, end, whole) in pieces {
+            let event = line.events[index];
+            let id = correlation(&this.plane, &event)?;
+            let known = id.and_then(|id| Some((id, hosts.launches.get(&id)?)));
+            let launch = known.map(|(id, launch)| {
+                let next = used.len() as u32;
+                *used.entry(id).or_insert_with(|| {
+                    this.launches.push(launch.clone());
+                    next
+                })
+            });
+            this.pieces.push(DevicePiece {
+                stream,
+                start,
+                end,
+                event,
+                whole,
+                launch,
+            });
+        }
+        for event in &line.events {
+            let id = correlation(&this.plane, event)?;
+            this.linked += u64::from(id.is_some_and(|id| used.contains_key(&id)));
+        }
+    }
+    this.pieces.sort_by_key(|piece| (piece.start, piece.stream));
+    in_order(&mut this);
+    Ok(this)
+}
+
+/// Sorts the calls by start, and ends each where the next of its thread begins at the latest.
+fn in_order(device: &mut DeviceTimeline<'_>) {
+    let launches = &mut device.launches;
+    let mut order: Vec<u32> = (0..launches.len() as u32).collect();
+    order.sort_by_key(|&i| {
+        let launch = &launches[i as usize];
+        (launch.start, launch.end, launch.thread, i)
+    });
+    let mut place = vec![0; order.len()];
+    for (to, &from) in (0..).zip(&order) {
+        place[from as usize] = to;
+    }
+    let sorted = order.iter().map(|&i| launches[i as usize].clone());
+    *launches = sorted.collect();
+    let mut next: BTreeMap<u32, i128> = BTreeMap::new();
+    for launch in launches.iter_mut().rev() {
+        let limit = next.insert(launch.thread, launch.start);
+        launch.end = launch
+            .end
+            .min(limit.unwrap_or(launch.end))
+            .max(launch.start);
+    }
+    for piece in &mut device.pieces {
+        piece.launch = piece.launch.map(|launch| place[launch as usize]);
+    }
+}
+
+/// Parses the number in a name such as `Stream #17(Kernel)`.
+fn stream_number(name: &str) -> Option<i64> {
+    let rest = name.strip_prefix(STREAM)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    let number: i64 = rest[..end.unwrap_or(rest.len())].parse().ok()?;
+    Some(number)
+}
+
+/// Cuts the events of a line into pieces that do not overlap: index of the event, start, end, and whether it is all of
+/// it. An instant belongs to the event that began last among those that last; so the union of all is kept.
+fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
+    let mut order: Vec<usize> = (0..events.len()).collect();
+    order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
+    let mut cut = Vec::with_capacity(events.len());
+    let mut open: Vec<usize> = Vec::new();
+    let mut now = i128::MIN;
+    let mut piece = |index: usize, from: i128, to: i128| {
+        if from < to {
+            let event = &events[index];
+            cut.push((index, from, to, (from, to) == (event.start, event.end)));
+        }
+    };
+    let mut close = |open: &mut Vec<usize>, now: &mut i128, until: i128| {
+        while let Some(&top) = open.last() {
+            if events[top].end > until {
+                piece(top, (*now).max(events[top].start), until);
+                *now = (*now).max(until);
+                return;
+            }
+            piece(top, (*now).max(events[top].start), events[top].end);
+            *now = (*now).max(events[top].end);
+            open.pop();
+        }
+    };
+    for index in order {
+        close(&mut open, &mut now, events[index].start);
+        now = now.max(events[index].start);
+        open.push(index);
+    }
+    close(&mut open, &mut now, i128::MAX);
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events that start and end then, cut into pieces: index, start, end, whole.
+    fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
+        let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
+        pieces(&times.iter().map(event).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn events_that_follow_one_another_stay_whole() {
+        let cut = cut(&[(0, 3), (3, 5), (9, 10)]);
+        assert_eq!(cut, [(0, 0, 3, true), (1, 3, 5, true), (2, 9, 10, true)]);
+    }
+
+    #[test]
+    fn nested_events_cut_those_around_them() {
+        // 0 to 10 around 2 to 4, which is around 3 to 4, and around 6 to 7.
+        let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
+        let expected = [
+            (0, 0, 2, false),
+            (1, 2, 3, false),
+            (2, 3, 4, true),
+            (0, 4, 6, false),
+            (3, 6, 7, true),
+            (0, 7, 10, false),
+        ];
+        assert_eq!(cut, expected);
+    }
+
+    #[test]
+    fn events_that_overlap_keep_their_union() {
+        // 3 to 8 takes over from 0 to 5, which is over when it ends; equal ones are one.
+        assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
+        assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
+        let length = |cut: Vec<(usize, i128, i128, bool)>| -> i128 {
+            assert!(cut.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{cut:?}");
+            cut.iter().map(|(_, start, end, _)| end - start).sum()
+        };
+        // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 is 13.
+        assert_eq!(length(cut(&[(4, 12), (0, 9), (20, 21), (5, 6)])), 13);
+    }
+
+    #[test]
+    fn streams_have_the_numbers_of_their_names() {
+        assert_eq!(stream_number("Stream #17(Kernel)"), Some(17));
+        assert_eq!(stream_number("Stream #8"), Some(8));
+        assert_eq!(stream_number("Stream #x"), None);
+        assert_eq!(stream_number("XLA Ops"), None);
+    }
+}

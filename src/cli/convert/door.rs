@@ -1,0 +1,60 @@
+//! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
+
+use super::{ConvertArgs, run};
+use crate::converters::sources::TraceSource;
+use crate::report::table::{FittedTable, left};
+use clap::{Args, Command, FromArgMatches};
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert files of any source, which is told by their contents
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert auto capture/ -o job
+  chakram convert auto workload.txt -o job -- --npus 8    options of the source follow --
+  chakram convert --list")]
+pub struct ConvertAutoArgs {
+    /// Files, folders or prefixes of traces, all of one source
+    #[arg(required = true, value_name = "INPUT")]
+    inputs: Vec<PathBuf>,
+    /// Write to PREFIX.0.et, … or, for a single trace, to this file
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Options of the source's own command
+    #[arg(last = true, value_name = "OPTION")]
+    options: Vec<OsString>,
+}
+
+/// Runs the command of the source that the inputs are of.
+pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let source = TraceSource::of_all(&args.inputs)?;
+    let mut words = vec![
+        OsString::from(source.word()),
+        OsString::from("--output"),
+        args.output.clone().into(),
+    ];
+    words.extend(args.options.iter().cloned());
+    // Names that begin with a dash are inputs all the same.
+    words.push("--".into());
+    words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
+    let command = Command::new("chakram convert").no_binary_name(true);
+    let matches = ConvertArgs::augment_args(command).try_get_matches_from(words)?;
+    run(&ConvertArgs::from_arg_matches(&matches)?, out)
+}
+
+/// Width of the list.
+const WIDTH: u16 = 100;
+
+/// Prints the sources.
+pub fn list(out: &mut dyn Write) -> io::Result<()> {
+    let columns = [left("SOURCE", 0), left("FILES", 0), left("KEPT", 0)];
+    let mut table = FittedTable::new(&columns).within(WIDTH);
+    for source in TraceSource::ALL {
+        table.row(&[&source.word, &source.files, &source.kept]);
+    }
+    out.write_all(table.text().as_bytes())
+}

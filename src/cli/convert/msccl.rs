@@ -1,0 +1,85 @@
+//! `chakram convert msccl`: algorithms of MSCCL to traces that members of a collective play.
+
+use super::CompressArg;
+use crate::cli::traces;
+use crate::converters::msccl::{MscclAlgorithm, MscclScripts};
+use crate::files::OutputSet;
+use crate::job::JobOutputs;
+use crate::report::summary::{counted, thousands};
+use crate::trace::job::JobFile;
+use crate::units::Bytes;
+use clap::Args;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert an algorithm of MSCCL (XML) for --custom
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  chakram convert msccl ring.xml --size 64MiB -o ring
+  chakram replay job --machine dgx-h100 --custom all-reduce=ring
+
+Messages have sizes of their own in --custom, so an algorithm is converted for one size of its collective.")]
+pub struct ConvertMscclArgs {
+    /// The algorithm; plain, gzip or zstd
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Buffer size of a rank (of its shard for all-gather and gather)
+    #[arg(long, value_name = "SIZE")]
+    size: Bytes,
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(short, long, value_name = "PREFIX")]
+    output: PathBuf,
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A file that is no algorithm, a size that it is not for, and output that cannot be written.
+pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let algorithm = MscclAlgorithm::open(&args.input)?;
+    let gpus = algorithm.gpus.len() as u32;
+    let Some(buffer) = algorithm.kind.buffer(args.size.0, gpus) else {
+        return Err("--size is 2^63 bytes or more over all GPUs\n  try: less".into());
+    };
+    if let Some((least, most)) = algorithm.range
+        && !(least..=most).contains(&buffer)
+    {
+        return Err(format!(
+            "{}: the algorithm is for {least} to {most} bytes, and the buffer has {buffer}\n  try: --size within that, \
+             or other minBytes and maxBytes in the file",
+            args.input.display()
+        )
+        .into());
+    }
+    let scripts = MscclScripts::new(&algorithm, buffer)?;
+    let mut files = OutputSet::default();
+    files.reads(&args.input);
+    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    let mut nodes = 0;
+    for gpu in 0..gpus {
+        let (trace, written) = scripts.write(gpu, job.start(gpu)?)?;
+        job.finish(gpu, trace)?;
+        nodes += written;
+    }
+    let names = traces::saved(&job.commit(JobFile::default())?)?;
+    writeln!(
+        out,
+        "{}: {} of {} among {}: {} nodes in {names}",
+        algorithm.name,
+        algorithm.kind,
+        Bytes(buffer),
+        counted(gpus.into(), "GPU"),
+        thousands(nodes),
+    )?;
+    if algorithm.kind.has_root() {
+        writeln!(out, "GPU 0 is taken for the root")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,111 @@
+//! `chakram convert text`: text workloads of ASTRA-sim 1.0 to traces.
+
+use super::{CompressArg, SummaryFormatArg};
+use crate::cli::document::VersionedDocument;
+use crate::cli::traces;
+use crate::converters::text_workload::TextWorkload;
+use crate::files::OutputSet;
+use crate::job::JobOutputs;
+use crate::report::summary::{counted, thousands};
+use crate::trace::job::JobFile;
+use clap::Args;
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert a text workload of ASTRA-sim 1.0
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert text Resnet50_DataParallel.txt --npus 8 -o resnet
+  chakram convert text dlrm.txt --npus 64 --passes 2 -o dlrm/job
+  chakram astra-sim --workload-configuration=resnet …    as ASTRA-sim 2 replays it
+
+Kinds of parallelism are MICRO, DATA, MODEL, HYBRID_DATA_MODEL, HYBRID_MODEL_DATA, HYBRID_DLRM and
+HYBRID_DLRM_ENHANCED. The traces are those that Chakra's own converter writes, byte for byte.")]
+pub struct ConvertTextArgs {
+    /// The workload; plain, gzip or zstd
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Number of NPUs, each of which has a trace
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    npus: u32,
+    /// Number of passes: training steps, each behind the one before
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    passes: u32,
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(short, long, value_name = "PREFIX")]
+    output: PathBuf,
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+    /// Format of the summary
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
+}
+
+/// Summary of a conversion.
+#[derive(Debug, Serialize)]
+struct TextConversion {
+    input: String,
+    parallelism: &'static str,
+    layers: u64,
+    passes: u32,
+    npus: u32,
+    nodes_per_rank: u64,
+    traces: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A file that is no workload, and output that cannot be written.
+pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let workload = TextWorkload::open(&args.input)?;
+    let nodes = workload.nodes_per_pass().checked_mul(args.passes.into());
+    let nodes = nodes.filter(|nodes| nodes.checked_mul(args.npus.into()).is_some());
+    let Some(nodes) = nodes else {
+        return Err(
+            "--npus and --passes ask for more nodes than ids can tell apart\n  try: fewer passes"
+                .into(),
+        );
+    };
+    let mut files = OutputSet::default();
+    files.reads(&args.input);
+    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    for rank in 0..args.npus {
+        let mut trace = job.start(rank)?;
+        workload.write(rank, args.passes, &mut trace)?;
+        job.finish(rank, trace)?;
+    }
+    let traces = traces::saved(&job.commit(JobFile::default())?)?;
+    let summary = TextConversion {
+        input: args.input.display().to_string(),
+        parallelism: workload.parallelism.word(),
+        layers: workload.layers.len() as u64,
+        passes: args.passes,
+        npus: args.npus,
+        nodes_per_rank: nodes,
+        traces,
+    };
+    match args.format {
+        SummaryFormatArg::Text => writeln!(
+            out,
+            "{}: {}, {} in {}: {} nodes for each of {}: {}",
+            summary.input,
+            summary.parallelism,
+            counted(summary.layers, "layer"),
+            counted(args.passes.into(), "pass"),
+            thousands(nodes),
+            counted(args.npus.into(), "NPU"),
+            summary.traces,
+        )?,
+        SummaryFormatArg::Json => {
+            VersionedDocument::new("chakram.text_conversion.1", &summary).print(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

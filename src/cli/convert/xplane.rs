@@ -1,0 +1,152 @@
+//! `chakram convert xplane`: profiles of JAX and TensorFlow to traces.
+
+use super::{CompressArg, SummaryFormatArg};
+use crate::cli::document::VersionedDocument;
+use crate::cli::progress::Progress;
+use crate::cli::traces;
+use crate::converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
+use crate::files::OutputSet;
+use crate::job::JobOutputs;
+use crate::report::summary::{counted, thousands};
+use crate::report::table::{FittedTable, left, right};
+use crate::trace::job::JobFile;
+use clap::Args;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert profiles of JAX or TensorFlow (xplane.pb)
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert xplane profile/ -o job    the folder that jax.profiler.start_trace was given
+  chakram convert xplane host0.xplane.pb host1.xplane.pb -o job
+  chakram replay job --machine mi300x --comm recorded
+
+Each GPU or TPU is a rank, host by host in the order of the files. Kernels keep their times; collectives
+have their groups and sizes from the programs in the profile.")]
+pub struct ConvertXplaneArgs {
+    /// Profiles of a run's hosts, or folders with them: .xplane.pb, plain, .gz or .zst
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(short, long, value_name = "PREFIX")]
+    output: PathBuf,
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+    /// Format of the summary
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// Files that are no profiles, and output that cannot be written.
+pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let paths = files(&args.paths)?;
+    let mut outputs = OutputSet::default();
+    paths.iter().for_each(|path| outputs.reads(path));
+    let profiles = paths.iter().map(|path| XplaneFile::open(path));
+    let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
+    let mut job = XplaneJob::new(&profiles)?;
+    let mut written = JobOutputs::new(&args.output, traces::ending(args.compress), outputs)?;
+    let shown = Progress::start("converting", "ranks", job.ranks().into());
+    for rank in 0..job.ranks() {
+        let trace = job.write(rank, written.start(rank)?)?;
+        written.finish(rank, trace)?;
+        shown.set(u64::from(rank) + 1);
+    }
+    drop(shown);
+    let traces = traces::saved(&written.commit(JobFile::default())?)?;
+    match args.format {
+        SummaryFormatArg::Text => text(job.summary(), &traces, out)?,
+        SummaryFormatArg::Json => {
+            VersionedDocument::new("chakram.xplane_conversion.1", job.summary()).print(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Number of ranks that the table shows.
+const SHOWN: usize = 16;
+
+fn ms(ns: u64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}
+
+fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Result<()> {
+    let devices = &summary.devices;
+    let nodes = devices.iter().map(|device| device.nodes).sum();
+    writeln!(
+        out,
+        "{} over {}: {} nodes in {traces}",
+        counted(devices.len() as u64, "device"),
+        ms(summary.span_ns),
+        thousands(nodes),
+    )?;
+    let mut table = FittedTable::new(&[
+        left("RANK", 0),
+        left("DEVICE", 0),
+        right("EVENTS", 0),
+        right("LAUNCHED BY", 0),
+        right("BUSY", 0),
+        right("KEPT", 0),
+        right("COLLECTIVES", 0),
+    ]);
+    for device in devices.iter().take(SHOWN) {
+        let kept = match device.busy_ns {
+            0 => "-".to_owned(),
+            busy => format!("{:.2} %", device.kept_ns as f64 / busy as f64 * 100.0),
+        };
+        table.row(&[
+            &device.rank,
+            &device.device,
+            &thousands(device.events),
+            &thousands(device.linked),
+            &ms(device.busy_ns),
+            &kept,
+            &device.collectives,
+        ]);
+    }
+    out.write_all(table.text().as_bytes())?;
+    if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        writeln!(out, "… {more} more: --format json")?;
+    }
+    let sum = |of: fn(&crate::converters::xplane::DeviceConversion) -> u64| -> u64 {
+        devices.iter().map(of).sum()
+    };
+    let unlinked = sum(|device| device.events) - sum(|device| device.linked);
+    for (count, what) in [
+        (
+            unlinked,
+            "events have no call that launched them; each follows the one before it on its stream",
+        ),
+        (
+            sum(|device| device.early),
+            "events begin before the call that launched them and do not wait for it",
+        ),
+        (
+            sum(|device| device.unmatched),
+            "communication kernels are not matched across devices and remain kernels as recorded",
+        ),
+    ] {
+        if count > 0 {
+            writeln!(out, "{} {what}", thousands(count))?;
+        }
+    }
+    if !summary.left_out.is_empty() {
+        let events = summary.left_out.iter().map(|(_, events)| events).sum();
+        writeln!(
+            out,
+            "left out, as no streams: {} with {} events, such as {}",
+            counted(summary.left_out.len() as u64, "line"),
+            thousands(events),
+            summary.left_out[0].0,
+        )?;
+    }
+    Ok(())
+}

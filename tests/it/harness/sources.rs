@@ -1,0 +1,71 @@
+//! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
+
+use chakram::internals::astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram::internals::converters::msccl::{MscclAlgorithm, MscclScripts};
+use chakram::internals::converters::text_workload::TextWorkload;
+use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
+use chakram::internals::graph::{DependencyPolicy, Graph};
+use std::path::PathBuf;
+
+/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
+pub fn text_workload(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workload) = TextWorkload::parse(text) else {
+        return;
+    };
+    assert!(TextWorkload::begins(data));
+    for rank in [0, 3] {
+        let mut trace = Vec::new();
+        workload
+            .write(rank, 2, &mut trace)
+            .expect("memory takes everything");
+        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
+    }
+}
+
+/// Any bytes are refused or are profiles, whose traces are graphs and keep the time of the devices.
+pub fn xplane(data: &[u8]) {
+    let _ = begins(data);
+    let files = [XplaneFile {
+        path: PathBuf::from("profile"),
+        contents: data.to_vec(),
+    }];
+    let Ok(mut job) = XplaneJob::new(&files) else {
+        return;
+    };
+    for rank in 0..job.ranks() {
+        let Ok(trace) = job.write(rank, Vec::new()) else {
+            return;
+        };
+        Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        let device = job.summary().devices.last().expect("it was written");
+        assert_eq!(device.busy_ns, device.kept_ns);
+        assert!(device.linked <= device.events);
+    }
+}
+
+/// Any bytes are refused or are an algorithm, whose messages have both ends.
+pub fn msccl(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(algorithm) = MscclAlgorithm::parse(text) else {
+        return;
+    };
+    assert!(MscclAlgorithm::begins(data));
+    let scripts = MscclScripts::new(&algorithm, 1_000_003).expect("it was parsed");
+    let gpus = 0..algorithm.gpus.len() as u32;
+    let traces = gpus.map(|gpu| scripts.write(gpu, Vec::new()));
+    let traces = traces.map(|trace| trace.expect("memory takes everything").0);
+    let traces: Vec<Vec<u8>> = traces.collect();
+    // Steps may wait for one another in a circle, which nobody can carry out.
+    let Ok(read) = custom_algorithm::read(&traces, ScriptTiming::Recorded) else {
+        return;
+    };
+    if let Err(fault) = read.matched() {
+        assert!(format!("{fault:?}").starts_with("Cycle"), "{fault:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Sources of traces beside PyTorch's: the one door to all, and each against what other tools make of the same files,
+//! or against truth that is written down beside it.
+//!
+//! - `door`: the list of sources, and files whose source is told by their contents
+//! - `msccl`: algorithms of MSCCL, against the machine's own
+//! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
+//! - `xplane`: profiles of JAX, against a plain parse and made ones
+
+mod door;
+mod msccl;
+mod text;
+mod xplane;
+
+use super::commands::chakram;
+use std::path::Path;
+
+/// What a run printed.
+struct Printed {
+    code: i32,
+    out: String,
+    error: String,
+}
+
+fn run(args: &[&str]) -> Printed {
+    let output = chakram(args);
+    let text = |bytes| String::from_utf8(bytes).expect("it is text");
+    Printed {
+        code: output.status.code().expect("it ends by itself"),
+        out: text(output.stdout),
+        error: text(output.stderr),
+    }
+}
+
+/// Runs what must succeed and returns what it prints.
+fn done(args: &[&str]) -> String {
+    let Printed { code, out, error } = run(args);
+    assert_eq!((code, error.as_str()), (0, ""), "{args:?}");
+    out
+}
+
+/// The error of what must fail, with exit code 2.
+fn refused(args: &[&str]) -> String {
+    let Printed { code, out, error } = run(args);
+    assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
+    error
+}
+
+/// A folder for the files of a test.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("there is room"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// Writes a file and returns its path.
+    fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, contents).expect("there is room");
+        path
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        let path = self.0.path().join(name);
+        std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+
+    /// The names of all files, in order.
+    fn names(&self) -> Vec<String> {
+        names(self.0.path())
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let listing = std::fs::read_dir(folder).expect("the folder is there");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.expect("it can be listed").file_name();
+        name.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = listing.map(name).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,94 @@
+//! The list of sources, and `convert auto`.
+
+use super::{Folder, done, refused};
+
+const TEXT: &str = "DATA\n1\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n";
+
+#[test]
+fn every_source_is_listed_and_is_a_command() {
+    let list = done(&["convert", "--list"]);
+    let words: Vec<&str> = list
+        .lines()
+        .filter(|line| !line.starts_with(' '))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(words[0], "SOURCE");
+    assert!(words.len() > 3, "{list}");
+    for word in &words[1..] {
+        let help = done(&["convert", word, "--help"]);
+        assert!(help.contains("--output"), "{word}: {help}");
+    }
+    assert!(
+        list.lines().all(|line| line.chars().count() <= 100),
+        "{list}"
+    );
+}
+
+#[test]
+fn contents_choose_the_converter() {
+    let folder = Folder::new();
+    let workload = folder.file("any.name", TEXT);
+    let [text, auto] = ["text", "auto"].map(|name| folder.path(name));
+    done(&["convert", "text", &workload, "--npus", "2", "-o", &text]);
+    done(&[
+        "convert", "auto", &workload, "-o", &auto, "--", "--npus", "2",
+    ]);
+    for rank in 0..2 {
+        let [text, auto] = ["text", "auto"].map(|name| folder.read(&format!("{name}.{rank}.et")));
+        assert_eq!(text, auto);
+    }
+    // A trace, a prefix, and a folder of captures.
+    let trace = folder.path("text.0.et");
+    done(&["convert", "auto", &trace, "-o", &folder.path("one.jsonl")]);
+    assert!(
+        folder
+            .read("one.jsonl")
+            .starts_with(b"{\"schema\":\"chakram.trace.")
+    );
+    done(&["convert", "auto", &text, "-o", &folder.path("both.et")]);
+    assert_eq!(folder.read("both.1.et"), folder.read("text.1.et"));
+    let capture = "traces/ddp-resnet18/capture";
+    let said = done(&["convert", "auto", capture, "-o", &folder.path("resnet")]);
+    let named = done(&["convert", "pytorch", capture, "-o", &folder.path("named")]);
+    assert_eq!(said, named.replace("named.", "resnet."));
+    assert_eq!(folder.read("resnet.1.et"), folder.read("named.1.et"));
+}
+
+#[test]
+fn what_is_of_no_source_or_of_two_is_refused() {
+    let folder = Folder::new();
+    let output = folder.path("out");
+    let wrong = folder.file("wrong", "hello, world\n");
+    let error = refused(&["convert", "auto", &wrong, "-o", &output]);
+    for part in [
+        "wrong",
+        "text that begins with `hello, world`",
+        "pytorch, text",
+        "--list",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let text = folder.file("text", TEXT);
+    let error = refused(&[
+        "convert",
+        "auto",
+        "traces/ddp-resnet18/capture",
+        &text,
+        "-o",
+        &output,
+    ]);
+    assert!(
+        error.contains("source text") && error.contains("of pytorch"),
+        "{error}"
+    );
+    let empty = folder.path("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let error = refused(&["convert", "auto", &empty, "-o", &output]);
+    assert!(error.contains("a folder whose 0 files"), "{error}");
+    let error = refused(&["convert", "auto", &folder.path("nothing"), "-o", &output]);
+    assert!(error.contains("cannot open"), "{error}");
+    // The source's own command says what it lacks.
+    let error = refused(&["convert", "auto", &text, "-o", &output]);
+    assert!(error.contains("--npus"), "{error}");
+    assert_eq!(folder.names(), ["empty", "text", "wrong"]);
+}

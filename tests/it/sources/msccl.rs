@@ -1,0 +1,211 @@
+//! Algorithms of MSCCL, against the machine's own.
+
+use super::{Folder, done, refused};
+use std::fmt::Write;
+
+/// Rings of MSCCL among `gpus`: in each channel chunks go around, `rounds` times all but once. Channel 0 goes up and, if
+/// there are two, channel 1 down. Chunk `c` of channel `k` is `k * gpus + c`.
+fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
+    let chunks = gpus * channels;
+    let mut text = format!(
+        "<algo name=\"ring\" proto=\"Simple\" nchannels=\"{channels}\" nchunksperloop=\"{chunks}\" ngpus=\"{gpus}\" \
+         coll=\"{coll}\" inplace=\"1\">\n"
+    );
+    for gpu in 0..gpus {
+        writeln!(
+            text,
+            "<gpu id=\"{gpu}\" i_chunks=\"{chunks}\" o_chunks=\"{chunks}\" s_chunks=\"0\">"
+        )
+        .unwrap();
+        for channel in 0..channels {
+            let (up, down) = ((gpu + 1) % gpus, (gpu + gpus - 1) % gpus);
+            let (to, from) = if channel == 0 { (up, down) } else { (down, up) };
+            writeln!(
+                text,
+                "<tb id=\"{channel}\" send=\"{to}\" recv=\"{from}\" chan=\"{channel}\">"
+            )
+            .unwrap();
+            // Reductions go around once, results once more; a gathering only the latter.
+            let hops = if reduce { 2 * (gpus - 1) } else { gpus - 1 };
+            for step in 0..=hops {
+                let kind = match step {
+                    0 => "s",
+                    last if last == hops => "r",
+                    step if reduce && step < gpus - 1 => "rrs",
+                    step if reduce && step == gpus - 1 => "rrcs",
+                    _ => "rcs",
+                };
+                // The chunk that is sent at a step left its first GPU so many steps ago.
+                let back = step % gpus;
+                let chunk = if channel == 0 {
+                    gpu + gpus - back
+                } else {
+                    gpu + back
+                } % gpus;
+                let chunk = channel * gpus + chunk;
+                writeln!(
+                    text,
+                    "<step s=\"{step}\" type=\"{kind}\" srcbuf=\"o\" srcoff=\"{chunk}\" dstbuf=\"o\" \
+                     dstoff=\"{chunk}\" cnt=\"1\" depid=\"-1\" deps=\"-1\" hasdep=\"0\"/>"
+                )
+                .unwrap();
+            }
+            writeln!(text, "</tb>").unwrap();
+        }
+        writeln!(text, "</gpu>").unwrap();
+    }
+    text + "</algo>\n"
+}
+
+fn machine(shape: &str) -> String {
+    format!(
+        r#"
+name = "four"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 2
+host_lanes = 1
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "wire"
+shape = "{shape}"
+size = 4
+bandwidth = "50 GB/s"
+latency = "500 ns"
+algorithm = "ring"
+"#
+    )
+}
+
+fn makespan(args: &[&str]) -> u64 {
+    let report = done(&[&["replay", "--format", "json"], args].concat());
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    report["makespan_ps"].as_u64().unwrap()
+}
+
+/// All-reduce of 4 MB, all-gather of shards of 1 MB: each step moves 1 MB, at 50 GB/s through a switch, or half of it
+/// each way around a ring at 25 GB/s: 20 us either way and the latency of the hops, in 6 steps or 3.
+#[test]
+fn rings_take_what_native_rings_take() {
+    let folder = Folder::new();
+    for (shape, channels) in [("switch", 1), ("ring", 2)] {
+        let machine = folder.file("machine.toml", machine(shape));
+        for (kind, coll, size, steps) in [
+            ("all-reduce", "allreduce", "4MB", 6),
+            ("all-gather", "allgather", "1MB", 3),
+        ] {
+            let job = folder.path("job");
+            done(&[
+                "generate",
+                "collective",
+                kind,
+                "--size",
+                size,
+                "--ranks",
+                "4",
+                "-o",
+                &job,
+            ]);
+            let xml = folder.file("ring.xml", ring(coll, 4, channels, kind == "all-reduce"));
+            let custom = folder.path("custom");
+            let said = done(&["convert", "msccl", &xml, "--size", size, "-o", &custom]);
+            assert!(
+                said.starts_with(&format!("ring: {kind} of 4.0 MB among 4 GPUs: ")),
+                "{said}"
+            );
+            let native = makespan(&[&job, "-m", &machine]);
+            let option = format!("{kind}={custom}");
+            let played = makespan(&[&job, "-m", &machine, "--custom", &option]);
+            assert_eq!(played, native, "{shape} {kind}");
+            // A hop of a ring or to a switch and back.
+            let hops = if shape == "ring" { 1 } else { 2 };
+            let step = 20_000_000 + hops * 500_000;
+            assert!(
+                native == steps * step || native == steps * (step - 500_000 * (hops - 1)),
+                "{native}"
+            );
+        }
+    }
+}
+
+/// Thread block 1 sends when thread block 0 has received: 1 MB there and 1 MB on, one after the other.
+#[test]
+fn steps_wait_for_steps_of_other_thread_blocks() {
+    let folder = Folder::new();
+    let step = |s: u32, kind: &str, after: (i32, i32)| {
+        format!(
+            "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"o\" dstoff=\"0\" cnt=\"1\" \
+             depid=\"{}\" deps=\"{}\" hasdep=\"1\"/>",
+            after.0, after.1
+        )
+    };
+    let block = |id: u32, send: i32, recv: i32, steps: &str| {
+        format!("<tb id=\"{id}\" send=\"{send}\" recv=\"{recv}\" chan=\"0\">{steps}</tb>")
+    };
+    let text = |after: (i32, i32)| {
+        let free = (-1, -1);
+        let gpu = |id: u32, blocks: &str| format!("<gpu id=\"{id}\">{blocks}</gpu>");
+        let first = step(0, "cpy", free) + &step(1, "s", free);
+        let on = step(0, "nop", after) + &step(1, "re", free) + &step(2, "s", free);
+        let middle = block(0, -1, 0, &step(0, "r", free)) + &block(1, 2, -1, &on);
+        format!(
+            "<algo name=\"on\" nchunksperloop=\"1\" ngpus=\"4\" coll=\"broadcast\" minBytes=\"0\" maxBytes=\"0\">{}{}{}{}</algo>",
+            gpu(0, &block(0, 1, -1, &first)),
+            gpu(1, &middle),
+            gpu(2, &block(0, -1, 1, &step(0, "r", free))),
+            gpu(3, ""),
+        )
+    };
+    let machine = folder.file("machine.toml", machine("switch"));
+    let job = folder.path("job");
+    done(&[
+        "generate",
+        "collective",
+        "broadcast",
+        "--size",
+        "1MB",
+        "--ranks",
+        "4",
+        "-o",
+        &job,
+    ]);
+    let mut times = Vec::new();
+    for after in [(-1, -1), (0, 0)] {
+        let xml = folder.file("on.xml", text(after));
+        let custom = folder.path("custom");
+        done(&[
+            "convert", "auto", &xml, "-o", &custom, "--", "--size", "1MB",
+        ]);
+        times.push(makespan(&[
+            &job,
+            "-m",
+            &machine,
+            "--custom",
+            &format!("broadcast={custom}"),
+        ]));
+    }
+    assert_eq!(times[1], 2 * times[0]);
+}
+
+#[test]
+fn sizes_that_an_algorithm_is_not_for_are_refused() {
+    let folder = Folder::new();
+    let text = ring("allreduce", 4, 1, true)
+        .replace("inplace", "minBytes=\"1000\" maxBytes=\"2000\" inplace");
+    let xml = folder.file("ring.xml", text);
+    let output = folder.path("out");
+    for size in ["999B", "1MB"] {
+        let error = refused(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
+        assert!(error.contains("for 1000 to 2000 bytes"), "{error}");
+    }
+    let error = refused(&["convert", "msccl", &xml, "--size", "10EB", "-o", &output]);
+    assert!(error.contains("--size"), "{error}");
+    assert_eq!(folder.names(), ["ring.xml"]);
+    done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
+}

@@ -1,0 +1,134 @@
+//! Text workloads of ASTRA-sim 1.0.
+
+use super::{Folder, done, names, refused};
+use crate::corpus::corpus;
+
+const TEXT: &str = "\
+HYBRID_DATA_MODEL
+2
+a -1 10 ALLGATHER 64 20 ALLREDUCE 128 30 ALLREDUCE 256 1
+b -1 11 ALLGATHER 64 21 ALLTOALL 128 31 NONE 0 1
+";
+
+/// Passes that the corpus was converted with, as the number of its nodes says: micro.txt has one layer, and
+/// micro.0.et two nodes.
+const PASSES: &str = "2";
+
+#[test]
+fn traces_are_those_of_chakras_converter_byte_for_byte() {
+    let Some(corpus) = corpus("captures/text") else {
+        return;
+    };
+    let folder = Folder::new();
+    let mut compared = 0;
+    for name in names(&corpus) {
+        let Some(stem) = name.strip_suffix(".txt") else {
+            continue;
+        };
+        let workload = corpus.join(&name).display().to_string();
+        let output = folder.path(stem);
+        done(&[
+            "convert", "text", &workload, "--npus", "8", "--passes", PASSES, "-o", &output,
+        ]);
+        for rank in 0..8 {
+            let file = format!("{stem}.{rank}.et");
+            let theirs = std::fs::read(corpus.join(&file)).expect("the corpus is whole");
+            assert_eq!(folder.read(&file), theirs, "{file}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 48);
+}
+
+#[test]
+fn summaries_say_what_was_converted() {
+    let folder = Folder::new();
+    let workload = folder.file("w.txt", TEXT);
+    let output = folder.path("job");
+    // Two layers of a hybrid are 6 x 2 - 1 nodes a pass.
+    let said = done(&[
+        "convert", "text", &workload, "--npus", "3", "--passes", "2", "-o", &output,
+    ]);
+    let expected = format!(
+        "{workload}: HYBRID_DATA_MODEL, 2 layers in 2 passes: 22 nodes for each of 3 NPUs: {output}.0.et to {output}.2.et\n"
+    );
+    assert_eq!(said, expected);
+    let names = folder.names();
+    assert_eq!(
+        names,
+        ["job.0.et", "job.1.et", "job.2.et", "job.job.json", "w.txt"]
+    );
+    let json = done(&[
+        "convert", "text", &workload, "--npus", "1", "-o", &output, "--format", "json",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["schema"], "chakram.text_conversion.1");
+    assert_eq!(json["nodes_per_rank"], 11);
+}
+
+/// One layer of data parallelism on a ring of two at 50 GB/s with 500 ns: 100 us forward, 150 us for the gradients, and
+/// an all-reduce of 1 MB: a reduce-scatter and an all-gather, each one step of 500,000 B, half of it each way at 25 GB/s
+/// or all of it at once at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
+#[test]
+fn a_step_takes_what_its_stages_take() {
+    let folder = Folder::new();
+    let workload = folder.file(
+        "w.txt",
+        "DATA\n1\nl -1 100 NONE 0 9 NONE 0 150 ALLREDUCE 1000000 1\n",
+    );
+    let machine = r#"
+name = "two"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 2
+host_lanes = 1
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "wire"
+shape = "ring"
+size = 2
+bandwidth = "50 GB/s"
+latency = "500 ns"
+algorithm = "ring"
+"#;
+    let machine = folder.file("machine.toml", machine);
+    let job = folder.path("job");
+    done(&["convert", "text", &workload, "--npus", "2", "-o", &job]);
+    let report = done(&["replay", &job, "-m", &machine, "--format", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["makespan_ps"], 271_000_000);
+}
+
+#[test]
+fn what_is_refused_writes_nothing() {
+    let folder = Folder::new();
+    let output = folder.path("job");
+    let cut = folder.file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
+    let error = refused(&["convert", "text", &cut, "--npus", "2", "-o", &output]);
+    assert!(
+        error.contains("cut.txt, line 4") && error.contains("line 2 says 3"),
+        "{error}"
+    );
+    let simai = folder.file("simai.txt", "HYBRID_TRANSFORMER_FWD_IN_BCKWD ep: 1\n1\n");
+    let error = refused(&["convert", "text", &simai, "--npus", "2", "-o", &output]);
+    assert!(error.contains("defines no graph"), "{error}");
+    let binary = folder.file("binary", [0xff, 0xfe, 0]);
+    let error = refused(&["convert", "text", &binary, "--npus", "2", "-o", &output]);
+    assert!(error.contains("binary"), "{error}");
+    let whole = folder.file("w.txt", TEXT);
+    let many = u32::MAX.to_string();
+    let error = refused(&["convert", "text", &whole, "--npus", "0", "-o", &output]);
+    assert!(error.contains("--npus"), "{error}");
+    // 2^32 NPUs of 11 x 2^32 nodes are more than 2^64.
+    let error = refused(&[
+        "convert", "text", &whole, "--npus", &many, "--passes", &many, "-o", &output,
+    ]);
+    assert!(error.contains("more nodes than ids"), "{error}");
+    assert_eq!(folder.names(), ["binary", "cut.txt", "simai.txt", "w.txt"]);
+}

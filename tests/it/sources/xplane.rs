@@ -1,0 +1,405 @@
+//! Profiles of JAX: real ones against a plain parse, and made ones whose truth is known.
+
+mod plain;
+
+use super::{Folder, done, names, refused};
+use crate::corpus::corpus;
+use chakram::internals::trace::encoder::MessageEncoder;
+use serde_json::Value;
+
+/// A machine of eight NPUs with lanes for all streams.
+const MACHINE: &str = r#"
+name = "eight"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 16
+host_lanes = 64
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "wire"
+shape = "switch"
+size = SIZE
+bandwidth = "50 GB/s"
+latency = "500 ns"
+algorithm = "ring"
+"#;
+
+fn json(args: &[&str]) -> Value {
+    let text = done(&[args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+fn sum(summary: &Value, key: &str) -> u64 {
+    let devices = summary["devices"].as_array().expect("there are some");
+    devices
+        .iter()
+        .map(|device| device[key].as_u64().expect("a number"))
+        .sum()
+}
+
+#[test]
+fn profiles_keep_the_time_of_their_devices() {
+    let Some(corpus) = corpus("captures/xplane") else {
+        return;
+    };
+    let folder = Folder::new();
+    let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "8"));
+    let mut seen = 0;
+    for name in names(&corpus) {
+        let profile = corpus.join(&name);
+        let truth = plain::read(&profile);
+        let job = folder.path("job");
+        let path = profile.display().to_string();
+        let summary = json(&["convert", "auto", &path, "-o", &job, "--"]);
+        assert_eq!(summary["devices"].as_array().unwrap().len(), 8, "{name}");
+        assert_eq!(sum(&summary, "events"), truth.events, "{name}");
+        // All of these have a call with their correlation, says the plain parse too.
+        assert_eq!(sum(&summary, "linked"), truth.linked, "{name}");
+        assert_eq!(truth.linked, truth.events, "{name}");
+        // Each event's ends are rounded down to a nanosecond.
+        let busy = truth.busy_ps / 1000;
+        let kept = sum(&summary, "kept_ns");
+        assert!(
+            kept.abs_diff(busy) <= truth.events,
+            "{name}: {kept} of {busy}"
+        );
+        assert!(kept as f64 >= 0.95 * busy as f64);
+        // The replay ends where the capture did.
+        let report = json(&["replay", &job, "-m", &machine]);
+        let span = summary["span_ns"].as_u64().unwrap();
+        assert_eq!(report["makespan_ps"].as_u64(), Some(span * 1000), "{name}");
+        seen += 1;
+    }
+    assert_eq!(seen, 2);
+}
+
+fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
+    let mut message = MessageEncoder::default();
+    make(&mut message);
+    message.as_bytes().to_vec()
+}
+
+/// Stats by number.
+const STATS: [&str; 6] = [
+    "",
+    "correlation_id",
+    "hlo_op",
+    "program_id",
+    "Hlo Proto",
+    "memcpy_details",
+];
+/// Events by number.
+const EVENTS: [&str; 5] = [
+    "",
+    "gemm",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "cudaLaunchKernel",
+    "MemcpyD2D",
+];
+
+struct Event(u64, u64, u64, Vec<Vec<u8>>);
+
+fn number(stat: u64, value: u64) -> Vec<u8> {
+    made(|m| {
+        m.varint(1, stat);
+        m.varint(3, value);
+    })
+}
+
+fn text(stat: u64, value: &str) -> Vec<u8> {
+    made(|m| {
+        m.varint(1, stat);
+        m.bytes(5, value.as_bytes());
+    })
+}
+
+/// A plane with lines of events; times in us.
+fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
+    let named = |field, names: &[&str], plane: &mut MessageEncoder| {
+        for (id, name) in (0..).zip(names).skip(1) {
+            let value = made(|m| {
+                m.varint(1, id);
+                m.bytes(2, name.as_bytes());
+            });
+            plane.bytes(
+                field,
+                &made(|m| {
+                    m.varint(1, id);
+                    m.bytes(2, &value);
+                }),
+            );
+        }
+    };
+    made(|m| {
+        m.bytes(2, name.as_bytes());
+        for (name, events) in lines {
+            m.bytes(
+                3,
+                &made(|m| {
+                    m.bytes(2, name.as_bytes());
+                    m.varint(3, 5_000);
+                    for Event(kind, start, end, stats) in events {
+                        m.bytes(
+                            4,
+                            &made(|m| {
+                                m.varint(1, *kind);
+                                m.varint(2, start * 1_000_000);
+                                m.varint(3, (end - start) * 1_000_000);
+                                stats.iter().for_each(|stat| m.bytes(4, stat));
+                            }),
+                        );
+                    }
+                }),
+            );
+        }
+        named(4, &EVENTS, m);
+        named(5, &STATS, m);
+    })
+}
+
+/// The program 7: `all-reduce.1` of 256 f32 in these groups.
+fn programs(groups: &[&[u64]]) -> Vec<u8> {
+    let shape = made(|m| {
+        m.varint(2, 11);
+        m.packed(3, &[256]);
+    });
+    let instruction = made(|m| {
+        m.bytes(1, b"all-reduce.1");
+        m.bytes(2, b"all-reduce");
+        m.bytes(3, &shape);
+        groups
+            .iter()
+            .for_each(|ids| m.bytes(49, &made(|m| m.packed(1, ids))));
+    });
+    let module = made(|m| {
+        m.bytes(1, b"jit_step");
+        m.bytes(3, &made(|m| m.bytes(2, &instruction)));
+    });
+    let kind = made(|m| {
+        m.varint(1, 7);
+        m.bytes(2, b"jit_step(7)");
+        m.bytes(
+            5,
+            &made(|m| {
+                m.varint(1, 4);
+                m.bytes(6, &made(|m| m.bytes(1, &module)));
+            }),
+        );
+    });
+    made(|m| {
+        m.bytes(2, b"/host:metadata");
+        m.bytes(
+            4,
+            &made(|m| {
+                m.varint(1, 7);
+                m.bytes(2, &kind);
+            }),
+        );
+        m.bytes(
+            5,
+            &made(|m| {
+                m.varint(1, 4);
+                m.bytes(2, &made(|m| m.bytes(2, b"Hlo Proto")));
+            }),
+        );
+    })
+}
+
+fn space(planes: &[Vec<u8>]) -> Vec<u8> {
+    made(|m| planes.iter().for_each(|plane| m.bytes(1, plane)))
+}
+
+/// A kernel and an all-reduce on each of two devices, which end at 400 us; that of device 1 starts 150 us later.
+fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
+    let device = |id: usize, start: u64| {
+        let gemm = Event(1, 0, start, vec![number(1, 10)]);
+        let reduce = Event(2, start, 400, vec![text(2, "all-reduce.1"), number(3, 7)]);
+        let mut events = vec![gemm];
+        events.extend(reduces[id].then_some(reduce));
+        plane(
+            &format!("/device:GPU:{id}"),
+            &[
+                ("Stream #7(Kernel)", events),
+                ("XLA Ops", vec![Event(1, 0, 400, vec![])]),
+            ],
+        )
+    };
+    space(&[programs(groups), device(0, 100), device(1, 250)])
+}
+
+fn lines(path: &str) -> Vec<Value> {
+    let text = done(&["convert", "trace", path, "-o", &format!("{path}.jsonl")]);
+    assert!(text.contains("nodes to"));
+    let text = std::fs::read_to_string(format!("{path}.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn attribute(node: &Value, name: &str) -> Option<u64> {
+    let all = node["attr"].as_array()?;
+    let found = all.iter().find(|attribute| attribute["name"] == name)?;
+    let value = ["int64_val", "uint64_val"]
+        .into_iter()
+        .find_map(|key| found.get(key))?;
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+#[test]
+fn collectives_wait_for_their_last_member() {
+    let folder = Folder::new();
+    let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
+    let job = folder.path("job");
+    for groups in [&[&[0, 1][..]][..], &[]] {
+        let profile = folder.file("two.xplane.pb", pair(groups, [true, true]));
+        let summary = json(&["convert", "xplane", &profile, "-o", &job]);
+        assert_eq!(
+            (sum(&summary, "collectives"), sum(&summary, "unmatched")),
+            (2, 0)
+        );
+        // Lines that sum up are named and left out: 1 event on each device.
+        assert_eq!(summary["left_out"][0][0], "/device:GPU:0 XLA Ops");
+        // From 250 to 400 us it is carried out; before that device 0 waits 150 us.
+        for (rank, wait) in [(0, Some(150_000)), (1, None)] {
+            let nodes = lines(&folder.path(&format!("job.{rank}.et")));
+            let node = nodes
+                .iter()
+                .find(|node| node["type"] == "COMM_COLL_NODE")
+                .unwrap();
+            assert_eq!(node["duration_micros"], 150);
+            assert_eq!(attribute(node, "comm_size"), Some(1024));
+            assert_eq!(attribute(node, "comm_type"), Some(0));
+            assert_eq!(attribute(node, "wait_ns"), wait);
+        }
+        for comm in ["recorded", "captured"] {
+            let report = json(&["replay", &job, "-m", &machine, "--comm", comm]);
+            assert_eq!(report["makespan_ps"], 400_000_000, "{comm}");
+        }
+    }
+}
+
+#[test]
+fn communication_that_is_not_matched_keeps_its_time() {
+    let folder = Folder::new();
+    let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
+    let job = folder.path("job");
+    // A member without it; a group with a device that is not there; groups that leave one alone.
+    for (groups, reduces, unmatched) in [
+        (&[&[0, 1][..]][..], [true, false], 1),
+        (&[&[0, 1, 2]], [true, true], 2),
+        (&[&[0], &[1]], [true, true], 2),
+        (&[&[1]], [true, true], 2),
+    ] {
+        let profile = folder.file("two.xplane.pb", pair(groups, reduces));
+        let summary = json(&["convert", "xplane", &profile, "-o", &job]);
+        let counts = (sum(&summary, "collectives"), sum(&summary, "unmatched"));
+        assert_eq!(counts, (0, unmatched), "{groups:?}");
+        let report = json(&["replay", &job, "-m", &machine]);
+        assert_eq!(report["makespan_ps"], 400_000_000);
+        let said = done(&["convert", "xplane", &profile, "-o", &job]);
+        assert!(said.contains("not matched across devices"), "{said}");
+    }
+}
+
+#[test]
+fn kernels_wait_for_the_calls_that_launched_them() {
+    let folder = Folder::new();
+    // Two calls of 10 us at 0 and 20; kernels at 15 and 25, the second while its call still runs; a copy at 40 without
+    // a call; a kernel that seems to begin before its call.
+    let host = plane(
+        "/host:CPU",
+        &[(
+            "main",
+            vec![
+                Event(3, 0, 10, vec![number(1, 1)]),
+                Event(3, 20, 30, vec![number(1, 2)]),
+                Event(3, 90, 95, vec![number(1, 3)]),
+                Event(3, 96, 99, vec![]),
+            ],
+        )],
+    );
+    let device = plane(
+        "/device:GPU:0",
+        &[(
+            "Stream #1(Kernel)",
+            vec![
+                Event(1, 15, 18, vec![number(1, 1)]),
+                Event(1, 25, 35, vec![number(1, 2)]),
+                Event(
+                    4,
+                    40,
+                    50,
+                    vec![text(5, "kind:Unknown size:4096 dest:2 async:1")],
+                ),
+                Event(1, 85, 100, vec![number(1, 3)]),
+            ],
+        )],
+    );
+    let profile = folder.file("one.xplane.pb", space(&[host, device]));
+    let job = folder.path("job");
+    let summary = json(&["convert", "xplane", &profile, "-o", &job]);
+    let device = &summary["devices"][0];
+    for (key, value) in [
+        ("events", 4),
+        ("linked", 3),
+        ("launches", 3),
+        ("early", 1),
+        ("kept_ns", 38_000),
+    ] {
+        assert_eq!(device[key], value, "{key}");
+    }
+    let nodes = lines(&folder.path("job.0.et"));
+    let at = |id: u64| nodes.iter().find(|node| node["id"] == id).unwrap();
+    // In order of start: call 2, kernel 3 behind it, call 4 behind call 2, kernel 5 behind kernel 3 and call 2, the copy
+    // behind it, kernel 7, call 8.
+    let data = |id: u64| at(id)["data_deps"].as_array().cloned().unwrap_or_default();
+    assert_eq!(
+        (data(2).len(), data(3), data(4)),
+        (0, vec![2.into()], vec![2.into()])
+    );
+    assert_eq!(data(5), [3, 2].map(Value::from));
+    assert_eq!(
+        (data(6), data(7), data(8)),
+        (vec![5.into()], vec![6.into()], vec![4.into()])
+    );
+    // Kernel 3 begins 5 us behind its call, kernel 5 7 us behind kernel 3, the copy 5 us behind that.
+    let delays = [3, 5, 6].map(|id| attribute(at(id), "delay_ns"));
+    assert_eq!(delays, [Some(5_000), Some(7_000), Some(5_000)]);
+    assert_eq!(attribute(at(6), "tensor_size"), Some(4096));
+    let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
+    let report = json(&["replay", &job, "-m", &machine]);
+    assert_eq!(report["makespan_ps"], 100_000_000);
+}
+
+#[test]
+fn profiles_that_are_none_are_refused() {
+    let folder = Folder::new();
+    let output = folder.path("out");
+    let profile = pair(&[], [true, true]);
+    for (name, contents, part) in [
+        ("cut", &profile[..profile.len() - 9], "bytes are announced"),
+        (
+            "idle",
+            &space(&[plane("/host:CPU", &[])]),
+            "without an event on a device",
+        ),
+        (
+            "twice",
+            &space(&[plane("/device:GPU:0", &[]), plane("/device:TPU:0", &[])]),
+            "of one device",
+        ),
+    ] {
+        let path = folder.file(name, contents);
+        let error = refused(&["convert", "xplane", &path, "-o", &output]);
+        assert!(error.contains(name) && error.contains(part), "{error}");
+    }
+    let error = refused(&["convert", "xplane", &folder.path(""), "-o", &output]);
+    assert!(error.contains("without a file *.xplane.pb"), "{error}");
+    assert_eq!(folder.names(), ["cut", "idle", "twice"]);
+}
