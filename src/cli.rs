@@ -37,10 +37,12 @@ pub mod load;
 pub mod machine;
 pub mod model;
 pub mod output;
+pub mod platform;
 mod progress;
 pub mod replay;
 pub mod scale;
 pub mod score;
+pub mod serve;
 mod signals;
 pub mod slice;
 mod suggest;
@@ -107,6 +109,8 @@ enum CliCommand {
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
     Score(score::ScoreArgs),
+    Serve(serve::ServeArgs),
+    Platform(platform::PlatformArgs),
     Calibrate(calibrate::CalibrateArgs),
     AstraSim(astra_sim::AstraSimArgs),
     /// Print the completion script of a shell, for presets, files and options
@@ -170,6 +174,8 @@ pub fn main() -> ExitCode {
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
+        CliCommand::Serve(args) => serve::run(args, &mut out),
+        CliCommand::Platform(args) => platform::run(args, &mut out),
         CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
         CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),

@@ -20,6 +20,7 @@
 //! - [`report`]: what came out;
 //! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
 //! - [`score`]: predictions against measured runs;
+//! - [`serve`]: requests over time, on processors that they share;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces as files say them;
 //! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
@@ -63,6 +64,7 @@ mod network;
 mod regression;
 pub mod report;
 pub mod score;
+pub mod serve;
 pub mod topology;
 pub mod trace;
 pub mod units;

@@ -236,6 +236,28 @@ impl InverseRate {
     }
 }
 
+/// Cycles per second; always positive and finite.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Frequency(f64);
+
+impl Frequency {
+    /// `None` unless the frequency is positive and finite.
+    pub fn new(hertz: f64) -> Option<Self> {
+        (hertz > 0.0 && hertz.is_finite()).then_some(Self(hertz))
+    }
+
+    /// Cycles per second.
+    pub fn hertz(self) -> f64 {
+        self.0
+    }
+
+    /// Time of so many cycles, to the nearest picosecond.
+    #[inline]
+    pub fn cycles(self, cycles: u64) -> Span {
+        Span::from_seconds(cycles as f64 / self.0)
+    }
+}
+
 /// A share of a buffer: `bytes` divided into `parts` equal parts, of which this is one.
 ///
 /// Collectives split buffers that do not divide evenly. The share is kept as a fraction, so that all shares are

@@ -70,7 +70,12 @@ pub fn resolve(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    let workers = workers::assign(ranks, calls, &groups, &own, &known);
+    // Host traces alone do not have the threads that worked.
+    let workers = if ranks.iter().any(|rank| rank.untimed) {
+        vec![BTreeMap::new(); ranks.len()]
+    } else {
+        workers::assign(ranks, calls, &groups, &own, &known)
+    };
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)

@@ -15,7 +15,8 @@
 //!
 //! Where members have no capture, the last to start may be one of them, and what is left after the last start that is
 //! known is an upper bound of the transfer. Such collectives take the smallest transfer of their *size class*, those of
-//! one kind, in groups of one size, whose bytes have the same power of two; the rest of their time is waiting.
+//! one kind, in groups of one size, whose bytes have the same power of two, and of larger ones, which cannot be faster; the
+//! rest of their time is waiting. Where an absent rank is always the last, that is still too long.
 //!
 //! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
@@ -149,6 +150,9 @@ pub fn divide(
     (times, odd)
 }
 
+/// Kind of collective, members of its group, and the power of two of its bytes.
+type SizeClass = (usize, usize, Option<u32>);
+
 /// Bounds the transfers of collectives with members that have no capture by the smallest of their size class; returns
 /// the number of calls that changed.
 fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[JobGroup]) -> u64 {
@@ -157,7 +161,7 @@ fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[
         let power = matched.bytes.checked_ilog2();
         (matched.kind as usize, size(matched), power)
     };
-    let mut smallest: BTreeMap<(usize, usize, Option<u32>), u64> = BTreeMap::new();
+    let mut smallest: BTreeMap<SizeClass, u64> = BTreeMap::new();
     for matched in &matches.collectives {
         // A transfer of zero is an artefact of clocks.
         let own = matched
@@ -168,6 +172,16 @@ fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[
             let least = smallest.entry(class(matched)).or_insert(u64::MAX);
             *least = (*least).min(own);
         }
+    }
+    // From the largest down: what is smaller takes no longer.
+    let mut larger: Option<(SizeClass, u64)> = None;
+    for (class, least) in smallest.iter_mut().rev() {
+        if let Some((above, bound)) = larger
+            && (above.0, above.1) == (class.0, class.1)
+        {
+            *least = (*least).min(bound);
+        }
+        larger = Some((*class, *least));
     }
     let mut changed = 0;
     let partial = |matched: &&MatchedCollective| matched.members.len() < size(matched);

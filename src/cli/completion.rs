@@ -2,7 +2,7 @@
 
 use super::command_line;
 use crate::files::OutputSet;
-use crate::{machine, model};
+use crate::{machine, model, serve};
 use clap::Command;
 use clap_complete::Shell;
 use clap_complete::engine::{
@@ -28,6 +28,7 @@ pub fn completed(command: Command) -> Command {
         let machine = arg.get_id() == "machine";
         match (machine, arg.get_id().as_str()) {
             (true, _) => arg.add(ArgValueCompleter::new(machines)),
+            (_, "platform") => arg.add(ArgValueCompleter::new(platforms)),
             (_, "model") => arg.add(ArgValueCompleter::new(models)),
             _ => arg,
         }
@@ -38,6 +39,7 @@ pub fn completed(command: Command) -> Command {
             match &name[..] {
                 "machine" => of_names(sub, machines),
                 "model" => of_names(sub, models),
+                "platform" => of_names(sub, platforms),
                 _ => sub,
             }
         });
@@ -67,6 +69,10 @@ fn machines(begun: &OsStr) -> Vec<CompletionCandidate> {
 
 fn models(begun: &OsStr) -> Vec<CompletionCandidate> {
     presets_and_files(begun, model::PRESETS.iter().map(|preset| preset.name))
+}
+
+fn platforms(begun: &OsStr) -> Vec<CompletionCandidate> {
+    presets_and_files(begun, serve::PRESETS.iter().map(|preset| preset.name))
 }
 
 fn presets_and_files(

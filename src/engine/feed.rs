@@ -82,7 +82,7 @@ pub struct RepeatedLaunch {
     times: Vec<StepTimes>,
 }
 
-/// When a step began on the first rank and ended on the last.
+/// Beginning of a step on the first rank, and its end on the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StepTimes {

@@ -26,7 +26,7 @@ pub(super) struct Feeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds that are woken in this round.
     woken: Vec<u32>,
-    /// What a feed asks for; kept for its allocation.
+    /// Requests of a feed; kept for its allocation.
     queue: LaunchQueue,
     /// Jobs of processors whose times are known; likewise.
     started: Vec<JobTimes>,
@@ -188,6 +188,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if let Some(processors) = &mut self.processors {
             processors.settle(now, &mut self.feeds.started);
             self.schedule_jobs(now);
+        }
+        // What processors were told may have made room for what a feed holds back.
+        for feed in 0..self.feeds.all.len() as u32 {
+            self.schedule_wake(now, feed);
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Launch {
     pub tag: u64,
     /// Durations of its kernels.
     pub prices: LaunchPrices,
-    /// When its ranks begin.
+    /// Beginning of its ranks.
     pub release: LaunchRelease,
 }
 
@@ -45,7 +45,7 @@ pub enum LaunchPrices {
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// When the ranks of a launch begin.
+/// Beginning of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
     /// At once, each as much later as the workload says.
@@ -72,7 +72,7 @@ pub struct LaunchRecord {
     pub began: Time,
 }
 
-/// What a feed asks for when it is told something.
+/// Requests of a feed, collected while it is told something.
 #[derive(Debug, Default)]
 pub struct LaunchQueue {
     /// Number of the next launch of the run.

@@ -47,7 +47,7 @@ pub struct ProcessorJob {
     pub token: u64,
 }
 
-/// When a job runs.
+/// Times at which a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
     /// Its name ([`ProcessorJob::token`]).

@@ -28,6 +28,7 @@ presets!(
     "gpt2-medium",
     "gpt2-large",
     "gpt2-xl",
+    "chatgpt-star",
     "gpt3-125m",
     "gpt3-350m",
     "gpt3-760m",
@@ -68,6 +69,7 @@ presets!(
     "vgg-16",
     "vgg-19",
     "alexnet",
+    "lenet-5",
     "dlrm",
 );
 

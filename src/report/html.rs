@@ -3,7 +3,7 @@
 //! Numbers that the report has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs
 //! can hold a page against the JSON.
 
-mod page;
+pub mod page;
 mod resources;
 mod sections;
 

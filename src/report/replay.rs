@@ -103,7 +103,7 @@ pub(super) fn observers<'a, O: Observer>(
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,
-    /// When its launches began and ended, if it was launched more than once or beside others.
+    /// Beginnings and ends of its launches, if it was launched more than once or beside others.
     pub launches: Vec<StepTimes>,
     pub network: String,
 }

@@ -258,7 +258,7 @@ pub struct Report {
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
-    /// When each launch began and ended, if the job was launched several times or beside others; in order.
+    /// Beginning and end of each launch, if the job was launched several times or beside others; in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<StepTimes>,
     /// Jobs that shared the machine with it.

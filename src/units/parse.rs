@@ -1,6 +1,6 @@
 //! Parsing of quantities in machine files and on the command line: `"450 GB/s"`.
 
-use super::{Bandwidth, Bytes, FlopRate, Span};
+use super::{Bandwidth, Bytes, FlopRate, Frequency, Span};
 use std::str::FromStr;
 
 /// A text that is not the expected quantity, with the reason.
@@ -78,6 +78,18 @@ const RATE: QuantityKind = QuantityKind {
         ("GOP/s", 1e9),
         ("TOP/s", 1e12),
         ("POP/s", 1e15),
+    ],
+};
+
+const FREQUENCY: QuantityKind = QuantityKind {
+    what: "a frequency",
+    example: "1.41 GHz",
+    units: &[
+        ("Hz", 1.0),
+        ("kHz", 1e3),
+        ("MHz", 1e6),
+        ("GHz", 1e9),
+        ("THz", 1e12),
     ],
 };
 
@@ -199,6 +211,13 @@ impl FromStr for FlopRate {
     }
 }
 
+impl FromStr for Frequency {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        positive(text, &FREQUENCY, Self::new(parse(text, &FREQUENCY)?))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +237,9 @@ mod tests {
             "312 TFLOP/s".parse::<FlopRate>().unwrap().per_second(),
             312e12
         );
+        // 97 cycles of 1.41 GHz: 97 / 1.41e9 s = 68,794.326 ps.
+        let clock = "1.41 GHz".parse::<Frequency>().unwrap();
+        assert_eq!(clock.cycles(97), Span(68_794));
     }
 
     #[test]

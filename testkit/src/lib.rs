@@ -6,9 +6,11 @@
 //! - [`capture`]: files as PyTorch's profiler writes them, and when everything in them really happened
 //! - [`astra_sim`]: ASTRA-sim 2.x as a simulator that does one thing after another, and random jobs for it
 //! - [`switch_pool`]: loads through two levels of switches, by bisection
+//! - [`serving`]: requests on processors, one task or one request at a time
 //! - [`port_chunks`]: chunks of loads and messages that take turns at ports
 
 pub mod astra_sim;
 pub mod capture;
 pub mod port_chunks;
+pub mod serving;
 pub mod switch_pool;

@@ -33,6 +33,7 @@
 //! - `reports`: reports read back, against what was printed
 //! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
+//! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
@@ -76,6 +77,7 @@ mod readers;
 mod reports;
 mod rooms;
 mod schema;
+mod serve;
 mod timeline;
 mod training;
 mod training_times;

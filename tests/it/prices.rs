@@ -120,9 +120,8 @@ fn attention_curves_are_near_what_was_measured() {
             return;
         };
         let plain = |row: &&BTreeMap<String, String>| {
-            row["attn_dtype"] == "bfloat16"
-                && row["head_dim"] == "128"
-                && row.get("window_size").is_none_or(|window| window == "0")
+            let formats = ["attn_dtype", "kv_cache_dtype"];
+            formats.iter().all(|format| row[*format] == "bfloat16") && row["head_dim"] == "128"
         };
         let all: Vec<_> = rows
             .iter()
@@ -252,7 +251,10 @@ fn sizes_that_were_left_out_are_interpolated() {
     );
     let (mut errors, mut large) = (Vec::new(), Vec::new());
     for points in tables.values_mut() {
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Some sizes were measured several times: the median counts.
+        points.sort_by(|a, b| a.partial_cmp(b).expect("they are numbers"));
+        let sizes = points.chunk_by(|a, b| a.0 == b.0);
+        let points: Vec<(f64, f64)> = sizes.map(|runs| runs[runs.len() / 2]).collect();
         let curve = CollectiveCurve {
             kind: CollectiveKind::AllReduce,
             members: 2,
@@ -277,7 +279,7 @@ fn sizes_that_were_left_out_are_interpolated() {
     );
     assert!(mean(&errors) < 0.05, "{:.1} %", 100.0 * mean(&errors));
     // Protocols change between two sizes; NCCL's own jumps are not smooth.
-    assert!(p90 < 0.17, "{:.1} %", 100.0 * p90);
+    assert!(p90 < 0.13, "{:.1} %", 100.0 * p90);
 }
 
 const COLUMNS: &str = "\

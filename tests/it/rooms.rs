@@ -128,6 +128,13 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config", "compute", "machine", "model", "generate", "trace", "engine", "report",
         ],
     ),
+    // Requests over time: it launches on the engine, lowers models to jobs, and renders as reports do.
+    (
+        "serve",
+        &[
+            "config", "draw", "trace", "graph", "workload", "machine", "engine", "report", "model",
+        ],
+    ),
     (
         "astra_sim",
         &[
@@ -174,6 +181,7 @@ const EVERYTHING: &[&str] = &[
     "regression",
     "job",
     "score",
+    "serve",
 ];
 
 const ANYWHERE: &[&str] = &[""];
@@ -188,6 +196,7 @@ const DOCUMENTS: &[&str] = &[
     "graph.rs",
     "engine.rs",
     "engine/plan.rs",
+    "engine/feed.rs",
     "diff.rs",
     "diff/",
     "trace/groups.rs",
@@ -206,6 +215,7 @@ const DOCUMENTS: &[&str] = &[
     "archive.rs",
     "archive/",
     "score/statistics.rs",
+    "serve/",
 ];
 const JSON: &[&str] = &[
     "trace/groups.rs",
@@ -221,6 +231,8 @@ const JSON: &[&str] = &[
     "regression.rs",
     "converters/",
     "astra_sim/",
+    "serve/arrivals.rs",
+    "serve/timeline.rs",
 ];
 const INTERN: &[&str] = &["graph/intern.rs"];
 const PROTO: &[&str] = &[
@@ -249,6 +261,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "report/text.rs",
             "report/table.rs",
             "report/compare/text.rs",
+            "serve/report/",
             "validate/text.rs",
         ],
         &[],
@@ -263,7 +276,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("clap_complete", COMMAND_LINE, &[]),
     ("clap_mangen", COMMAND_LINE, &[]),
     ("comfy_table", &["report/table.rs", "report/table/"], &[]),
-    ("csv", &["report/csv.rs", "score/", "cli/score.rs"], &[]),
+    (
+        "csv",
+        &["report/csv.rs", "score/", "cli/score.rs", "serve/tables.rs"],
+        &[],
+    ),
     (
         "flate2",
         &[
@@ -289,7 +306,16 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         ANYWHERE,
     ),
     // Roots and logarithms that are the same on every platform.
-    ("libm", &["compute/", "collective/curve.rs"], &[]),
+    (
+        "libm",
+        &[
+            "compute/",
+            "collective/curve.rs",
+            "report/interval.rs",
+            "serve/random.rs",
+        ],
+        &[],
+    ),
     ("memmap2", TRACE, &[]),
     ("petgraph", &["graph/"], &[]),
     ("prost", PROTO, &["trace/", "graph/raw_trace.rs", "edit/"]),

@@ -190,7 +190,9 @@ fn every_preset_is_a_model_with_its_name_and_source() {
         let model = preset(known.name);
         assert_eq!(model.name, known.name);
         assert!(
-            model.source.contains(" (20") || model.source.contains("(SC"),
+            [" (20", " (19", "(SC"]
+                .iter()
+                .any(|year| model.source.contains(year)),
             "{}",
             known.name
         );

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 35] = [
+const COMMANDS: [&str; 37] = [
     "",
     "convert pytorch",
     "convert trace",
@@ -40,6 +40,8 @@ const COMMANDS: [&str; 35] = [
     "model show",
     "astra-sim",
     "score",
+    "serve",
+    "platform import",
     "completions",
 ];
 

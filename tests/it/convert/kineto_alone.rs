@@ -83,7 +83,18 @@ fn generated_captures_convert_without_kineto_traces() {
         let folder = captured.folder.path();
         let both = convert(folder);
         without(folder, "kineto", options.ranks);
-        let alone = convert(folder);
+        let alone = match try_convert(&[folder.to_owned()], &Conversion::default()) {
+            Ok(alone) => alone,
+            // Only the workers' threads, which Kineto has, tell groups of plain operators apart.
+            Err(error) => {
+                assert!(options.tensor_parallel > 1, "{what}: {error}");
+                assert!(
+                    error.to_string().contains("cannot be told"),
+                    "{what}: {error}"
+                );
+                continue;
+            }
+        };
         assert_eq!(
             alone.summary.ranks[0].method,
             LinkMethod::HostAlone,
@@ -130,7 +141,8 @@ fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let mut of: BTreeMap<u64, (i64, i64, bool)> = BTreeMap::new();
     let (mut streams, mut blocked) = (BTreeMap::<i64, Intervals>::new(), Vec::new());
     // The replay numbers nodes in the order of the file.
-    for (node, &(start, end)) in trace.nodes.iter().skip(1).zip(&log.0[0]) {
+    assert_eq!(trace.nodes.len(), log.0[0].len());
+    for (node, &(start, end)) in trace.nodes.iter().zip(&log.0[0]).skip(1) {
         let (start, end) = ((start / 1000) as i64, (end / 1000) as i64);
         let host = on_host(node);
         of.insert(node.id, (start, end, host));
@@ -187,8 +199,9 @@ fn hold_alone(path: &Path) {
     let overlap = busy - common(&own, &blocked);
     let expected = expected - common(&file, &plain.blocked);
     println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
+    // Between calls of the runtime without operators nothing says that the host was at work.
     assert!(
-        close(overlap, expected),
+        !plain.operators || close(overlap, expected),
         "{what}: overlap {overlap} of {expected}, {span}"
     );
 }

@@ -15,6 +15,8 @@ pub struct PlainCount {
     pub streams: BTreeMap<(String, String), Intervals>,
     /// Time in which the host waited for the device inside a call.
     pub blocked: Intervals,
+    /// Whether it has operators, and not only calls of the runtime.
+    pub operators: bool,
     pub first: i64,
     pub last: i64,
 }
@@ -60,6 +62,7 @@ impl PlainCount {
         let mut this = Self {
             streams: BTreeMap::new(),
             blocked: Vec::new(),
+            operators: false,
             first: i64::MAX,
             last: i64::MIN,
         };
@@ -70,10 +73,12 @@ impl PlainCount {
             let host = ["cpu_op", "user_annotation"].contains(&category)
                 || category.ends_with("_runtime")
                 || category.ends_with("_driver");
-            let device = ["kernel", "gpu_memcpy", "gpu_memset"].contains(&category);
+            let device =
+                ["kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events"].contains(&category);
             if event["ph"] != "X" || !(host || device) {
                 continue;
             }
+            this.operators |= category == "cpu_op";
             let from = ns(&event["ts"]);
             let to = from + ns(&event["dur"]);
             this.first = this.first.min(from);

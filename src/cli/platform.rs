@@ -1,0 +1,122 @@
+//! `chakram platform`: lists the platforms for serving, shows one, and makes one of measurements.
+
+use super::output::ReportDestination;
+use crate::files::OutputSet;
+use crate::report::table::{FittedTable, left, right};
+use crate::serve::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
+use crate::units::thousands;
+use clap::{Args, Subcommand};
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// List and show platforms for `chakram serve`, and import measurements
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram platform list
+  chakram platform show lightning > my.toml
+  chakram platform import perf.csv --name t4 --model vgg-16 -o t4.toml")]
+pub struct PlatformArgs {
+    #[command(subcommand)]
+    action: PlatformCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PlatformCommand {
+    /// List the built-in platforms
+    #[command(after_help = "Example:\n  chakram platform list")]
+    List,
+    /// Print a platform's file, a template for your own
+    #[command(after_help = "Example:\n  chakram platform show a100 > my.toml")]
+    Show {
+        /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
+        name: String,
+    },
+    /// Make a platform's file of measurements: CSV of Triton's performance analyzer, or any table
+    #[command(after_help = "\
+Examples:
+  chakram platform import perf_analyzer.csv --name t4 --model vgg-16 -o t4.toml
+  chakram platform import latencies.csv --name p4    columns model, batch, compute_us, total_us")]
+    Import(ImportArgs),
+}
+
+/// A table to import, and the names that it lacks.
+#[derive(Debug, Args)]
+struct ImportArgs {
+    /// The table, with a line of headings
+    #[arg(value_name = "FILE.csv")]
+    table: PathBuf,
+    /// Name of the platform; of rows with a column `platform`, those of this one
+    #[arg(long)]
+    name: String,
+    /// Model of all rows, where no column names it
+    #[arg(long)]
+    model: Option<String>,
+    /// Inferences of a request in all rows, where no column says it
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    batch: Option<u32>,
+    /// Write to this file; standard output by default
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Does what `args` ask for and prints it to `out`.
+///
+/// # Errors
+///
+/// If there is no such platform, a table is refused, or output cannot be written.
+pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let mut outputs = OutputSet::default();
+    let (text, path) = match &args.action {
+        PlatformCommand::List => (list()?, None),
+        PlatformCommand::Show { name } => {
+            Platform::load(name)?;
+            (platform_text(name)?.into_owned(), None)
+        }
+        PlatformCommand::Import(import) => {
+            outputs.reads(&import.table);
+            (imported(import)?, import.output.as_deref())
+        }
+    };
+    let path = path.unwrap_or(Path::new("-"));
+    ReportDestination::claim(out, path, outputs)?.write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() -> Result<String, Box<dyn Error>> {
+    let mut table = FittedTable::new(&[
+        left("NAME", 0),
+        right("CORES", 0),
+        right("CLOCK", 0),
+        right("DATAPATH", 0),
+        left("SOURCE", 0),
+    ]);
+    for preset in PRESETS {
+        let platform = Platform::load(preset.name)?;
+        let cores = platform.cores;
+        let source = platform.source.split_once(')');
+        table.row(&[
+            &platform.name,
+            &cores.map_or("-".to_owned(), |cores| thousands(cores.cores.into())),
+            &cores.map_or("-".to_owned(), |cores| {
+                format!("{} GHz", cores.clock.hertz() / 1e9)
+            }),
+            &platform.datapath_text(),
+            &source.map_or("", |(source, _)| source).replace('(', ""),
+        ]);
+    }
+    Ok(table.text())
+}
+
+fn imported(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
+    let options = ImportOptions {
+        platform: args.name.clone(),
+        model: args.model.clone(),
+        batch: args.batch,
+    };
+    let measurements = import(&args.table, &options)?;
+    let source = args.table.file_name().unwrap_or_default().to_string_lossy();
+    Ok(platform_file(&options, &source, &measurements))
+}

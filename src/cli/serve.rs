@@ -1,0 +1,340 @@
+//! `chakram serve`: requests over time on processors that they share.
+
+use super::document::VersionedDocument;
+use super::output::ReportDestination;
+use super::terminal;
+use crate::files::OutputSet;
+use crate::report::text::TextStyle;
+use crate::serve::{
+    CompletedRequest, NoRequestObserver, Platform, RateSweep, RequestObserver, RequestTimeline,
+    Scenario, ServeOptions, ServeReport, ServedJob, compare, find_capacity, html, rows, serve,
+    sweep, text,
+};
+use crate::units::Span;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::error::Error;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const LOAD: &str = "Load";
+const REPORT: &str = "Report";
+
+/// Serve requests over time: waiting, batching, latency percentiles
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram serve traces/lightspeed/burst-10g.toml --machine lightning
+  chakram serve traces/lightspeed/burst-10g.toml --machine a100x --machine brainwave
+  chakram serve scenario.toml --slo '20 ms' --rates 100,200,400 --html load.html
+  chakram serve scenario.toml --slo '20 ms' --find-capacity
+  chakram serve scenario.toml --format csv --table requests > requests.csv")]
+pub struct ServeArgs {
+    /// The scenario: models, arrivals, end of the run and policy
+    #[arg(value_name = "SCENARIO.toml")]
+    scenario: PathBuf,
+    /// Platform that serves, a preset of `chakram platform list` or a file; several to compare them
+    #[arg(short, long = "machine", id = "platform", value_name = "PLATFORM")]
+    platforms: Vec<String>,
+    /// Seed of all random numbers, in place of the scenario's
+    #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=i64::MAX as u64))]
+    seed: Option<u64>,
+    /// Arrivals per second, in place of the scenario's
+    #[arg(long, help_heading = LOAD, value_name = "RATE", allow_negative_numbers = true, value_parser = parse_rate)]
+    rate: Option<f64>,
+    /// Number of requests, in place of the scenario's
+    #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    requests: Option<u64>,
+    /// Run at each of these arrivals per second and show latency against load
+    #[arg(long, help_heading = LOAD, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = parse_rate, conflicts_with_all = ["rate", "find_capacity"])]
+    rates: Vec<f64>,
+    /// Find the highest arrivals per second at which enough requests are within their limit
+    #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
+    find_capacity: bool,
+    /// Share of requests that is enough for --find-capacity
+    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share)]
+    attain: f64,
+    /// Limit on serve times, for goodput and capacity; the models' deadlines by default
+    #[arg(long, help_heading = REPORT, value_name = "TIME")]
+    slo: Option<Span>,
+    /// Format of the report
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
+    format: ServeFormat,
+    /// Table that --format csv prints
+    #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
+    table: Option<ServeTable>,
+    /// Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
+    #[arg(long, help_heading = REPORT, value_name = "FILE.json")]
+    timeline: Option<PathBuf>,
+    /// Write the report as a self-contained page with charts, too
+    #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
+    html: Option<PathBuf>,
+    /// Write to this file; standard output by default
+    #[arg(short, long, help_heading = REPORT, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Format of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ServeFormat {
+    /// Text for reading
+    Text,
+    /// Everything, as one document
+    Json,
+    /// One table, as comma-separated values
+    Csv,
+}
+
+/// A table of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ServeTable {
+    /// A row for each model, each class and all
+    Models,
+    /// A row for each request, in order of completion
+    Requests,
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.trim().parse::<f64>().ok();
+    rate.filter(|rate| *rate > 0.0 && *rate <= 1e12)
+        .ok_or_else(|| "expected a number of requests per second above 0, such as 250".to_owned())
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok();
+    share
+        .filter(|share| *share > 0.0 && *share <= 1.0)
+        .ok_or_else(|| "expected a share above 0 and at most 1, such as 0.99".to_owned())
+}
+
+/// Reports of a command as one document.
+#[derive(Serialize)]
+struct ServeDocument<'r> {
+    reports: &'r [ServeReport],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sweep: Option<&'r RateSweep>,
+}
+
+/// Writes what is asked for of each request.
+struct ServeWriters<'r, 'm, W> {
+    rows: Option<&'r mut (dyn Write + 'r)>,
+    models: Vec<&'m str>,
+    timeline: Option<RequestTimeline<'m, W>>,
+}
+
+impl<W: Write> RequestObserver for ServeWriters<'_, '_, W> {
+    fn completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
+        if let Some(rows) = &mut self.rows {
+            let line = rows::request(request, self.models[request.model as usize]);
+            rows.write_all(line.as_bytes())?;
+        }
+        match &mut self.timeline {
+            Some(timeline) => timeline.completed(request),
+            None => Ok(()),
+        }
+    }
+
+    fn wants_jobs(&self) -> bool {
+        self.timeline.is_some()
+    }
+
+    fn served(&mut self, job: &ServedJob) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.served(job);
+        }
+    }
+}
+
+impl ServeArgs {
+    /// Refuses options that do nothing together.
+    fn check(&self) -> Result<(), String> {
+        let several = self.platforms.len() > 1;
+        let sweeps = !self.rates.is_empty() || self.find_capacity;
+        if self.table.is_some() && self.format != ServeFormat::Csv {
+            return Err("--table needs --format csv".to_owned());
+        }
+        let requests = self.table == Some(ServeTable::Requests);
+        if (requests || self.timeline.is_some()) && (several || sweeps) {
+            return Err(
+                "--table requests and --timeline show one run, and here are several\n  \
+                        try: one --machine, without --rates and --find-capacity"
+                    .to_owned(),
+            );
+        }
+        if several && sweeps {
+            return Err(
+                "--rates and --find-capacity are for one platform\n  try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(
+                "--html - : the page would stand among the lines of the report\n  \
+                        try: --html FILE.html"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn scenario(&self) -> Result<Scenario, Box<dyn Error>> {
+        let mut scenario = Scenario::load(&self.scenario)?;
+        scenario.seed = self.seed.unwrap_or(scenario.seed);
+        if let Some(requests) = self.requests {
+            scenario.stop.requests = Some(requests);
+            scenario.stop.first = scenario.stop.first.map(|first| first.min(requests));
+            scenario.warmup = scenario.warmup.min(requests - 1);
+        }
+        if let Some(rate) = self.rate {
+            let changed = scenario.at_rate(rate);
+            scenario = changed.ok_or("--rate: the scenario's arrivals have none; found neither Poisson nor periodic ones")?;
+        }
+        Ok(scenario)
+    }
+}
+
+/// Does what `args` ask for and prints it to `out`.
+///
+/// # Errors
+///
+/// If the scenario or a platform is refused, or output cannot be written.
+pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    args.check()?;
+    let scenario = args.scenario()?;
+    let platforms = args.platforms.iter().map(|name| Platform::load(name));
+    let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
+    let options = ServeOptions::with_slo(args.slo);
+    let mut outputs = OutputSet::default();
+    outputs.reads(&args.scenario);
+    args.platforms
+        .iter()
+        .for_each(|name| outputs.reads(Path::new(name)));
+    let page = args
+        .html
+        .as_ref()
+        .map(|path| outputs.claim(path))
+        .transpose()?;
+    let picture = args
+        .timeline
+        .as_ref()
+        .map(|path| outputs.claim(path))
+        .transpose()?;
+    let path = args.output.as_deref().unwrap_or(Path::new("-"));
+    let mut to = ReportDestination::claim(out, path, outputs)?;
+    let style = to.style();
+    let first = platforms.first();
+
+    if args.find_capacity || !args.rates.is_empty() {
+        let found = if args.find_capacity {
+            find_capacity(&scenario, first, options, args.attain)?
+        } else {
+            sweep(&scenario, first, options, &args.rates)?
+        };
+        let rendered = rendered(args, &[], Some(&found), style);
+        to.write(&rendered)?;
+        return written(page, &scenario.name, &[], Some(&found));
+    }
+    let mut reports = Vec::new();
+    if platforms.len() > 1 {
+        for platform in &platforms {
+            reports.push(serve(
+                &scenario,
+                Some(platform),
+                options,
+                &mut NoRequestObserver,
+            )?);
+        }
+    } else {
+        let models = || scenario.models.iter().map(|model| model.name.as_str());
+        let file = picture
+            .map(|claim| claim.create())
+            .transpose()?
+            .map(BufWriter::new);
+        let mut writers = ServeWriters {
+            rows: None,
+            models: models().collect(),
+            timeline: file
+                .map(|file| RequestTimeline::new(file, models().collect()))
+                .transpose()?,
+        };
+        if args.table == Some(ServeTable::Requests) {
+            let mut failed = None;
+            to.fill(|out| {
+                writeln!(out, "{}", rows::REQUESTS)?;
+                let mut rows = BufWriter::new(out);
+                let mut all = ServeWriters {
+                    rows: Some(&mut rows),
+                    models: models().collect(),
+                    timeline: writers.timeline.take(),
+                };
+                match serve(&scenario, first, options, &mut all) {
+                    Ok(report) => reports.push(report),
+                    Err(error) => failed = Some(error),
+                }
+                writers.timeline = all.timeline;
+                rows.flush()
+            })?;
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+        } else {
+            reports.push(serve(&scenario, first, options, &mut writers)?);
+        }
+        if let Some(timeline) = writers.timeline {
+            let (file, left_out) = timeline.finish()?;
+            file.into_inner()
+                .map_err(|error| error.into_error())?
+                .commit()?;
+            if left_out > 0 {
+                terminal::note(format_args!(
+                    "the timeline leaves out {left_out} requests and jobs at its end"
+                ))?;
+            }
+        }
+    }
+    if args.table != Some(ServeTable::Requests) {
+        to.write(&rendered(args, &reports, None, style))?;
+    }
+    written(page, &scenario.name, &reports, None)
+}
+
+fn rendered(
+    args: &ServeArgs,
+    reports: &[ServeReport],
+    sweep: Option<&RateSweep>,
+    style: TextStyle,
+) -> String {
+    match (args.format, sweep, reports) {
+        (ServeFormat::Json, ..) => {
+            VersionedDocument::new("chakram.serve.1", ServeDocument { reports, sweep }).text()
+        }
+        (ServeFormat::Csv, Some(sweep), _) => {
+            let reports: Vec<_> = sweep
+                .points
+                .iter()
+                .map(|point| point.report.clone())
+                .collect();
+            rows::models(&reports)
+        }
+        (ServeFormat::Csv, None, _) => rows::models(reports),
+        (ServeFormat::Text, Some(sweep), _) => compare::rates(sweep, style),
+        (ServeFormat::Text, None, [one]) => text::render(one, style),
+        (ServeFormat::Text, None, _) => compare::platforms(reports, style),
+    }
+}
+
+/// Writes the page, if one is wanted.
+fn written(
+    page: Option<crate::files::OutputClaim>,
+    title: &str,
+    reports: &[ServeReport],
+    sweep: Option<&RateSweep>,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(claim) = page {
+        let mut file = claim.create()?;
+        file.write_all(html::render(title, reports, sweep).as_bytes())?;
+        file.commit()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,133 @@
+//! One scenario at several rates, and the highest rate that it can take.
+
+use super::error::ServeError;
+use super::observe::NoRequestObserver;
+use super::platform::Platform;
+use super::report::ServeReport;
+use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
+use super::scenario::Scenario;
+use super::{ServeOptions, serve};
+
+/// Steps of the bisection: to one part in a thousand from a range of two to one.
+const STEPS: u32 = 10;
+/// The most doublings or halvings until a range is found.
+const DOUBLINGS: u32 = 40;
+
+fn at_rate(
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+    options: ServeOptions,
+    rate: f64,
+) -> Result<ServeReport, ServeError> {
+    let Some(changed) = scenario.at_rate(rate) else {
+        return Err(ServeError::Unfit(format!(
+            "scenario {:?}: its arrivals have no rate to change; found {}, expected poisson or periodic ones",
+            scenario.name,
+            super::prepared::describe_stream(&scenario.stream)
+        )));
+    };
+    serve(&changed, platform, options, &mut NoRequestObserver)
+}
+
+/// Runs `scenario` at each of `rates` in requests per second.
+///
+/// # Errors
+///
+/// As [`serve`], and if the scenario's arrivals have no rate.
+pub fn sweep(
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+    options: ServeOptions,
+    rates: &[f64],
+) -> Result<RateSweep, ServeError> {
+    let mut rates = rates.to_vec();
+    rates.sort_by(f64::total_cmp);
+    let points = rates.into_iter().map(|rate_per_s| {
+        let report = at_rate(scenario, platform, options, rate_per_s)?;
+        Ok(RatePoint { rate_per_s, report })
+    });
+    Ok(RateSweep {
+        points: points.collect::<Result<_, ServeError>>()?,
+        capacity: None,
+    })
+}
+
+/// Finds by bisection the highest rate at which at least `attain` of the requests are within their limit; all rates
+/// that were tried are in the answer.
+///
+/// # Errors
+///
+/// As [`sweep`], if requests have no limit, or if no rate or every rate does.
+pub fn find_capacity(
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+    options: ServeOptions,
+    attain: f64,
+) -> Result<RateSweep, ServeError> {
+    let mut points: Vec<RatePoint> = Vec::new();
+    let mut does = |rate_per_s: f64| -> Result<bool, ServeError> {
+        let report = at_rate(scenario, platform, options, rate_per_s)?;
+        let Some(all) = report.all().filter(|all| all.attained.is_some()) else {
+            return Err(ServeError::Unfit(format!(
+                "scenario {:?}: not all requests have a limit on their time\n  try: --slo, or a `deadline` for each model",
+                scenario.name
+            )));
+        };
+        let enough = all.attained.is_some_and(|share| share >= attain)
+            && report.offered_load.is_none_or(|load| load < 1.0);
+        points.push(RatePoint { rate_per_s, report });
+        Ok(enough)
+    };
+    let none = |what: &str| {
+        ServeError::Unfit(format!(
+            "scenario {:?}: {what} rate has {} % of the requests within their limit",
+            scenario.name,
+            100.0 * attain
+        ))
+    };
+    let begin = scenario.arrivals_per_second().unwrap_or(1.0);
+    let (mut low, mut high) = (begin, begin);
+    let mut doublings = 0;
+    if does(begin)? {
+        loop {
+            high *= 2.0;
+            doublings += 1;
+            if !does(high)? {
+                break;
+            }
+            low = high;
+            if doublings == DOUBLINGS {
+                return Err(none("every"));
+            }
+        }
+    } else {
+        loop {
+            low /= 2.0;
+            doublings += 1;
+            if does(low)? {
+                break;
+            }
+            high = low;
+            if doublings == DOUBLINGS {
+                return Err(none("no"));
+            }
+        }
+    }
+    for _ in 0..STEPS {
+        let middle = (low + high) / 2.0;
+        if does(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    points.sort_by(|a, b| a.rate_per_s.total_cmp(&b.rate_per_s));
+    Ok(RateSweep {
+        points,
+        capacity: Some(ServeCapacity {
+            rate_per_s: low,
+            too_much_per_s: high,
+            attain,
+        }),
+    })
+}

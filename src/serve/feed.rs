@@ -1,0 +1,182 @@
+//! Requests on the event loop: a feed that launches batches, and processors that answer their jobs.
+//!
+//! A model is a program of one rank, a node for each job; a batch in flight is a launch of it, whose tag is its place in
+//! the server. The loop knows dependencies and instants; which job takes how long is the server's. Feed and processors
+//! are two sides of one state, of which the loop calls one at a time.
+
+use super::error::ServeError;
+use super::observe::RequestObserver;
+use super::prepared::{PreparedModel, PreparedScenario};
+use super::recorder::ServeRecorder;
+use super::server::{AnsweredJob, Server};
+use crate::engine::{
+    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    ProcessorModel, ReplayOptions, run_launches,
+};
+use crate::graph::{DependencyPolicy, GraphBuilder};
+use crate::ids::{Npu, Rank};
+use crate::machine::Machine;
+use crate::trace::{NodeView, Op, Sink};
+use crate::units::{Span, Time};
+use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use std::cell::RefCell;
+
+/// A machine of one NPU, which stands for all processors: none of its rates is used, as every job is answered.
+const MACHINE: &str = r#"
+name = "processors"
+[npu.processor]
+peak = { fp32 = "1 TFLOP/s" }
+memory_bandwidth = "1 TB/s"
+memory_latency = "0"
+memory_capacity = "1 GB"
+lanes = 1
+host_lanes = 1
+[[dimension]]
+name = "none"
+shape = "switch"
+size = 1
+bandwidth = "1 GB/s"
+latency = "0"
+algorithm = "direct"
+"#;
+
+/// The side of the server that launches.
+struct RequestFeed<'f, 's>(&'f RefCell<Server<'s>>);
+
+impl RequestFeed<'_, '_> {
+    fn launch(&self, queue: &mut LaunchQueue) {
+        for (flight, program) in self.0.borrow_mut().begin() {
+            queue.launch(Launch {
+                program,
+                tag: flight.into(),
+                ..Launch::default()
+            });
+        }
+    }
+}
+
+impl Feed for RequestFeed<'_, '_> {
+    fn wake_at(&self) -> Option<Time> {
+        self.0.borrow().due()
+    }
+
+    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+        self.0.borrow_mut().wake(now);
+        self.launch(queue);
+    }
+
+    fn launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
+        self.launch(queue);
+    }
+}
+
+/// The side of the server that answers jobs.
+struct CoreProcessors<'f, 's> {
+    server: &'f RefCell<Server<'s>>,
+    /// Jobs that were answered in a call; kept for its allocation.
+    answered: Vec<AnsweredJob>,
+}
+
+impl CoreProcessors<'_, '_> {
+    fn told(&mut self, started: &mut Vec<JobTimes>) {
+        let times = self.answered.drain(..).map(|job| JobTimes {
+            token: job.token,
+            start: job.times.start,
+            end: job.times.end,
+        });
+        started.extend(times);
+    }
+}
+
+impl ProcessorModel for CoreProcessors<'_, '_> {
+    fn serves(&self, _npu: Npu) -> bool {
+        true
+    }
+
+    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+        let mut server = self.server.borrow_mut();
+        server.submit(
+            now,
+            job.tag as u32,
+            job.node.0,
+            job.token,
+            &mut self.answered,
+        );
+        drop(server);
+        self.told(started);
+    }
+
+    fn ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+        let mut server = self.server.borrow_mut();
+        server.end(now, job.tag as u32, job.node.0, &mut self.answered);
+        drop(server);
+        self.told(started);
+    }
+}
+
+/// Serves all requests.
+pub(super) fn run<'s>(
+    prepared: &'s PreparedScenario<'s>,
+    observer: &'s mut dyn RequestObserver,
+) -> Result<ServeRecorder<'s>, ServeError> {
+    let machine = Machine::parse(MACHINE, "the machine of processors");
+    let machine = machine.map_err(|error| ServeError::Unfit(error.to_string()))?;
+    let programs: Result<Vec<Workload>, ServeError> = prepared.models.iter().map(program).collect();
+    let programs = programs?;
+    let options = ReplayOptions::default();
+    let programs = programs.iter().map(|program| {
+        let compiled = CompiledReplay::new(program, &machine, &options);
+        compiled.map_err(|refusal| ServeError::Replay(refusal.into()))
+    });
+    let programs: Vec<CompiledReplay<'_>> = programs.collect::<Result<_, _>>()?;
+    let server = RefCell::new(Server::new(prepared, observer)?);
+    let mut feed = RequestFeed(&server);
+    let mut processors = CoreProcessors {
+        server: &server,
+        answered: Vec::new(),
+    };
+    run_launches(&programs, &mut [&mut feed], Some(&mut processors), &mut ())?;
+    server.into_inner().finish()
+}
+
+/// The program of a model: a node for each job, in their order.
+fn program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
+    let unfit = |error: &dyn std::fmt::Display| {
+        ServeError::Unfit(format!("model {:?}: {error}", model.served.name))
+    };
+    let jobs = model.job_count();
+    let mut graph = GraphBuilder::new(0, DependencyPolicy::Data, jobs.into());
+    let op = || Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    for job in 0..jobs {
+        let mut node = NodeView::new(u64::from(job) + 1, "job", op());
+        // Kernels without a duration have no price; the server answers another.
+        node.recorded = Span::from_us(1);
+        node.micros = 1;
+        let after: Vec<u64> = match model.vectors() {
+            Some(vectors) => vectors
+                .after(job)
+                .iter()
+                .map(|&j| u64::from(j) + 1)
+                .collect(),
+            None => (0..job)
+                .last()
+                .map(|j| u64::from(j) + 1)
+                .into_iter()
+                .collect(),
+        };
+        graph.node(&node, &after).map_err(|error| unfit(&error))?;
+    }
+    let (graph, binding) = graph.finish().map_err(|error| unfit(&error))?;
+    let mut workload = WorkloadBuilder::default();
+    let graph = workload.graph(graph);
+    workload
+        .rank(Rank(0), graph, binding, Time::ZERO)
+        .map_err(|error| unfit(&error))?;
+    workload
+        .finish(None, MissingRankPolicy::Refuse)
+        .map_err(|error| unfit(&error))
+}

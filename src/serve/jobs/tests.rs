@@ -1,0 +1,120 @@
+//! Jobs of presets against published and printed counts.
+
+use super::*;
+
+fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph {
+    let model = match tokens {
+        Some(tokens) => Model::with_sequence(model, tokens).unwrap(),
+        None => Model::named(model).unwrap(),
+    };
+    JobGraph::of_model(&model, lowering)
+}
+
+#[test]
+fn counts_are_those_of_the_thesis() {
+    // (model, tokens, multiplications, tasks if they were counted too); from layer shapes.
+    let counts = [
+        ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
+        ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
+        ("vgg-11", None, 7_609_090_048, None),
+        ("vgg-13", None, 11_308_466_176, None),
+        ("alexnet", None, 714_188_480, None),
+        ("resnet-18", None, 1_814_073_344, None),
+        // 48 blocks of 12 h^2 + 2 h at one token, and logits of V h: 48 (12 x 1600^2 + 3200) + 50257 x 1600.
+        (
+            "gpt2-xl",
+            Some(1),
+            1_555_124_800,
+            Some(48 * 16_025 + 50_257),
+        ),
+        // The same with 5750 blocks.
+        (
+            "chatgpt-star",
+            Some(1),
+            5750 * (12 * 2_560_000 + 3200) + 80_411_200,
+            Some(5750 * 16_025 + 50_257),
+        ),
+    ];
+    for (model, tokens, multiplications, tasks) in counts {
+        let both = [ConvolutionTasks::Outputs, ConvolutionTasks::Kernels];
+        for convolution in both {
+            let jobs = lowered(
+                model,
+                tokens,
+                JobLowering {
+                    convolution,
+                    ..JobLowering::default()
+                },
+            );
+            assert_eq!(jobs.multiplications(), multiplications, "{model}");
+            if let (Some(tasks), ConvolutionTasks::Outputs) = (tasks, convolution) {
+                assert_eq!(jobs.tasks(), tasks, "{model}");
+            }
+        }
+    }
+    // 6 jobs in each block and the logits.
+    assert_eq!(
+        lowered("chatgpt-star", Some(1), JobLowering::default())
+            .jobs()
+            .len(),
+        34_501
+    );
+    // Tables of 39,143,231 rows of 64, perceptrons, and 351 pairs of 64, which the published count lacks.
+    let tables = JobLowering {
+        tables: true,
+        ..JobLowering::default()
+    };
+    assert_eq!(
+        lowered("dlrm", None, tables).multiplications(),
+        2_505_926_848 + 351 * 64
+    );
+    // Logits, words and positions: 1,753,433,832,000 is the published count.
+    assert_eq!(
+        lowered("gpt2-xl", Some(1024), tables).multiplications(),
+        1_753_433_832_000
+    );
+}
+
+#[test]
+fn both_conventions_of_a_convolution_multiply_alike() {
+    // conv1_1 of VGG-16: 224 x 224 x 64 outputs of 3 x 3 x 3.
+    let outputs = lowered("vgg-16", None, JobLowering::default());
+    assert_eq!(
+        outputs.jobs()[0],
+        VectorJob {
+            tasks: 224 * 224 * 64,
+            length: 27
+        }
+    );
+    let kernels = JobLowering {
+        convolution: ConvolutionTasks::Kernels,
+        ..JobLowering::default()
+    };
+    let first = lowered("vgg-16", None, kernels).jobs()[0];
+    assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
+    // Merged to 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
+    let merged = JobLowering {
+        merge: 2048,
+        ..kernels
+    };
+    let first = lowered("vgg-16", None, merged).jobs()[0];
+    assert_eq!((first.tasks, first.length), (42_336, 2048));
+}
+
+#[test]
+fn heads_are_jobs_of_their_own() {
+    let heads = JobLowering {
+        heads: true,
+        ..JobLowering::default()
+    };
+    let jobs = lowered("gpt2-xl", Some(1), heads);
+    // 48 blocks of 25 heads x 5, output, up and down; logits.
+    assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
+    let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
+    assert_eq!(jobs.multiplications(), chain.multiplications());
+    // The first head: queries, keys and values depend on nothing, their products on two jobs each.
+    assert_eq!(jobs.after(0), [0_u32; 0]);
+    assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
+    // The output projection depends on all 25.
+    assert_eq!(jobs.after(125).len(), 25);
+}

@@ -1,0 +1,299 @@
+//! Requests on processors, one task or one request at a time: what closed forms and policies are held against.
+//!
+//! Times are picoseconds. Nothing is fast here: cores are a list, queues are searched from end to end, and the next
+//! instant is the least of everything that is pending.
+
+/// Equal tasks that are ready when earlier jobs of the request are complete.
+#[derive(Clone, Debug)]
+pub struct TaskJob {
+    pub tasks: u64,
+    pub length: u64,
+    /// Numbers of earlier jobs.
+    pub after: Vec<usize>,
+}
+
+/// A request of jobs.
+#[derive(Clone, Debug)]
+pub struct TaskRequest {
+    /// Instant at which its first jobs are ready.
+    pub ready: u64,
+    pub jobs: Vec<TaskJob>,
+}
+
+/// Ends of requests whose tasks are dealt one by one to `cores` cores in turn. Of one instant, jobs whose predecessors
+/// ended come before those of new requests, earlier requests first.
+pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
+    let mut free = vec![0_u64; cores];
+    let mut turn = 0;
+    let mut ends: Vec<Vec<Option<u64>>> =
+        requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
+    loop {
+        // The job that is ready first, by instant, then old before new, then request and number.
+        let mut next: Option<(u64, bool, usize, usize)> = None;
+        for (r, request) in requests.iter().enumerate() {
+            for (j, job) in request.jobs.iter().enumerate() {
+                let before: Option<Vec<u64>> = job.after.iter().map(|&a| ends[r][a]).collect();
+                if let (None, Some(before)) = (ends[r][j], before) {
+                    let ready = before.iter().copied().max().unwrap_or(0).max(request.ready);
+                    let key = (ready, job.after.is_empty(), r, j);
+                    next = Some(next.map_or(key, |other| other.min(key)));
+                }
+            }
+        }
+        let Some((ready, _, r, j)) = next else { break };
+        let job = &requests[r].jobs[j];
+        let mut end = ready;
+        for _ in 0..job.tasks {
+            let start = free[turn].max(ready);
+            free[turn] = start + job.length;
+            end = end.max(free[turn]);
+            turn = (turn + 1) % cores;
+        }
+        ends[r][j] = Some(end);
+    }
+    let last = |jobs: &Vec<Option<u64>>| jobs.iter().flatten().copied().max().unwrap_or(0);
+    ends.iter().map(last).collect()
+}
+
+/// Waits of a queue before one server (Lindley, 1952): that of a request is what is left of the one before it and of its
+/// length when the next arrives.
+pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
+    let mut wait = 0_u64;
+    let mut waits = Vec::new();
+    let mut before = None;
+    for (&arrival, &length) in arrivals.iter().zip(lengths) {
+        if let Some((last, busy)) = before {
+            wait = (wait + busy).saturating_sub(arrival - last);
+        }
+        waits.push(wait);
+        before = Some((arrival, length));
+    }
+    waits
+}
+
+/// Order of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainPolicy {
+    FirstCome,
+    /// Least time left.
+    Shortest,
+    /// Least level less the levels that waiting made up for, at this time for one.
+    Priority(Option<u64>),
+    Deadline,
+    /// The most in a batch, and the longest wait for others.
+    Batching(usize, u64),
+}
+
+/// A request that takes a processor alone, for one job after another.
+#[derive(Clone, Debug)]
+pub struct PlainRequest {
+    pub ready: u64,
+    pub model: usize,
+    pub level: u64,
+    pub due: u64,
+    pub jobs: Vec<u64>,
+}
+
+/// A served request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlainTimes {
+    pub end: u64,
+    pub compute: u64,
+    pub preempted: u64,
+    /// Requests that were served together.
+    pub together: usize,
+}
+
+/// A batch that a processor serves.
+#[derive(Clone, Debug)]
+struct PlainFlight {
+    requests: Vec<usize>,
+    /// The next job.
+    job: usize,
+    /// End of the present job.
+    end: u64,
+    /// Order in which flights began.
+    serial: usize,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+struct PlainWaiting {
+    request: usize,
+    /// The next job, and since when it is put back.
+    stopped: Option<(usize, u64, usize)>,
+}
+
+/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. In batches the jobs of a
+/// batch of n last n times as long. With `preemption`, of that cost, a request is put back at the end of a job.
+///
+/// Of one instant, ends of jobs come first, in the order in which requests began, each followed by the next job or
+/// request; then what is ready comes into the queue, and idle processors take from it.
+pub fn serve_plainly(
+    policy: PlainPolicy,
+    processors: usize,
+    preemption: Option<u64>,
+    requests: &[PlainRequest],
+) -> Vec<PlainTimes> {
+    let mut times = vec![PlainTimes::default(); requests.len()];
+    let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
+    // What a preempted processor spends before it begins anything.
+    let mut blocked = vec![0_u64; processors];
+    let mut queue: Vec<PlainWaiting> = Vec::new();
+    let mut coming = 0;
+    let mut serial = 0;
+    let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
+    // The key of a request at `now`, as a fraction of the aging time where there is one.
+    let key = |request: usize, job: usize, now: u64| -> i128 {
+        let r = &requests[request];
+        match policy {
+            PlainPolicy::FirstCome | PlainPolicy::Batching(..) => i128::from(r.ready),
+            PlainPolicy::Shortest => i128::from(left(request, job)),
+            PlainPolicy::Priority(None) => i128::from(r.level),
+            PlainPolicy::Priority(Some(aging)) => {
+                i128::from(r.level) * i128::from(aging) - (i128::from(now) - i128::from(r.ready))
+            }
+            PlainPolicy::Deadline => i128::from(r.due),
+        }
+    };
+    loop {
+        let ends = running.iter().flatten().map(|flight| flight.end).min();
+        let ready = requests.get(coming).map(|request| request.ready);
+        let idle = running.iter().any(Option::is_none);
+        let ripe = match policy {
+            PlainPolicy::Batching(_, wait) if idle => queue
+                .iter()
+                .map(|one| requests[one.request].ready + wait)
+                .min(),
+            _ => None,
+        };
+        let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
+            break;
+        };
+        // Takes from the queue what a processor serves next.
+        let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
+            if let PlainPolicy::Batching(most, wait) = policy {
+                let mut chosen: Option<(u64, usize, usize)> = None;
+                for one in queue.iter() {
+                    let model = requests[one.request].model;
+                    let same = queue.iter().filter(|o| requests[o.request].model == model);
+                    let count = same.count();
+                    let first = queue
+                        .iter()
+                        .find(|o| requests[o.request].model == model)
+                        .unwrap();
+                    let since = requests[first.request].ready;
+                    if count >= most || since + wait <= now {
+                        let candidate = (since, first.request, model);
+                        chosen = Some(chosen.map_or(candidate, |other| other.min(candidate)));
+                    }
+                }
+                let Some((_, _, model)) = chosen else {
+                    return Vec::new();
+                };
+                let mut batch = Vec::new();
+                queue.retain(|one| {
+                    let takes = requests[one.request].model == model && batch.len() < most;
+                    if takes {
+                        batch.push(one.clone());
+                    }
+                    !takes
+                });
+                return batch;
+            }
+            let of = |one: &PlainWaiting| {
+                let job = one.stopped.map_or(0, |(job, _, _)| job);
+                (key(one.request, job, now), one.request)
+            };
+            let best = (0..queue.len()).min_by_key(|&i| of(&queue[i]));
+            best.map(|i| queue.remove(i)).into_iter().collect()
+        };
+        let mut begin = |batch: Vec<PlainWaiting>,
+                         free: u64,
+                         times: &mut Vec<PlainTimes>|
+         -> Option<PlainFlight> {
+            let first = batch.first()?;
+            let start = now.max(free);
+            let (job, number) = match first.stopped {
+                Some((job, since, number)) => {
+                    times[first.request].preempted += start - since;
+                    (job, number)
+                }
+                None => {
+                    serial += 1;
+                    (0, serial)
+                }
+            };
+            let length = requests[first.request].jobs[job] * batch.len() as u64;
+            for one in &batch {
+                times[one.request].together = batch.len();
+                times[one.request].compute += length;
+            }
+            Some(PlainFlight {
+                requests: batch.iter().map(|one| one.request).collect(),
+                job: job + 1,
+                end: start + length,
+                serial: number,
+            })
+        };
+        let mut ending: Vec<usize> = (0..processors)
+            .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
+            .collect();
+        ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
+        // Requests that are complete make room before those at a border are looked at.
+        let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
+        let (done, borders): (Vec<usize>, Vec<usize>) = ending
+            .into_iter()
+            .partition(|&p| running[p].as_ref().is_some_and(is_last));
+        for p in done {
+            let flight = running[p].take().unwrap();
+            for &request in &flight.requests {
+                times[request].end = now;
+            }
+            running[p] = begin(take(&mut queue), blocked[p], &mut times);
+        }
+        for p in borders {
+            let flight = running[p].take().unwrap();
+            let request = flight.requests[0];
+            let mine = key(request, flight.job, now);
+            let better = queue.iter().any(|one| {
+                let job = one.stopped.map_or(0, |(job, _, _)| job);
+                key(one.request, job, now) < mine
+            });
+            if let (Some(cost), true) = (preemption, better) {
+                queue.push(PlainWaiting {
+                    request,
+                    stopped: Some((flight.job, now, flight.serial)),
+                });
+                blocked[p] = now + cost;
+                running[p] = begin(take(&mut queue), blocked[p], &mut times);
+            } else {
+                let length = requests[request].jobs[flight.job] * flight.requests.len() as u64;
+                for &one in &flight.requests {
+                    times[one].compute += length;
+                }
+                running[p] = Some(PlainFlight {
+                    job: flight.job + 1,
+                    end: now + length,
+                    ..flight
+                });
+            }
+        }
+        while requests
+            .get(coming)
+            .is_some_and(|request| request.ready == now)
+        {
+            queue.push(PlainWaiting {
+                request: coming,
+                stopped: None,
+            });
+            coming += 1;
+        }
+        for p in 0..processors {
+            if running[p].is_none() {
+                running[p] = begin(take(&mut queue), blocked[p], &mut times);
+            }
+        }
+    }
+    times
+}

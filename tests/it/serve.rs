@@ -1,0 +1,48 @@
+//! Requests over time: LIGHTSPEED's numbers, queues against formulas, closed forms and policies against plain
+//! simulators that share nothing with them, and scenarios that are refused.
+
+mod lightspeed;
+mod oracles;
+mod program;
+mod queueing;
+mod refused;
+mod traces;
+
+use chakram::serve::{
+    CompletedRequest, Platform, RequestObserver, Scenario, ServeOptions, ServeReport, serve,
+};
+use std::path::Path;
+
+/// Keeps requests by their numbers.
+#[derive(Default)]
+pub struct RequestLog(pub Vec<CompletedRequest>);
+
+impl RequestObserver for RequestLog {
+    fn completed(&mut self, request: &CompletedRequest) -> std::io::Result<()> {
+        self.0.push(*request);
+        Ok(())
+    }
+}
+
+pub fn scenario(text: &str) -> Scenario {
+    Scenario::parse(text, "test.toml", Path::new(env!("CARGO_MANIFEST_DIR")))
+        .unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Serves a scenario; returns its requests by number too.
+pub fn served(
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+) -> (ServeReport, Vec<CompletedRequest>) {
+    let mut log = RequestLog::default();
+    let report = serve(scenario, platform, ServeOptions::default(), &mut log);
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    log.0.sort_by_key(|request| request.number);
+    (report, log.0)
+}
+
+/// A platform of so many cores at 1 THz, so that a multiplication takes a picosecond.
+pub fn picosecond_cores(cores: usize) -> Platform {
+    let text = format!("name = \"p\"\nsource = \"a test\"\ncores = {cores}\nclock = \"1 THz\"");
+    Platform::parse(&text, "p.toml").unwrap()
+}

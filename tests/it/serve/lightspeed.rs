@@ -1,0 +1,176 @@
+//! Numbers that follow from the parameters which LIGHTSPEED's thesis prints, and from its successor's.
+
+use super::{scenario, served};
+use chakram::serve::{Platform, Scenario, ServeReport};
+use std::path::Path;
+
+/// One request of a preset on an idle platform.
+fn alone(preset: &str, tokens: Option<u64>, platform: &str) -> ServeReport {
+    let tokens = tokens.map_or(String::new(), |tokens| format!("tokens = {tokens}"));
+    let text = format!(
+        "name = \"one\"\n[[model]]\nname = \"m\"\npreset = {preset:?}\n{tokens}\n\
+         [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
+    );
+    served(&scenario(&text), Some(&Platform::load(platform).unwrap())).0
+}
+
+const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
+
+fn serve_us(report: &ServeReport) -> f64 {
+    report.all().unwrap().mean.unwrap().value.0 as f64 / 1e6
+}
+
+/// Sums over layers of ceil(tasks / cores) x length / clock, and the datapath latency.
+#[test]
+fn unloaded_serve_times_follow_from_the_table() {
+    let times: [(&str, Option<u64>, [f64; 5]); 3] = [
+        (
+            "vgg-16",
+            None,
+            [230.111, 367.421, 1778.767, 2262.091, 774.224],
+        ),
+        (
+            "vgg-19",
+            None,
+            [287.302, 455.741, 1835.958, 2448.231, 982.391],
+        ),
+        (
+            "gpt2-xl",
+            Some(1),
+            [384.968, 904.211, 1933.624, 2038.695, 78.139],
+        ),
+    ];
+    for (preset, tokens, expected) in times {
+        for (platform, expected) in PLATFORMS.iter().zip(expected) {
+            let found = serve_us(&alone(preset, tokens, platform));
+            assert!(
+                (found - expected).abs() < 1e-3,
+                "{preset} on {platform}: {found}"
+            );
+        }
+    }
+    // 34,501 jobs: half a picosecond of rounding in each would be 17 ns; one digit is printed.
+    let expected = [45_940.3, 107_959.3, 47_489.0, 59_698.5, 8840.5];
+    for (platform, expected) in PLATFORMS.iter().zip(expected) {
+        let found = serve_us(&alone("chatgpt-star", Some(1), platform));
+        assert!((found - expected).abs() < 0.07, "{platform}: {found}");
+    }
+}
+
+/// Busy core time over cores times the time of computation: of VGG-16 that is 15,470,264,320 multiplications over cores
+/// times cycles. With the datapath latency in the window a P4 is at .300.
+#[test]
+fn utilisation_states_its_window() {
+    let shares = [
+        ("a100x", 0.8438),
+        ("brainwave", 0.7317),
+        ("p4", 0.9509),
+        ("lightning", 0.9995),
+    ];
+    for (platform, expected) in shares {
+        let report = alone("vgg-16", None, platform);
+        let row = report.all().unwrap();
+        let datapath = row.parts.datapath_ps.0 as f64;
+        let compute = row.parts.compute_ps.0 as f64;
+        let over_all = report.mean_utilisation();
+        let found = over_all * (datapath + compute) / compute;
+        assert!((found - expected).abs() < 1e-4, "{platform}: {found}");
+        if platform == "p4" {
+            assert!((over_all - 0.300).abs() < 5e-4, "{over_all}");
+        }
+    }
+}
+
+#[test]
+fn the_hand_calculation_comes_out() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
+    let scenario = Scenario::load(&folder.join("golden.toml")).unwrap();
+    let cores = folder.join("three-cores.toml");
+    let cores = Platform::load(cores.to_str().unwrap()).unwrap();
+    let (report, requests) = served(&scenario, Some(&cores));
+    let times: Vec<u64> = requests
+        .iter()
+        .map(|request| request.finished.since(request.arrival).0)
+        .collect();
+    assert_eq!(times, [24_000, 17_000]);
+    // A waits from 20 to 21 for cores 1 and 2; its jobs take 10 and 3.
+    let first = requests[0];
+    let parts = [first.datapath, first.queue, first.compute, first.preempted];
+    assert_eq!(parts.map(|part| part.0), [10_000, 1000, 13_000, 0]);
+    assert_eq!(report.time_in_system_ps.0, 24_000 + 17_000);
+}
+
+#[test]
+fn a_datapath_latency_adds_itself_on_an_idle_platform() {
+    let text = "name = \"one\"\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 9 }]\n\
+                [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1";
+    let at = |datapath: &str| {
+        let cores = format!(
+            "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"\ndatapath = \"{datapath}\""
+        );
+        let platform = Platform::parse(&cores, "p").unwrap();
+        served(&scenario(text), Some(&platform)).1[0].finished.0
+    };
+    assert_eq!(at("344 ns") - at("0 ns"), 344_000);
+    // Two rounds of 9 cycles.
+    assert_eq!(at("0 ns"), 18_000);
+}
+
+/// The successor's experiment: what its printed parameters ask of the platforms.
+#[test]
+fn offered_loads_are_those_of_the_successor() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
+    let mut scenario = Scenario::load(&folder.join("sigcomm23.toml")).unwrap();
+    scenario.stop.requests = Some(1);
+    scenario.stop.first = None;
+    let loads = [
+        ("lightning-sigcomm23", 0.423),
+        ("brainwave-sigcomm23", 0.984),
+        ("a100-sigcomm23", 2.424),
+        ("a100x-sigcomm23", 2.424),
+    ];
+    for (platform, expected) in loads {
+        let report = served(&scenario, Some(&Platform::load(platform).unwrap())).0;
+        let load = report.offered_load.unwrap();
+        assert!((load - expected).abs() < 2e-3, "{platform}: {load}");
+        let loud = report
+            .warnings
+            .iter()
+            .any(|warning| warning.starts_with("rho is"));
+        assert_eq!(loud, load > 1.0, "{platform}: {:?}", report.warnings);
+    }
+}
+
+/// Means of the seeds' ratios of mean serve times over Lightning's: 42.7 +- 10 for Brainwave on seeds of our own. The other
+/// two, 337 and 329 in print, are of overloaded platforms, and so a function of when the run ends.
+#[test]
+#[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
+fn ratios_over_seeds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
+    let mut scenario = Scenario::load(&folder.join("sigcomm23.toml")).unwrap();
+    let names = ["lightning", "brainwave", "a100", "a100x"].map(|name| format!("{name}-sigcomm23"));
+    let mut sums = [0.0; 4];
+    for seed in 1..=10 {
+        scenario.seed = seed;
+        let means = names.each_ref().map(|name| {
+            let platform = Platform::load(name).unwrap();
+            serve_us(&served(&scenario, Some(&platform)).0)
+        });
+        for (sum, mean) in sums.iter_mut().zip(means) {
+            *sum += mean / means[0] / 10.0;
+        }
+        println!("seed {seed}: {means:?} us");
+    }
+    println!("mean of ratios over Lightning: {sums:?}");
+    assert!((sums[1] - 42.7).abs() < 10.0, "{sums:?}");
+}
+
+/// 92 million tasks in 34,501 jobs.
+#[test]
+fn large_requests_are_answered_in_closed_form() {
+    let report = alone("chatgpt-star", Some(1), "lightning");
+    assert_eq!(
+        report.model("m").unwrap().multiplications,
+        Some(176_738_811_200)
+    );
+}

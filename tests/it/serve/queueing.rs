@@ -1,0 +1,167 @@
+//! Queues against formulas, with the interval that the report states itself.
+
+use super::{picosecond_cores, scenario, served};
+use chakram::serve::ServeReport;
+use testkit::serving::lindley;
+
+/// Poisson arrivals at `rate` per second at `processors`, first come, first served.
+fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> ServeReport {
+    let text = format!(
+        "name = \"queue\"\nseed = {seed}\nprocessors = {processors}\n{models}\n\
+         [stream]\narrivals = \"poisson\"\nrate = {rate}\n[stop]\nrequests = {requests}\n\
+         [measure]\nwarmup = {}\n[policy]\nkind = \"first-come\"",
+        requests / 20
+    );
+    served(&scenario(&text), None).0
+}
+
+/// Holds the mean serve time against a formula: inside of its interval, and `within` of it.
+fn hold(report: &ServeReport, formula: f64, within: f64) {
+    let mean = report.all().unwrap().mean.unwrap();
+    let found = mean.value.seconds();
+    let half = mean.plus_minus.expect("the run is long enough").seconds();
+    println!("{found} +- {half}, {formula} by the formula");
+    assert!(
+        (found - formula).abs() <= half,
+        "{found} +- {half}, not {formula}"
+    );
+    assert!(
+        (found / formula - 1.0).abs() < within,
+        "{found}, not {formula}"
+    );
+}
+
+const CONSTANT: &str = "[[model]]\nname = \"m\"\nlatency = \"1 s\"";
+const EXPONENTIAL: &str =
+    "[[model]]\nname = \"m\"\nlatency = \"1 s\"\ndistribution = \"exponential\"";
+/// Lengths of 0.5 and 2 s, two thirds and one third of the requests: mean 1 s, mean square 1.5.
+const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\n\
+                   [[model]]\nname = \"long\"\nlatency = \"2 s\"";
+
+/// Wait of M/G/1 (Pollaczek and Khinchine): rate x mean square / (2 (1 - rho)); of M/M/c (Erlang): C(c, a) / (c - rate).
+#[test]
+fn means_are_those_of_the_formulas() {
+    hold(&queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);
+    hold(&queue(EXPONENTIAL, 0.5, 1, 60_000, 1), 2.0, 0.04);
+    hold(
+        &queue(TWO, 0.5, 1, 60_000, 1),
+        1.0 + 0.5 * 1.5 / (2.0 * 0.5),
+        0.04,
+    );
+}
+
+/// The same with enough requests for one per cent, at higher loads too, and several processors.
+#[test]
+#[ignore = "a minute: cargo test --release --test it serve::queueing -- --ignored --nocapture"]
+fn means_are_within_one_per_cent() {
+    hold(&queue(CONSTANT, 0.5, 1, 1_000_000, 1), 1.5, 0.01);
+    hold(&queue(CONSTANT, 0.8, 1, 1_000_000, 1), 3.0, 0.01);
+    hold(&queue(EXPONENTIAL, 0.8, 1, 1_000_000, 1), 5.0, 0.02);
+    hold(
+        &queue(TWO, 0.8, 1, 1_000_000, 1),
+        1.0 + 0.8 * 1.5 / 0.4,
+        0.02,
+    );
+    // Erlang's C for 3 servers and a = 2.4: a^3 / 3! x 3 / 0.6 / (1 + 2.4 + 2.88 + that) = 11.52 / 17.8 = 0.6472.
+    hold(
+        &queue(EXPONENTIAL, 2.4, 3, 1_000_000, 1),
+        1.0 + 0.647_191 / 0.6,
+        0.01,
+    );
+}
+
+/// Requests of one job of four equal tasks on four cores wait as before one server.
+#[test]
+fn cores_dealt_round_robin_are_one_server() {
+    let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
+                [stream]\narrivals = \"poisson\"\nrate = 800000.0\n[stop]\nrequests = 5000";
+    let (report, requests) = served(&scenario(text), Some(&picosecond_cores(4)));
+    let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
+    let waits = lindley(&arrivals, &vec![1_000_000; arrivals.len()]);
+    for (request, wait) in requests.iter().zip(waits) {
+        assert_eq!(request.queue.0, wait, "request {}", request.number);
+        assert_eq!(request.finished.0, request.arrival.0 + wait + 1_000_000);
+    }
+    assert!((report.offered_load.unwrap() - 0.8).abs() < 1e-9);
+}
+
+/// A single server is Lindley's recursion to the picosecond, also with lengths that are drawn.
+#[test]
+fn one_server_is_lindleys_recursion() {
+    for (models, seed) in [(CONSTANT, 1), (EXPONENTIAL, 2), (TWO, 3)] {
+        let text = format!(
+            "name = \"queue\"\nseed = {seed}\n{models}\n[stream]\narrivals = \"poisson\"\nrate = 0.9\n\
+             [stop]\nrequests = 3000\n[policy]\nkind = \"first-come\""
+        );
+        let (_, requests) = served(&scenario(&text), None);
+        let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
+        let lengths: Vec<u64> = requests.iter().map(|request| request.compute.0).collect();
+        let waits: Vec<u64> = requests.iter().map(|request| request.queue.0).collect();
+        assert_eq!(waits, lindley(&arrivals, &lengths));
+    }
+}
+
+/// N users that think for Z and are served for S by one processor without waiting much: the number in the system is
+/// throughput x serve time, and N = throughput x (Z + serve time).
+#[test]
+fn closed_loops_keep_the_number_of_users() {
+    let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\
+                [stream]\narrivals = \"closed\"\nusers = 4\nthink = \"20 ms\"\nthink_exponential = true\n\
+                [stop]\nrequests = 20000\n[policy]\nkind = \"first-come\"";
+    let (report, _) = served(&scenario(text), None);
+    assert_eq!(report.offered_load, None);
+    let all = report.all().unwrap();
+    let users = all.throughput_per_s * (0.020 + all.mean.unwrap().value.seconds());
+    assert!((users / 4.0 - 1.0).abs() < 0.01, "{users}");
+    assert!(report.active.most <= 4);
+}
+
+/// 10^5 gaps: their mean is bits over bandwidth and models come as often as the mix says, to one per cent.
+#[test]
+fn arrivals_have_the_mean_and_the_mix() {
+    let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
+                [[model]]\nname = \"b\"\nlatency = \"1 ns\"\nbytes = 3000\n\
+                [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";
+    let scenario = scenario(text);
+    let (report, requests) = served(&scenario, None);
+    // 2000 bytes on average at 1.25 GB/s: 1.6 us.
+    let mean = requests.last().unwrap().arrival.0 as f64 / 100_000.0;
+    assert!((mean / 1.6e6 - 1.0).abs() < 0.01, "{mean}");
+    for row in &report.rows[..2] {
+        assert!(
+            (row.arrived as f64 / 50_000.0 - 1.0).abs() < 0.01,
+            "{}",
+            row.arrived
+        );
+    }
+    let again = served(&scenario, None).1;
+    assert_eq!(requests, again, "the same seed gives the same requests");
+}
+
+/// 10^6 requests of four models, and the memory of what is in flight.
+#[test]
+#[ignore = "for speed: cargo test --release --test it serve::queueing::a_million -- --ignored --nocapture"]
+fn a_million_requests() {
+    let text = "name = \"million\"\n[[model]]\nname = \"a\"\njobs = [{ tasks = 900, length = 64 }, { tasks = 300, length = 128 }]\n\
+                [[model]]\nname = \"b\"\npreset = \"lenet-5\"\n[[model]]\nname = \"c\"\nlatency = \"20 us\"\n\
+                [[model]]\nname = \"d\"\npreset = \"alexnet\"\nweight = 0.2\n\
+                [stream]\narrivals = \"poisson\"\nrate = 20000.0\n[stop]\nrequests = 1000000";
+    let platform = chakram::serve::Platform::load("a100x").unwrap();
+    let begun = std::time::Instant::now();
+    let scenario = scenario(text);
+    let report = chakram::serve::serve(
+        &scenario,
+        Some(&platform),
+        chakram::serve::ServeOptions::default(),
+        &mut chakram::serve::NoRequestObserver,
+    )
+    .unwrap();
+    println!(
+        "{:?} for {} requests, rho {:?}",
+        begun.elapsed(),
+        report.completed,
+        report.offered_load
+    );
+    assert_eq!(report.completed, 1_000_000);
+    assert!(begun.elapsed().as_secs() < 20);
+}
