@@ -410,6 +410,22 @@ impl GroupRegistry {
 }
 
 impl Workload {
+    /// Returns the product of two matrices that tells the models of one width, tensor degree and micro-batch, as rows,
+    /// columns and summed-over size: the second most frequent, of several the largest, or else the only one. The most frequent are
+    /// those of the perceptron, which a model of twice the width in four times as many shards shares.
+    pub fn main_product(&self) -> Option<[u64; 3]> {
+        let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
+        for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
+            *counts.entry(gemm).or_default() += count;
+        }
+        let most = counts.values().copied().max()?;
+        let rank = |&([m, n, k], count): &([u64; 3], u64)| {
+            let work = u128::from(m) * u128::from(n) * u128::from(k);
+            (count < most, count, work, [m, n, k])
+        };
+        counts.into_iter().max_by_key(rank).map(|(gemm, _)| gemm)
+    }
+
     /// The same ranks and groups with graphs that `change` returns, which have the same slots.
     pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {

@@ -43,15 +43,15 @@ pub(super) fn by_default(
     }
 }
 
-/// The machine's first correction whose product occurs in `workload`.
+/// The machine's correction for models whose most frequent product is that of `workload`.
 fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
-    let occurs = |wanted: &&PriceCorrection| {
-        let graphs = workload.graphs().iter();
-        graphs
-            .flat_map(Graph::gemms)
-            .any(|(gemm, _)| gemm == wanted.gemm)
-    };
-    machine.corrections().iter().find(occurs).copied()
+    let corrections = machine.corrections();
+    if corrections.is_empty() {
+        return None;
+    }
+    let product = workload.main_product()?;
+    let mut corrections = corrections.iter();
+    corrections.find(|known| known.gemm == product).copied()
 }
 
 /// How the prices of a replay are found.

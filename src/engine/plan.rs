@@ -43,7 +43,7 @@ pub struct ReplayOptions {
     /// and nothing disturbs them; if absent, where kernels are priced by curves.
     pub measured_collectives: Option<bool>,
     /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
-    /// [corrections](Machine::corrections) whose product occurs in the workload, or none.
+    /// [corrections](Machine::corrections) of the workload's most frequent product, or none.
     pub correction: Option<f64>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.

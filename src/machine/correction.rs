@@ -1,6 +1,6 @@
 //! Corrections: what measured steps say of the prices of kernels, launches and collectives.
 
-/// Factor on what a pass costs, of models in which some product occurs.
+/// Factor on what a pass costs, of models with some most frequent product.
 ///
 /// A product's sizes follow from the tokens of a micro-batch, the model's width and the members of a tensor group, and errors of
 /// prices are mostly common to steps that agree in these.

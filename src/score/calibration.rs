@@ -34,17 +34,7 @@ fn signature(run: &MeasuredRun) -> Result<[u64; 3], String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.workload().map_err(|error| error.to_string())?;
-    let mut counts = BTreeMap::new();
-    for graph in workload.graphs() {
-        for (gemm, count) in graph.gemms() {
-            *counts.entry(gemm).or_insert(0_u64) += count;
-        }
-    }
-    let most = counts.into_iter().max_by_key(|&([m, n, k], count)| {
-        let work = u128::from(m) * u128::from(n) * u128::from(k);
-        (count, work, [m, n, k])
-    });
-    most.map(|(gemm, _)| gemm).ok_or_else(|| {
+    workload.main_product().ok_or_else(|| {
         "its model has no product of matrices, which a correction could name".to_owned()
     })
 }
