@@ -59,7 +59,15 @@ fn summaries_say_what_was_converted() {
         ["job.0.et", "job.1.et", "job.2.et", "job.job.json", "w.txt"]
     );
     let json = done(&[
-        "convert", "text", &workload, "--npus", "1", "-o", &output, "--format", "json",
+        "convert",
+        "text",
+        &workload,
+        "--npus",
+        "1",
+        "-o",
+        &folder.path("one"),
+        "--format",
+        "json",
     ]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["schema"], "chakram.text_conversion.1");
