@@ -28,17 +28,17 @@ const MOST: usize = 1_000_000;
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
     /// Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
-    #[arg(long, help_heading = LAUNCHES, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
     /// Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
     /// launch before begins as soon as it has
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "FILE")]
     starts: Option<PathBuf>,
     /// Another job on the same machine, which is replayed once, beside the traces; repeatable
-    #[arg(long, help_heading = LAUNCHES, value_name = "TRACES", requires = "on")]
+    #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "TRACES", requires = "on")]
     with: Vec<PathBuf>,
     /// NPUs of ranks 0, 1, … of the job that --with names, for example 4-7; one for each --with
-    #[arg(long, help_heading = LAUNCHES, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
+    #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
     on: Vec<RankMapArg>,
 }
 

@@ -187,12 +187,12 @@ impl Sensitivity {
         for (i, (run, predicted)) in runs.iter().zip(&self.predicted).enumerate() {
             let error = (run.measured / predicted).ln();
             let weight = 1.0 / (1.0 + (error / FAR).powi(2)).sqrt();
-            for a in 0..n {
-                let row = weight * self.derivatives[a][i];
-                for b in 0..n {
-                    matrix[a][b] += row * self.derivatives[b][i];
+            for (equation, own) in matrix.iter_mut().zip(&self.derivatives) {
+                let row = weight * own[i];
+                for (cell, other) in equation.iter_mut().zip(&self.derivatives) {
+                    *cell += row * other[i];
                 }
-                matrix[a][n] += row * error;
+                equation[n] += row * error;
             }
         }
         for (a, row) in matrix.iter_mut().enumerate() {

@@ -239,10 +239,10 @@ impl JobEmitter {
                 width,
                 ..
             }
-            | OperatorKind::EmbeddingBag { rows, width, .. } => {
-                if self.lowering.tables {
-                    self.chain(width, rows);
-                }
+            | OperatorKind::EmbeddingBag { rows, width, .. }
+                if self.lowering.tables =>
+            {
+                self.chain(width, rows);
             }
             _ => {}
         }

@@ -268,7 +268,7 @@ impl CallArgs {
     /// Returns the number of the group's members that the sizes of a collective of this kind show, if any.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
-            let count = (less > 0 && more % less == 0).then(|| more / less)?;
+            let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
             u32::try_from(count).ok().filter(|&count| count > 0)
         };
         self.members.or_else(|| match kind {

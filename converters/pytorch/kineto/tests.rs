@@ -51,7 +51,7 @@ const RECENT: &str = r#"
   {"ph": "s", "id": 12, "pid": 1, "tid": 1, "ts": 7.5, "cat": "ac2g", "name": "ac2g"},
   {"ph": "f", "id": 12, "pid": 0, "tid": 7, "ts": 8.5, "cat": "ac2g", "name": "ac2g", "bp": "e"},
   {"ph": "s", "id": 3, "pid": 1, "tid": 1, "ts": 1, "cat": "fwdbwd", "name": "fwdbwd"},
-  {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 2, "args": {"Op count": 0}},
+  {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 4313672600000, "args": {"Op count": 0}},
   {"ph": "X", "cat": "python_function", "name": "f.py(1): f", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": {}},
   {"name": "thread_name", "ph": "M", "ts": 1, "pid": 0, "tid": 7, "args": {"name": "stream 7 "}},
   {"name": "thread_name", "ph": "M", "ts": 1, "pid": 0, "tid": "7", "args": {"name": "later"}},

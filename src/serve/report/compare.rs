@@ -80,7 +80,8 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         });
         row(&columns(""), &clip(&name(of), 18), cells.collect());
     }
-    let lines: [(&str, fn(&ServeReport) -> String); 4] = [
+    type ReportLine = (&'static str, fn(&ServeReport) -> String);
+    let lines: [ReportLine; 4] = [
         ("p99 of all", |report| {
             let last = report.all().and_then(|all| all.percentiles.last());
             or_dash(last.map(|one| one.value))

@@ -53,7 +53,7 @@ fn no_replay_is_faster_than_its_bounds() {
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.size(layer) {
             // A third of the points with each variant, and over all variants all of them.
-            if (index as usize + v) % 3 != 0 {
+            if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
             let mut point = study.combination(layer, index);

@@ -259,9 +259,12 @@ fn labels_are_attributes_and_shapes() {
     ];
     // In front of them is what a kernel is: whose work, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
-    // The labels are not read again.
+    // Of the labels only the phase is read again.
     let read = scan::node(second(&file), &mut Deps::default()).unwrap();
-    let labels = NodeLabels::default();
+    let labels = NodeLabels {
+        phase: node.labels.phase,
+        ..NodeLabels::default()
+    };
     assert_eq!(read, NodeView { labels, ..node });
 }
 

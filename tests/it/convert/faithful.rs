@@ -142,6 +142,12 @@ fn replays_of_real_captures_end_when_these_did() {
             assert!(error.contains(reason), "{name}: {error}");
             continue;
         }
+        // A Kineto trace that its profiler wrote as no JSON is mended by the converter, and has no plain parse.
+        if devices.iter().any(|path| json(path).is_none()) {
+            assert_eq!(name, "pytorch/t231_edge_names");
+            assert!(try_convert(&paths, &Conversion::default()).is_ok());
+            continue;
+        }
         hold(&name, &paths, &devices);
     }
 }

@@ -90,11 +90,12 @@ fn generated_captures_convert_without_kineto_traces() {
             Ok(alone) => alone,
             // Only the workers' threads, which Kineto has, tell groups of plain operators apart.
             Err(error) => {
-                assert!(options.tensor_parallel > 1, "{what}: {error}");
-                assert!(
-                    error.to_string().contains("cannot be told"),
-                    "{what}: {error}"
-                );
+                let error = error.to_string();
+                // Calls of several threads, in another order on a rank that is late, are refused as well: node ids
+                // do not tell the order of a group's calls then.
+                let late = what.contains("straggler") && error.contains("captures of one run");
+                let mixed = options.tensor_parallel > 1 && error.contains("cannot be told");
+                assert!(late || mixed, "{what}: {error}");
                 continue;
             }
         };

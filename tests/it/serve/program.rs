@@ -61,7 +61,8 @@ fn all_forms_say_the_same() {
             let (path, rest) = piece.split_once("\" data-value=\"").unwrap();
             let value = rest.split_once('"').unwrap().0;
             let there = json.pointer(path).unwrap_or_else(|| panic!("{path}"));
-            let same = there.to_string() == value || there.as_f64() == value.parse::<f64>().ok();
+            let text = there.to_string();
+            let same = text == value || there.as_f64() == value.parse::<f64>().ok();
             assert!(same, "{path}: {there} and {value}");
             held += 1;
         }
