@@ -62,7 +62,7 @@ fn jobs_that_come_back_from_disk_have_the_same_rates() {
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().expect("the name is text");
     let direct = report(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
-    let job = ["replay", prefix, "-m", "dgx-h100", "--compute", "roofline"];
+    let job = ["replay", prefix, "-m", "dgx-h100"];
     let back = report(&job);
     assert_eq!(back["throughput"], direct["throughput"]);
     assert_ne!(back["throughput"], Value::Null);

@@ -34,7 +34,10 @@ fn commands_and_options() {
         ),
         (
             &["convert", "nsys", "x", "-o", "y"],
-            &["'nsys'", "the commands are pytorch, trace"],
+            &[
+                "'nsys'",
+                "the commands are auto, msccl, pytorch, text, trace, xplane",
+            ],
         ),
         (&["replay"], &["<TRACES>...", "--help"]),
         (

@@ -22,6 +22,7 @@ fn training(folder: &Folder) -> u64 {
     let plan = [
         &plan[..],
         &["--batch", "8", "-o", "run/job", "-m", "dgx-h100"],
+        &ROOFLINE,
     ]
     .concat();
     makespan(folder, &plan)
