@@ -22,26 +22,27 @@ class Segment:
         tail = data[end - 92:end]
         assert struct.unpack("<I", tail[88:])[0] == zlib.crc32(tail[:88]), "the end of a segment is damaged"
         *head, self.length, at, size, index, index_size = struct.unpack("<II4sI5Q", tail[:56])
-        assert head == [0x184D2A5C, 84, b"CKEN", 1], "no archive of version 1"
+        assert head[:3] == [0x184D2A5C, 84, b"CKEN"] and head[3] in (1, 2), "no archive of version 1 or 2"
         self.data = data[end - self.length:end]
         self.catalogue = json.loads(unzstd(self.data[at:at + size]))
         self.objects = json.loads(unzstd(self.data[index:index + index_size]))["objects"]
 
-    def chunk(self, number, position):  # what the frame unpacks to; its templates, sequence and columns
+    def chunk(self, number, position):  # what the frame unpacks to; its templates, sequence, columns and coding
         at, length, coding, unpacked, _, _, *on = self.objects[number]["chunks"][position]
-        base, *parts = self.chunk(*on) if on[0] >= 0 else (None, [], [], {})
+        base, *parts, _ = self.chunk(*on) if on[0] >= 0 else (None, [], [], {}, 0)
         plain = unzstd(self.data[at:at + length], unpacked, base)
-        return (plain, *(columns(plain, *parts) if coding == 2 else ([], [], {})))
+        return (plain, *(columns(plain, *parts) if coding > 1 else ([], [], {})), coding)
 
     def read(self, number):
         chunks = (self.chunk(number, position) for position in range(len(self.objects[number]["chunks"])))
-        return b"".join(join(*parts) if parts[0] else plain for plain, *parts in chunks)
+        return b"".join(join(*parts) if parts[-1] > 1 else plain for plain, *parts in chunks)
 
 def template(ops, at=0):
     out = []
     while at < len(ops):
         op, at = varint(ops, at)
-        out.append((op & 3, op >> 2 if op & 3 else ops[at:at + (op >> 2)]))
+        kind, n = (4, (op >> 2) - 1) if op & 3 == 3 and op > 3 else (op & 3, op >> 2)
+        out.append((kind, n if kind else ops[at:at + n]))
         at += 0 if op & 3 else op >> 2
     return out
 
@@ -56,7 +57,7 @@ def columns(data, templates, base_sequence, base):
     sequence, at = values(data, at, range(count), {}, enumerate(base_sequence), {}, range(count))
     for record, number in enumerate(sequence):
         for kind, n in templates[number]:
-            if kind == 1:
+            if kind in (1, 4):
                 records.setdefault(n, []).append(record)
     while at < len(data):
         number, at = varint(data, at)
@@ -83,7 +84,7 @@ def values(data, at, records, table, base, ids, sequence):
         out.append(previous)
     return out, at + width * n
 
-def join(templates, sequence, table):
+def join(templates, sequence, table, coding):
     rest, out = {number: iter(column) for number, column in table.items()}, []
     for number in sequence:
         stack = [b""]
@@ -91,10 +92,11 @@ def join(templates, sequence, table):
             if kind == 2:
                 stack.append(b"")
             else:
-                stack[-1] += n if kind == 0 else put(next(rest[n])[1]) if kind == 1 else b""
+                value = next(rest[n])[1] if kind in (1, 4) else 0
+                stack[-1] += (n, put(value), b"", b"", b"%d" % value)[kind]
                 if kind == 3:
                     stack[-2:] = [stack[-2] + put(len(stack[-1])) + stack[-1]]
-        out.append(put(len(stack[0])) + stack[0])
+        out.append((put(len(stack[0])) if coding == 2 else b"") + stack[0])
     return b"".join(out)
 
 def segments(path):

@@ -4,7 +4,7 @@
 //! then the dictionary of its frame, and of columns also what values are predicted by. Ranks of a job have the same
 //! chunk of an earlier rank as their base.
 
-use super::columns::{TemplateIndex, TraceColumns};
+use super::columns::{RecordKind, TemplateIndex, TraceColumns};
 use super::wire::{WireError, shortest_varint};
 use super::{ArchiveError, CompressionLevel};
 use std::io::{self, Read, Write};
@@ -27,6 +27,13 @@ pub enum ChunkCoding {
     Bytes,
     /// Columns of a trace, likewise.
     Columns,
+    /// Columns of the lines of a text, likewise.
+    Lines,
+}
+
+impl ChunkCoding {
+    /// All of them, by their numbers in archives.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Columns, Self::Lines];
 }
 
 /// Chunk of the segment that another is based on: the object's number, and the chunk's within it.
@@ -54,6 +61,8 @@ pub struct EncodedChunk {
 pub struct DecodedChunk {
     unpacked: Vec<u8>,
     columns: Option<TraceColumns>,
+    /// Whether records of the columns stand behind their lengths.
+    framed: bool,
 }
 
 /// Chunk that others may be based on.
@@ -127,8 +136,8 @@ impl ObjectEncoder {
                     );
                     let part = &records[at..at + taken];
                     let on = own.or_else(|| base.unwrap_or(&made).chunks.first());
-                    let (chunk, kept) =
-                        self.columns(part, at == 0, on, (number, position as u32))?;
+                    let at_chunk = (number, position as u32);
+                    let (chunk, kept) = self.nodes(part, at == 0, on, at_chunk)?;
                     if let (Some(own), Some(columns)) = (own, &kept.decoded.columns) {
                         alike += own
                             .decoded
@@ -167,31 +176,17 @@ impl ObjectEncoder {
             (None, _) => {
                 for (position, part) in bytes.chunks(TARGET).enumerate() {
                     let on = base.and_then(|base| base.chunks.get(position));
-                    let on = on.filter(|_| !plain);
-                    let dictionary = on.map(|on| &on.decoded.unpacked[..]);
-                    let frame = compress(part, self.level.zstd(), dictionary)?;
-                    out.push(EncodedChunk {
-                        frame,
-                        coding: if plain {
-                            ChunkCoding::Plain
-                        } else {
-                            ChunkCoding::Bytes
-                        },
-                        unpacked: part.len() as u64,
-                        bytes: part.len() as u64,
-                        records: 0,
-                        base: on.map(|on| on.at),
-                    });
+                    let at = (number, position as u32);
+                    let mut best = self.bytes(part, plain, on.filter(|_| !plain), at)?;
+                    if !plain {
+                        let lines = self.lines(part, on, at)?;
+                        if lines.0.frame.len() < best.0.frame.len() {
+                            best = lines;
+                        }
+                    }
+                    out.push(best.0);
                     if base.is_none() && position < KEPT {
-                        made.chunks.push(BaseChunk {
-                            at: (number, position as u32),
-                            decoded: DecodedChunk {
-                                unpacked: part.to_vec(),
-                                columns: None,
-                            },
-                            index: TemplateIndex::default(),
-                            records: 0,
-                        });
+                        made.chunks.push(best.1);
                     }
                 }
             }
@@ -202,8 +197,42 @@ impl ObjectEncoder {
         Ok(out)
     }
 
-    /// Encodes a chunk of records as columns, and keeps it for others.
-    fn columns(
+    /// Encodes a chunk as the bytes that it is, and keeps it for others.
+    fn bytes(
+        &self,
+        part: &[u8],
+        plain: bool,
+        on: Option<&BaseChunk>,
+        at: ChunkRef,
+    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+        let dictionary = on.map(|on| &on.decoded.unpacked[..]);
+        let chunk = EncodedChunk {
+            frame: compress(part, self.level.zstd(), dictionary)?,
+            coding: if plain {
+                ChunkCoding::Plain
+            } else {
+                ChunkCoding::Bytes
+            },
+            unpacked: part.len() as u64,
+            bytes: part.len() as u64,
+            records: 0,
+            base: on.map(|on| on.at),
+        };
+        let kept = BaseChunk {
+            at,
+            decoded: DecodedChunk {
+                unpacked: part.to_vec(),
+                columns: None,
+                framed: false,
+            },
+            index: TemplateIndex::default(),
+            records: 0,
+        };
+        Ok((chunk, kept))
+    }
+
+    /// Encodes a chunk of nodes as columns, and keeps it for others.
+    fn nodes(
         &self,
         records: &[TraceRecord<'_>],
         first: bool,
@@ -211,20 +240,55 @@ impl ObjectEncoder {
         at: ChunkRef,
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let bodies: Vec<&[u8]> = records.iter().map(|record| record.body).collect();
+        let kind = if first {
+            RecordKind::FirstNodes
+        } else {
+            RecordKind::Nodes
+        };
+        let (chunk, kept) = self.columns(&bodies, kind, on, at)?;
+        let bytes = records.iter().map(|record| record.framed.len() as u64);
+        let chunk = EncodedChunk {
+            bytes: bytes.sum(),
+            records: records.len() as u64,
+            ..chunk
+        };
+        Ok((chunk, kept))
+    }
+
+    /// Encodes a chunk of a text as columns of its lines, and keeps it for others.
+    fn lines(
+        &self,
+        part: &[u8],
+        on: Option<&BaseChunk>,
+        at: ChunkRef,
+    ) -> io::Result<(EncodedChunk, BaseChunk)> {
+        let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
+        self.columns(&lines, RecordKind::Lines, on, at)
+    }
+
+    /// Encodes records as columns, and keeps them for others.
+    fn columns(
+        &self,
+        bodies: &[&[u8]],
+        kind: RecordKind,
+        on: Option<&BaseChunk>,
+        at: ChunkRef,
+    ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
-        let columns = TraceColumns::split(&bodies, first, base, &mut index);
+        let columns = TraceColumns::split(bodies, kind, base, &mut index);
         let unpacked = columns.encode(base);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress(&unpacked, self.level.zstd(), dictionary)?,
-            coding: ChunkCoding::Columns,
+            coding: if kind == RecordKind::Lines {
+                ChunkCoding::Lines
+            } else {
+                ChunkCoding::Columns
+            },
             unpacked: unpacked.len() as u64,
-            bytes: records
-                .iter()
-                .map(|record| record.framed.len() as u64)
-                .sum(),
-            records: records.len() as u64,
+            bytes: bodies.iter().map(|body| body.len() as u64).sum(),
+            records: 0,
             base: on.map(|on| on.at),
         };
         let kept = BaseChunk {
@@ -232,9 +296,10 @@ impl ObjectEncoder {
             decoded: DecodedChunk {
                 unpacked,
                 columns: Some(columns),
+                framed: kind != RecordKind::Lines,
             },
             index,
-            records: records.len(),
+            records: bodies.len(),
         };
         Ok((chunk, kept))
     }
@@ -335,20 +400,25 @@ impl DecodedChunk {
         let unpacked = decompress(frame, unpacked, dictionary).map_err(|error| {
             ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
         })?;
-        let columns = (coding == ChunkCoding::Columns).then(|| {
+        let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
+        let columns = has_columns.then(|| {
             let base = base.and_then(|base| base.columns.as_ref());
             TraceColumns::decode(&unpacked, base, bytes as usize)
         });
         Ok(Self {
             unpacked,
             columns: columns.transpose().map_err(wrong)?,
+            framed: coding == ChunkCoding::Columns,
         })
     }
 
     /// Returns the bytes of the object, of which there are `bytes`.
     pub fn contents(&self, bytes: u64) -> Result<std::borrow::Cow<'_, [u8]>, ArchiveError> {
         match &self.columns {
-            Some(columns) => columns.join(bytes as usize).map(Into::into).map_err(wrong),
+            Some(columns) => {
+                let joined = columns.join(bytes as usize, self.framed);
+                joined.map(Into::into).map_err(wrong)
+            }
             None if self.unpacked.len() as u64 == bytes => Ok((&self.unpacked[..]).into()),
             None => Err(ArchiveError::broken(
                 "a chunk has another size than it says",

@@ -1,19 +1,20 @@
 //! Columns of a trace: records without their numbers, which repeat, and the numbers by what they mean.
 //!
-//! A record is a template and the values of its slots. A template is a list of ops: literal bytes, a slot (a varint
-//! of a column), and the ends of a nested message, whose length follows from what is in it. Columns hold the values
-//! of one meaning (`duration_ns`, `parent`, …) over all records, as differences to a prediction, in planes of bytes.
+//! A record is a template and the values of its slots. A template is a list of ops: literal bytes, a slot (a value of
+//! a column as a varint, or in decimal digits within a text), and the ends of a nested message, whose length follows
+//! from what is in it. Columns hold the values of one meaning (`duration_ns`, `parent`, …) over all records, as
+//! differences to a prediction, in planes of bytes.
 //! Of a chunk with a base, templates are shared and values may be predicted by those of the same record of the base.
 //! `docs/reference/archive-format.md` has the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteNumbers;
 use predict::{ColumnSlice, ColumnView, Predictor};
-use std::sync::Arc;
-use template::Template;
+use template::TemplateTable;
 
 mod byte_numbers;
 mod choose;
+mod decimals;
 mod parse;
 mod predict;
 mod template;
@@ -21,10 +22,21 @@ mod template;
 /// Templates and columns of a chunk, and the values in them.
 #[derive(Debug, Default)]
 pub struct TraceColumns {
-    templates: Vec<Arc<Template>>,
+    templates: TemplateTable,
     /// Template of each record.
     sequence: Vec<u32>,
     columns: Vec<Column>,
+}
+
+/// Records that columns are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// The first records of a trace: its metadata, and nodes.
+    FirstNodes,
+    /// Further nodes of a trace.
+    Nodes,
+    /// Lines of a text, their ends included.
+    Lines,
 }
 
 /// Values of one meaning, in the order of records.
@@ -52,16 +64,15 @@ pub struct TemplateIndex {
 const IDS: usize = 0;
 
 impl TraceColumns {
-    /// Splits `records`, each without its length prefix; `first` says whether the first is the metadata of a trace.
-    /// `index` gets the templates that are new.
+    /// Splits `records`, those of traces without their length prefixes. `index` gets the templates that are new.
     pub fn split(
         records: &[&[u8]],
-        first: bool,
+        kind: RecordKind,
         base: Option<&Self>,
         index: &mut TemplateIndex,
     ) -> Self {
         let mut this = Self {
-            templates: base.map_or(Vec::new(), |base| base.templates.clone()),
+            templates: base.map_or_else(TemplateTable::default, |base| base.templates.clone()),
             ..Self::default()
         };
         index.columns.intern(parse::ID_PATH.to_vec());
@@ -69,15 +80,18 @@ impl TraceColumns {
         for (number, record) in records.iter().enumerate() {
             key.clear();
             slots.clear();
-            let metadata = first && number == 0;
-            if !parse::record(record, metadata, &mut key, &mut slots) {
+            let metadata = kind == RecordKind::FirstNodes && number == 0;
+            if kind == RecordKind::Lines {
+                parse::line(record, &mut key, &mut slots);
+            } else if !parse::record(record, metadata, &mut key, &mut slots) {
                 parse::literal_key(record, &mut key);
                 slots.clear();
             }
             let known = index.templates.get(&key);
             let template = known.unwrap_or_else(|| {
                 let template = parse::template(&key, &mut index.columns);
-                this.templates.push(Arc::new(template));
+                let pushed = this.templates.push(&template, index.columns.len());
+                pushed.expect("ops are well formed");
                 let number = this.templates.len() as u32 - 1;
                 index.templates.insert(&key, number);
                 number
@@ -85,8 +99,8 @@ impl TraceColumns {
             this.sequence.push(template);
             this.columns
                 .resize_with(this.columns.len().max(index.columns.len()), Column::default);
-            let template = &this.templates[template as usize];
-            for (column, value) in template.slots.iter().zip(&slots) {
+            let columns = this.templates.slots(template as usize);
+            for (column, value) in columns.iter().zip(&slots) {
                 let column = &mut this.columns[*column as usize];
                 column.records.push(number as u32);
                 column.values.push(*value);
@@ -108,9 +122,10 @@ impl TraceColumns {
         put_varint(&mut out, self.sequence.len() as u64);
         put_varint(&mut out, self.columns.len() as u64);
         put_varint(&mut out, (self.templates.len() - known) as u64);
-        for template in &self.templates[known..] {
-            put_varint(&mut out, template.encoded.len() as u64);
-            out.extend_from_slice(&template.encoded);
+        for number in known..self.templates.len() {
+            let template = self.templates.encoded(number);
+            put_varint(&mut out, template.len() as u64);
+            out.extend_from_slice(template);
         }
         let sequence = self.sequence_column();
         let base_sequence = base.map(Self::sequence_column);
@@ -191,11 +206,10 @@ impl TraceColumns {
         let known = base.map_or(0, |base| base.columns.len());
         let columns = input.count(known + 1 + encoded.len().max(bytes))?;
         let new = input.count(encoded.len())?;
-        let mut templates = base.map_or(Vec::new(), |base| base.templates.clone());
+        let mut templates = base.map_or_else(TemplateTable::default, |base| base.templates.clone());
         for _ in 0..new {
             let length = input.count(encoded.len())?;
-            let template = Template::parse(input.take(length)?, columns)?;
-            templates.push(Arc::new(template));
+            templates.push(input.take(length)?, columns)?;
         }
         let mut this = Self {
             templates,
@@ -215,16 +229,17 @@ impl TraceColumns {
         for number in sequence {
             let template = usize::try_from(number)
                 .ok()
-                .and_then(|n| this.templates.get(n));
+                .filter(|&n| n < this.templates.len());
             let template =
                 template.ok_or(WireError("a record has a template that is not there"))?;
-            template.slots.iter().try_for_each(|&column| {
+            let own = this.templates.slots(template);
+            own.iter().try_for_each(|&column| {
                 *slots
                     .get_mut(column as usize)
                     .ok_or(WireError("a template has a column that is not there"))? += 1;
                 Ok(())
             })?;
-            all += template.slots.len();
+            all += own.len();
             if all > bytes {
                 return Err(WireError("it has more values than its size allows"));
             }
@@ -236,7 +251,7 @@ impl TraceColumns {
         };
         this.columns = slots.iter().map(room).collect();
         for (record, template) in (0..).zip(&this.sequence) {
-            for &column in &this.templates[*template as usize].slots {
+            for &column in this.templates.slots(*template as usize) {
                 this.columns[column as usize].records.push(record);
             }
         }
@@ -267,17 +282,20 @@ impl TraceColumns {
         Ok(this)
     }
 
-    /// Returns the records with their length prefixes, `bytes` bytes in all.
-    pub fn join(&self, bytes: usize) -> Result<Vec<u8>, WireError> {
+    /// Returns the records, `bytes` bytes in all; `framed` with their length prefixes.
+    pub fn join(&self, bytes: usize, framed: bool) -> Result<Vec<u8>, WireError> {
         let mut out = template::BackwardWriter::new(bytes);
         let values = self.columns.iter().map(|column| column.values.iter());
         let mut values: Vec<_> = values.collect();
         for &number in self.sequence.iter().rev() {
-            let template = &self.templates[number as usize];
-            template.write(&mut out, |column| {
+            let end = out.at();
+            self.templates.write(number as usize, &mut out, |column| {
                 let last = values[column as usize].next_back();
                 *last.expect("a column has a value for every slot")
             })?;
+            if framed {
+                out.varint((end - out.at()) as u64)?;
+            }
         }
         out.finish()
     }

@@ -22,8 +22,8 @@ use std::sync::Mutex;
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format.
-const VERSION: u32 = 1;
+/// Version of the format that is written. Version 1 had no decimal numbers in templates.
+const VERSION: u32 = 2;
 /// Bytes of the end of a segment.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// Letters of frames.
@@ -73,7 +73,7 @@ impl SegmentEnd {
             return None;
         }
         let version = u32::from_le_bytes(body[12..16].try_into().ok()?);
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Some(Err(version));
         }
         let numbers: Vec<u64> = body[16..56]
@@ -380,7 +380,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, u64), ArchiveError> 
             Some(Ok(parsed)) if parsed.length <= end => parsed,
             Some(Err(version)) => {
                 return wrong(format!(
-                    "it has version {version} of the format, and {VERSION} is known here\n  try: a newer chakram"
+                    "it has version {version} of the format, and 1 to {VERSION} are known here\n  try: a newer chakram"
                 ));
             }
             _ => {

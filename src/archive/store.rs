@@ -299,18 +299,11 @@ impl Archive {
         let chunk = chunk.ok_or_else(|| {
             ArchiveError::broken("a base is not there").in_file(&segment.file.path)
         })?;
-        let coding = match chunk.2 {
-            0 => ChunkCoding::Plain,
-            1 => ChunkCoding::Bytes,
-            2 => ChunkCoding::Columns,
-            _ => {
-                return Err(self.at(
-                    place,
-                    chunk,
-                    ArchiveError::broken("its coding is not known"),
-                ));
-            }
-        };
+        let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
+        let coding = *coding.ok_or_else(|| {
+            let error = ArchiveError::broken("its coding is not known");
+            self.at(place, chunk, error)
+        })?;
         let base = match (usize::try_from(chunk.6), usize::try_from(chunk.7)) {
             (Ok(object), Ok(number)) if depth < DEPTH => {
                 Some(self.chunk((place.0, object), number, depth + 1)?)

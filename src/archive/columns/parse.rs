@@ -1,19 +1,29 @@
 //! Splitting of a record into its template and the values of its slots.
 //!
-//! A *key* is the record with its varints left out: tags, the bytes of texts behind their lengths, and messages within
-//! messages between their tag and a zero byte, which is no tag. It is as telling as a template and quicker to make;
-//! a template is made of it where the key is new. Its first byte says what the record is: a node, metadata, or, not
-//! being written in the shortest way, a literal.
+//! A *key* is the record with its numbers left out: tags, the pieces of texts between decimal numbers behind their
+//! lengths, and messages within messages between their tag and a zero byte, which is no tag. It is as telling as a
+//! template and quicker to make; a template is made of it where the key is new. Its first byte says what the record is:
+//! a node, metadata, or, not being written in the shortest way, a literal.
 
 use super::byte_numbers::ByteNumbers;
-use super::template::{CLOSE, LITERAL, OPEN, SLOT, Template};
+use super::decimals;
+use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal};
 use crate::archive::wire::{put_varint, shortest_varint};
 
 /// Path of the column of ids: a message of nodes, no name, field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 
+/// Numbers of a text with columns of their own; the others share one.
+const MOST_PLACES: u64 = 8;
+
 /// First byte of the key of a record that is kept as it is.
 const LITERAL_KEY: u8 = 0;
+/// First byte of the key of a line of a text.
+const LINE_KEY: u8 = 5;
+/// Bytes in front of a line's first number that say what its numbers mean.
+const MEANING: usize = 24;
+/// Columns at most; further meanings share one.
+const MOST_COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageKind {
@@ -33,6 +43,12 @@ impl MessageKind {
         }
     }
 
+    /// Whether texts in field `field` stay as they are: names of attributes, which tell columns apart, and values and
+    /// shapes of tensors, which repeat as a whole and take more as numbers.
+    fn keeps_text(self, field: u64) -> bool {
+        self == Self::Io || self == Self::Attribute && field == 1
+    }
+
     /// Whether field `field` is a list of varints: the dependencies.
     fn is_list(self, field: u64) -> bool {
         self == Self::Node && matches!(field, 4 | 5)
@@ -49,6 +65,12 @@ pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<
     };
     key.push(kind as u8);
     message(record, kind, key, slots).is_some()
+}
+
+/// Sets `key` to that of `line` of a text, and `slots` to its numbers.
+pub fn line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+    key.push(LINE_KEY);
+    decimals::split(line, key, slots);
 }
 
 /// Sets `key` to that of `record` as a literal.
@@ -95,9 +117,11 @@ fn message(
                         list = &list[length..];
                     }
                     put_varint(key, (slots.len() - first) as u64);
-                } else {
+                } else if kind.keeps_text(field) {
                     key.extend_from_slice(prefix);
                     key.extend_from_slice(body);
+                } else {
+                    decimals::split(body, key, slots);
                 }
             }
             fixed @ (1 | 5) => {
@@ -136,12 +160,17 @@ impl OpWriter {
     }
 }
 
-/// Makes a template of `key`; columns that are new join `columns`.
-pub fn template(key: &[u8], columns: &mut ByteNumbers) -> Template {
+/// Returns the ops of the template of `key`; columns that are new join `columns`.
+pub fn template(key: &[u8], columns: &mut ByteNumbers) -> Vec<u8> {
     let mut ops = OpWriter::default();
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),
+        LINE_KEY => text_of(&mut rest, &mut ops, columns, |first| {
+            let meaning = &first[first.len().saturating_sub(MEANING)..];
+            [&[LINE_KEY], meaning].concat()
+        })
+        .expect("a key is well formed"),
         first => {
             let kind = if first == MessageKind::Metadata as u8 {
                 MessageKind::Metadata
@@ -151,15 +180,54 @@ pub fn template(key: &[u8], columns: &mut ByteNumbers) -> Template {
             ops_of(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
         }
     }
-    Template::parse(&ops.finish(), columns.len()).expect("ops are well formed")
+    ops.finish()
 }
 
-/// Returns the number of the column of `field`, in an attribute of this name.
-fn column(columns: &mut ByteNumbers, kind: MessageKind, field: u64, name: &[u8]) -> u64 {
+/// Returns the path of the column of `field`, in an attribute of this name.
+fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
-    u64::from(columns.intern(path))
+    path
+}
+
+/// Returns the number of the column of a path.
+fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
+    let known = columns.get(&path);
+    let number = known.unwrap_or_else(|| {
+        let room = columns.len() < MOST_COLUMNS;
+        columns.intern(if room { path } else { Vec::new() })
+    });
+    number.into()
+}
+
+/// Appends the ops of a text: its pieces, and its numbers. `path` gives the path of its columns from its first piece.
+fn text_of(
+    rest: &mut &[u8],
+    ops: &mut OpWriter,
+    columns: &mut ByteNumbers,
+    path: impl FnOnce(&[u8]) -> Vec<u8>,
+) -> Option<()> {
+    let (numbers, length) = shortest_varint(rest)?;
+    *rest = &rest[length..];
+    let first = text(rest)?;
+    ops.literal.extend_from_slice(first);
+    let path = path(first);
+    for number in 0..numbers {
+        // Numbers at one place of a text mean one thing; far behind, places mean little.
+        let place = number.min(MOST_PLACES) as u8;
+        ops.op(decimal(column(columns, [&path[..], &[place]].concat())));
+        ops.literal.extend_from_slice(text(rest)?);
+    }
+    Some(())
+}
+
+/// Takes the text behind its length from the beginning of `rest`.
+fn text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
+    let (size, length) = shortest_varint(rest)?;
+    let (text, after) = rest[length..].split_at_checked(usize::try_from(size).ok()?)?;
+    *rest = after;
+    Some(text)
 }
 
 /// Appends the ops of the message at the beginning of `rest`, which ends with it or with a zero.
@@ -180,7 +248,7 @@ fn ops_of(
         *rest = &rest[length..];
         let field = tag >> 3;
         match tag & 7 {
-            0 => ops.op(column(columns, kind, field, name) << 2 | SLOT),
+            0 => ops.op(column(columns, path(kind, field, name)) << 2 | SLOT),
             2 if kind.within(field).is_some() => {
                 ops.op(OPEN);
                 ops_of(rest, kind.within(field)?, ops, columns)?;
@@ -189,19 +257,30 @@ fn ops_of(
             2 if kind.is_list(field) => {
                 let (count, length) = shortest_varint(rest)?;
                 *rest = &rest[length..];
-                let column = column(columns, kind, field, name);
+                let column = column(columns, path(kind, field, name));
                 ops.op(OPEN);
                 (0..count).for_each(|_| ops.op(column << 2 | SLOT));
                 ops.op(CLOSE);
             }
+            2 if kind.keeps_text(field) => {
+                let before = *rest;
+                name = text(rest)?;
+                ops.literal
+                    .extend_from_slice(&before[..before.len() - rest.len()]);
+            }
             2 => {
-                let (size, length) = shortest_varint(rest)?;
-                let end = length + usize::try_from(size).ok()?;
-                if kind == MessageKind::Attribute && field == 1 {
-                    name = &rest[length..end];
+                if rest.first() == Some(&0) {
+                    // Without a number the text is as it stands, its length before it.
+                    *rest = &rest[1..];
+                    let before = *rest;
+                    text(rest)?;
+                    ops.literal
+                        .extend_from_slice(&before[..before.len() - rest.len()]);
+                } else {
+                    ops.op(OPEN);
+                    text_of(rest, ops, columns, |_| path(kind, field, name))?;
+                    ops.op(CLOSE);
                 }
-                ops.literal.extend_from_slice(&rest[..end]);
-                *rest = &rest[end..];
             }
             fixed => {
                 let (bytes, after) = rest.split_at_checked(if fixed == 1 { 8 } else { 4 })?;

@@ -1,24 +1,37 @@
-//! Template of records: ops, and records written from them, last byte first.
+//! Templates of records: ops, and records written from them, last byte first.
 
+use super::decimals::digits;
 use crate::archive::wire::{WireError, WireReader, varint_length};
 
-/// Template: its encoding, and its ops.
-#[derive(Debug)]
-pub struct Template {
-    /// Ops as they stand in a chunk.
-    pub encoded: Vec<u8>,
-    /// Columns of its slots, in the order of the record.
-    pub slots: Vec<u32>,
+/// Templates of a chunk, by number: those of its base first, and its own. All lie in a few arrays, since a trace of
+/// distinct names has a template for nearly every record.
+#[derive(Clone, Debug, Default)]
+pub struct TemplateTable {
+    /// Ops of all templates, as they stand in a chunk.
+    encoded: Vec<u8>,
     ops: Vec<TemplateOp>,
+    /// Columns of slots, in the order of the record.
+    slots: Vec<u32>,
+    ends: Vec<TemplateEnd>,
+}
+
+/// Ends of a template in the arrays of its table.
+#[derive(Clone, Copy, Debug, Default)]
+struct TemplateEnd {
+    encoded: usize,
+    ops: usize,
+    slots: usize,
 }
 
 /// Part of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TemplateOp {
-    /// Bytes of the encoding from here to there, as they are.
+    /// Bytes of the template's encoding from here to there, as they are.
     Literal(u32, u32),
     /// The next value of this column, as a varint.
     Slot(u32),
+    /// The next value of this column, in decimal digits.
+    Decimal(u32),
     /// The length of what lies between this and its `Close`, as a varint.
     Open,
     /// The end of a message within the record.
@@ -31,20 +44,48 @@ pub const SLOT: u64 = 1;
 pub const OPEN: u64 = 2;
 pub const CLOSE: u64 = 3;
 
+/// Returns the op of a decimal number in `column`: a close, which has no argument, with one.
+pub fn decimal(column: u64) -> u64 {
+    (column + 1) << 2 | CLOSE
+}
+
 /// Messages within messages of a record, at most.
 const DEPTH: usize = 16;
 
-impl Template {
-    /// Parses the ops of a template; columns are below `columns`.
-    pub fn parse(encoded: &[u8], columns: usize) -> Result<Self, WireError> {
+impl TemplateTable {
+    /// Returns the number of templates.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns where template `number` begins, and where it ends.
+    fn range(&self, number: usize) -> [TemplateEnd; 2] {
+        let before = number.checked_sub(1).map(|before| self.ends[before]);
+        [before.unwrap_or_default(), self.ends[number]]
+    }
+
+    /// Returns the encoding of template `number`.
+    pub fn encoded(&self, number: usize) -> &[u8] {
+        let [from, to] = self.range(number);
+        &self.encoded[from.encoded..to.encoded]
+    }
+
+    /// Returns the columns of the slots of template `number`, in the order of the record.
+    #[inline]
+    pub fn slots(&self, number: usize) -> &[u32] {
+        let [from, to] = self.range(number);
+        &self.slots[from.slots..to.slots]
+    }
+
+    /// Adds the template of these ops; columns are below `columns`.
+    pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = WireReader::new(encoded);
-        let (mut ops, mut slots) = (Vec::new(), Vec::new());
         let (mut at, mut depth) = (0, 0usize);
         while !input.is_at_end() {
             let op = input.varint()?;
             at += varint_length(op);
             let argument = op >> 2;
-            ops.push(match op & 3 {
+            let op = match op & 3 {
                 LITERAL => {
                     let length = usize::try_from(argument).unwrap_or(usize::MAX);
                     input.take(length)?;
@@ -52,13 +93,8 @@ impl Template {
                     at += length;
                     TemplateOp::Literal(from, at as u32)
                 }
-                SLOT => {
-                    let column = usize::try_from(argument).ok().filter(|&c| c < columns);
-                    let column =
-                        column.ok_or(WireError("a template has a column that is not there"))?;
-                    slots.push(column as u32);
-                    TemplateOp::Slot(column as u32)
-                }
+                SLOT => TemplateOp::Slot(self.slot(argument, columns)?),
+                CLOSE if argument > 0 => TemplateOp::Decimal(self.slot(argument - 1, columns)?),
                 OPEN => {
                     depth += 1;
                     TemplateOp::Open
@@ -69,7 +105,8 @@ impl Template {
                         .ok_or(WireError("a message of a template ends twice"))?;
                     TemplateOp::Close
                 }
-            });
+            };
+            self.ops.push(op);
             if depth > DEPTH {
                 return Err(WireError("messages of a template lie too deep"));
             }
@@ -77,28 +114,40 @@ impl Template {
         if depth > 0 {
             return Err(WireError("a message of a template does not end"));
         }
-        Ok(Self {
-            encoded: encoded.to_vec(),
-            slots,
-            ops,
-        })
+        self.encoded.extend_from_slice(encoded);
+        self.ends.push(TemplateEnd {
+            encoded: self.encoded.len(),
+            ops: self.ops.len(),
+            slots: self.slots.len(),
+        });
+        Ok(())
     }
 
-    /// Writes a record with its length prefix; `value` gives the value of each slot, last first.
+    /// Adds a slot of `column`, which must be below `columns`.
+    fn slot(&mut self, column: u64, columns: usize) -> Result<u32, WireError> {
+        let column = usize::try_from(column).ok().filter(|&c| c < columns);
+        let column = column.ok_or(WireError("a template has a column that is not there"))? as u32;
+        self.slots.push(column);
+        Ok(column)
+    }
+
+    /// Writes a record of template `number`; `value` gives the value of each slot, last first.
+    #[inline]
     pub fn write(
         &self,
+        number: usize,
         out: &mut BackwardWriter,
         mut value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
-        let end = out.at;
+        let [from, to] = self.range(number);
+        let encoded = &self.encoded[from.encoded..to.encoded];
         let mut ends = [0; DEPTH];
         let mut depth = 0;
-        for op in self.ops.iter().rev() {
+        for op in self.ops[from.ops..to.ops].iter().rev() {
             match *op {
-                TemplateOp::Literal(from, to) => {
-                    out.bytes(&self.encoded, from as usize, to as usize)?
-                }
+                TemplateOp::Literal(from, to) => out.bytes(encoded, from as usize, to as usize)?,
                 TemplateOp::Slot(column) => out.varint(value(column))?,
+                TemplateOp::Decimal(column) => out.decimal(value(column))?,
                 TemplateOp::Close => {
                     ends[depth] = out.at;
                     depth += 1;
@@ -109,7 +158,7 @@ impl Template {
                 }
             }
         }
-        out.varint((end - out.at) as u64)
+        Ok(())
     }
 }
 
@@ -131,6 +180,11 @@ impl BackwardWriter {
         }
     }
 
+    /// Returns the position of what was written last.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// Writes the bytes `from..to` of `encoded`.
     #[inline]
     fn bytes(&mut self, encoded: &[u8], from: usize, to: usize) -> Result<(), WireError> {
@@ -147,8 +201,9 @@ impl BackwardWriter {
         Ok(())
     }
 
+    /// Writes a varint.
     #[inline]
-    fn varint(&mut self, mut value: u64) -> Result<(), WireError> {
+    pub fn varint(&mut self, mut value: u64) -> Result<(), WireError> {
         if value < 0x80 {
             self.at = self.at.checked_sub(1).ok_or(TOO_LARGE)?;
             self.buffer[self.at] = value as u8;
@@ -166,11 +221,48 @@ impl BackwardWriter {
         Ok(())
     }
 
+    #[inline]
+    fn decimal(&mut self, mut value: u64) -> Result<(), WireError> {
+        let from = self.at.checked_sub(digits(value)).ok_or(TOO_LARGE)?;
+        for byte in self.buffer[from..self.at].iter_mut().rev() {
+            *byte = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        self.at = from;
+        Ok(())
+    }
+
     /// Returns the buffer, which must be full.
     pub fn finish(self) -> Result<Vec<u8>, WireError> {
         if self.at == 0 {
             return Ok(self.buffer);
         }
         Err(WireError("its records are smaller than it says"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::wire::put_varint;
+
+    #[test]
+    fn numbers_written_backward_are_varints() {
+        let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
+        let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
+        let mut expected = Vec::new();
+        values
+            .iter()
+            .for_each(|&value| put_varint(&mut expected, value));
+        let mut out = BackwardWriter::new(expected.len());
+        for &value in values.iter().rev() {
+            out.varint(value).unwrap();
+        }
+        assert_eq!(out.finish().unwrap(), expected);
+        // A buffer of three bytes has no room for eight at once, and none for a number of four.
+        let mut small = BackwardWriter::new(3);
+        assert_eq!(small.varint(1 << 21), Err(TOO_LARGE));
+        small.varint(1 << 20).unwrap();
+        assert_eq!(small.finish().unwrap(), [0x80, 0x80, 0x40]);
     }
 }

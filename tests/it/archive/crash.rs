@@ -184,7 +184,10 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
         let before: Vec<_> = before.collect();
         // More than may be written: a file of random bytes.
         let noise: Vec<u8> = (0..200_000u64)
-            .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+            .map(|i| {
+                let mixed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                ((mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 56) as u8
+            })
             .collect();
         std::fs::write(corpus.at("noise"), noise).unwrap();
         let (noise, path) = (corpus.name("noise"), corpus.name(&archive[1..]));

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// Archives that earlier programs wrote, one for each version of the format.
-const GOLDEN: [&str; 1] = ["tests/it/archive/golden-1.etz"];
+const GOLDEN: [&str; 2] = [
+    "tests/it/archive/golden-1.etz",
+    "tests/it/archive/golden-2.etz",
+];
 
 /// An interpreter with the package zstandard: that in `CHAKRAM_PYTHON`, or `python3`.
 fn python() -> Option<String> {

@@ -1,0 +1,82 @@
+//! Decimal numbers within texts: layers, micro-batches, groups and sizes that names and values spell out.
+
+use crate::archive::wire::put_varint;
+
+/// Digits of the largest power of ten below 2^64.
+const MOST_DIGITS: usize = 19;
+
+/// Appends the pieces of `text` between its numbers to `key`, each behind its length and all behind the number of
+/// numbers, and the numbers to `slots`. A number has no zero in front, so that its value spells it; more than 19 digits
+/// in a row are no number.
+pub fn split(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
+    let first = slots.len();
+    let at_count = key.len();
+    // A count of one byte holds nearly always; where it does not, it is put in its place at the end.
+    key.push(0);
+    let (mut piece, mut at) = (0, 0);
+    while at < text.len() {
+        if !text[at].is_ascii_digit() {
+            at += 1;
+            continue;
+        }
+        let run = text[at..].iter().take_while(|byte| byte.is_ascii_digit());
+        let end = at + run.count();
+        let zeros = text[at..end].iter().take_while(|&&digit| digit == b'0');
+        let start = (at + zeros.count()).min(end - 1);
+        if end - start <= MOST_DIGITS {
+            push(&text[piece..start], key);
+            let digits = text[start..end].iter();
+            slots.push(digits.fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
+            piece = end;
+        }
+        at = end;
+    }
+    push(&text[piece..], key);
+    let numbers = slots.len() - first;
+    match u8::try_from(numbers) {
+        Ok(count @ ..0x80) => key[at_count] = count,
+        _ => {
+            let mut count = Vec::new();
+            put_varint(&mut count, numbers as u64);
+            key.splice(at_count..=at_count, count);
+        }
+    }
+}
+
+fn push(piece: &[u8], key: &mut Vec<u8>) {
+    put_varint(key, piece.len() as u64);
+    key.extend_from_slice(piece);
+}
+
+/// Returns the number of digits of `value`.
+pub fn digits(value: u64) -> usize {
+    value.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pieces and numbers of `text`.
+    fn parts(text: &str) -> (Vec<u8>, Vec<u64>) {
+        let (mut key, mut slots) = (Vec::new(), Vec::new());
+        split(text.as_bytes(), &mut key, &mut slots);
+        (key, slots)
+    }
+
+    #[test]
+    fn numbers_are_those_that_their_values_spell() {
+        assert_eq!(
+            parts("mb0/layer12"),
+            (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
+        );
+        // Zeros in front stay text; so does what has more digits than a value is sure to hold.
+        assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
+        assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
+        assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);
+        assert!(parts(&"9".repeat(20)).1.is_empty());
+        assert_eq!(parts("").0, [0, 0]);
+        let many = parts(&"1,".repeat(200));
+        assert_eq!((many.1.len(), &many.0[..2]), (200, &[0xc8, 1][..]));
+    }
+}
