@@ -7,7 +7,7 @@ use crate::converters::xplane;
 use crate::trace::file::DecompressedStream;
 use crate::trace::format::text_form;
 use crate::trace::wire::{FrameCursor, WireCursor};
-use crate::trace::{TraceError, TraceLocation, discover, escape};
+use crate::trace::{TraceError, discover, escape};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +115,8 @@ impl TraceSource {
                         other.display(),
                         of.word()
                     );
-                    return Err(at(path, found, "inputs of one source at a time"));
+                    let hint = "inputs of one source at a time";
+                    return Err(TraceError::refused_in(path, found, hint));
                 }
                 _ => first = Some((path, source)),
             }
@@ -139,7 +140,10 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     {
         return Err(TraceError::io(path, "read or decompress", source));
     }
-    if sniff(path)? != CaptureFileKind::Other {
+    if matches!(
+        sniff(path)?,
+        CaptureFileKind::Host | CaptureFileKind::Kineto
+    ) {
         return Ok(Ok(TraceSource::Pytorch));
     }
     Ok(of_bytes(&head))
@@ -226,19 +230,11 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
 
 fn refused(path: &Path, found: String) -> TraceError {
     let words = TraceSource::ALL.map(|source| source.word).join(", ");
-    at(
+    TraceError::refused_in(
         path,
         format!("{found}; expected a file of {words}"),
         "`chakram convert --list` describes the files of each source",
     )
-}
-
-fn at(path: &Path, found: String, hint: &str) -> TraceError {
-    let place = TraceLocation {
-        file: Some(path.to_owned()),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(place, found, hint)
 }
 
 #[cfg(test)]

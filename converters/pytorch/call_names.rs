@@ -3,7 +3,7 @@
 use crate::trace::CollectiveKind;
 
 /// Kind of communication, as its carrier names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
     /// All-reduce.
     AllReduce,

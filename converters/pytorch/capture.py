@@ -12,6 +12,7 @@ join the two files of a rank.
 import argparse
 import glob
 import inspect
+import json
 import os
 import re
 import shutil
@@ -101,7 +102,7 @@ def folder_text(folder, world):
     if free < SPACE * local:
         raise Unfit(f"{free / 1e6:.0f} MB are free in {folder}, and a capture of {local} ranks may need "
                     f"{SPACE * local / 1e6:.0f}", "--out on another disk")
-    ranks = [re.fullmatch(r"(?:host|kineto)\.(\d+)\.json", name) for name in os.listdir(folder)]
+    ranks = [re.fullmatch(r"(?:host|kineto|steps)\.(\d+)\.json", name) for name in os.listdir(folder)]
     ranks = sorted({int(found[1]) for found in ranks if found})
     if world is not None and any(rank >= world for rank in ranks):
         raise Unfit(f"{folder} has a capture of rank {ranks[-1]}, and this job has {world} ranks: the two would be "
@@ -158,13 +159,38 @@ import torch.nn.functional as F
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
 
-def capture(step, folder, rank, wait=1, warmup=1, active=1):
+def times(step, count):
+    """Run `step` so many times; return how long each took, in nanoseconds.
+
+    On a GPU that is from one end on the device to the next: nobody waits for it in between.
+    """
+    if not torch.cuda.is_available():
+        ends = [time.perf_counter_ns()]
+        for _ in range(count):
+            step()
+            ends.append(time.perf_counter_ns())
+        return [end - start for start, end in zip(ends, ends[1:])]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    return [round(start.elapsed_time(end) * 1e6) for start, end in zip(events, events[1:])]
+
+
+def capture(step, folder, rank, wait=1, warmup=1, active=1, unprofiled=10):
     """Run `step` wait + warmup + active times; write what the last `active` of them did.
 
     The observer writes host.RANK.json (operators and their arguments), the profiler kineto.RANK.json
     (when they ran). Both must see the same steps, so the profiler starts and stops the observer.
+
+    Before and after that, half of `unprofiled` steps each run without them: their times go to
+    steps.RANK.json, and replays are held against them. 0 runs none.
     """
     os.makedirs(folder, exist_ok=True)
+    # The first of each half is dropped: allocations, or the profiler, which is still at work behind the last step.
+    plain = times(step, 1 + unprofiled - unprofiled // 2)[1:] if unprofiled else []
     activities, config = [ProfilerActivity.CPU], None
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -185,6 +211,10 @@ def capture(step, folder, rank, wait=1, warmup=1, active=1):
                 profiler.step()
     finally:
         observer.unregister_callback()
+    if unprofiled:
+        plain += times(step, 1 + unprofiled // 2)[1:]
+        with open(f"{folder}/steps.{rank}.json", "w") as file:
+            json.dump({"unprofiled_ns": plain, "captured_steps": active}, file)
 
 
 # ---- three small jobs to try it on ----

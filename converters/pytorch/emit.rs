@@ -2,9 +2,11 @@
 
 use super::activities::{Activities, Activity, ActivityKind, ActivityLane};
 use super::calls::{CommCalls, CommOp, dtype};
+use super::event_links::LinkMethod;
 use super::group_inference::JobGroup;
 use super::kineto::EventCategory;
 use super::op_cost::{OpCost, OpCosts};
+use super::profiler_cost::ProfilerCharges;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::transfer_times::CallTime;
 use crate::trace::scan::NodeView;
@@ -27,6 +29,8 @@ pub struct EmitContext<'a> {
     pub start: i64,
     /// Whether nothing in the job ran on a device, so that host operators are the compute.
     pub host_computes: bool,
+    /// Way in which the rank's two files were joined.
+    pub method: LinkMethod,
 }
 
 /// Result of matching a call across ranks.
@@ -49,6 +53,8 @@ pub struct EmittedCounts {
     pub causes: u64,
     /// Time of nodes on streams of a device, waiting for other ranks included, ns.
     pub device_ns: u64,
+    /// Time that the profiler is estimated to have added to nodes of the host, ns.
+    pub profiler_ns: u64,
 }
 
 /// First lane of communication in flight, beyond the numbers of threads.
@@ -141,6 +147,7 @@ pub fn write<W: Write>(
         efforts: &OpCosts::new(rank),
     };
     let mut causes: Vec<u64> = Vec::new();
+    let mut charges = ProfilerCharges::new(job.method);
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
@@ -158,7 +165,9 @@ pub fn write<W: Write>(
         }
         causes.sort_unstable();
         let delay = ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
-        writing.node(work, activity, delay, &causes, writer)?;
+        let profiler = charges.charge(rank, activity, delay);
+        written.profiler_ns = written.profiler_ns.saturating_add(profiler);
+        writing.node(work, activity, (delay, profiler), &causes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
         if let ActivityLane::Stream(_) = activity.lane {
@@ -252,7 +261,7 @@ impl ActivityEmitter<'_> {
         &self,
         work: u32,
         activity: &Activity,
-        delay: u64,
+        (delay, profiler): (u64, u64),
         causes: &[u64],
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
@@ -312,6 +321,7 @@ impl ActivityEmitter<'_> {
         let mut view = NodeView::new(self.ids[work as usize], name, op);
         view.lane = Some(self.lane(activity));
         view.delay = timed(delay);
+        view.profiler = timed(profiler);
         match activity.kind {
             ActivityKind::Call(call) => {
                 let time = &self.job.times[call as usize];

@@ -71,6 +71,10 @@ pub struct HostNodeLinks {
     pub host_only: u64,
     /// Number of host nodes that stand for a process or thread.
     pub roots: u64,
+    /// Number of host nodes that are intervals of a library's workers, where operators alone stand for calls.
+    pub carried: u64,
+    /// Number of those that no operator requests.
+    pub unrequested: u64,
     /// Number of Kineto's operators and annotations without a host node.
     pub kineto_only: u64,
     /// Number of pairs whose names differ although the ids agree.

@@ -1,10 +1,10 @@
 //! Discovery of a job's captures, and of the files of each rank.
 
-use super::sniff::{CaptureFileKind, sniff, sniff_pid};
+use super::sniff::{CaptureFileKind, sniff, sniff_pid, sniff_piped};
 use crate::trace::TraceError;
-use crate::trace::error::TraceLocation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Files of a rank: both, or either alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,18 +15,53 @@ pub struct CapturePair {
     pub host: Option<PathBuf>,
     /// The Kineto trace.
     pub kineto: Option<PathBuf>,
+    /// Times of its steps without a profiler.
+    pub steps: Option<PathBuf>,
+    /// Contents of the one that is [`PIPE`], as they came: plain or compressed.
+    pub piped: Option<Arc<[u8]>>,
 }
 
+/// Path that stands for a capture from standard input.
+pub const PIPE: &str = "-";
+
+fn is_pipe(path: &Path) -> bool {
+    path == Path::new(PIPE)
+}
+
+/// Name of standard input in messages.
+const STANDARD_INPUT: &str = "standard input";
+
 impl CapturePair {
-    /// Returns its files.
+    /// Returns its files, of which standard input is none.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.host.iter().chain(&self.kineto).map(PathBuf::as_path)
+        let paths = self.host.iter().chain(&self.kineto).chain(&self.steps);
+        let paths = paths.map(PathBuf::as_path);
+        paths.filter(|path| self.piped.is_none() || !is_pipe(path))
     }
 
     /// Returns the file that messages about the rank name: the Kineto trace, if there is one.
     pub fn named(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
-        file.map_or(Path::new(""), PathBuf::as_path)
+        match file {
+            Some(file) if self.piped.is_some() && is_pipe(file) => Path::new(STANDARD_INPUT),
+            Some(file) => file,
+            None => Path::new(""),
+        }
+    }
+
+    /// Reads `path`, one of its two, by `read`, or what was piped in its place by `parse`.
+    pub(super) fn read<T>(
+        &self,
+        path: &Path,
+        read: fn(&Path) -> Result<T, TraceError>,
+        parse: fn(&[u8]) -> Result<T, TraceError>,
+    ) -> Result<T, TraceError> {
+        match &self.piped {
+            Some(bytes) if is_pipe(path) => {
+                parse(bytes).map_err(|error| error.in_file(Path::new(STANDARD_INPUT)))
+            }
+            _ => read(path),
+        }
     }
 }
 
@@ -54,9 +89,17 @@ struct FoundFile {
 /// Fails when a file is neither, when some ranks have times and others not, and when a rank has two of a kind that
 /// nothing tells apart.
 pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
+    pairs_with(paths, None)
+}
+
+/// Finds the captures among `paths` like [`pairs`], where [`PIPE`] stands for the capture `piped`. That is of the rank of
+/// the only other file, if there is one.
+pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
-        if path.is_dir() {
+        if piped.is_some() && is_pipe(path) {
+            files.push((path.clone(), true));
+        } else if path.is_dir() {
             files.extend(list(path)?);
         } else if path.exists() {
             files.push((path.clone(), true));
@@ -69,26 +112,44 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     files.dedup_by(|later, first| later.0 == first.0);
     let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
-        let kind = sniff(&path)?;
+        let kind = match &piped {
+            Some(bytes) if is_pipe(&path) => sniff_piped(bytes)?,
+            _ => sniff(&path)?,
+        };
         found.push(FoundFile { kind, path, named });
     }
+    let beside = match &found[..] {
+        [one, other] if is_pipe(&one.path) => rank_of(&other.path),
+        [one, other] if is_pipe(&other.path) => rank_of(&one.path),
+        _ => None,
+    };
     let mut ranks: BTreeMap<Option<u32>, [Vec<FoundFile>; 2]> = BTreeMap::new();
+    let mut steps: BTreeMap<Option<u32>, PathBuf> = BTreeMap::new();
     for file in &found {
         let slot = match file.kind {
             CaptureFileKind::Host => 0,
             CaptureFileKind::Kineto => 1,
+            CaptureFileKind::Steps => {
+                steps.insert(rank_of(&file.path), file.path.clone());
+                continue;
+            }
             // Folders hold other JSON too, so only files given by name have to be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
-                return Err(refused(
-                    &file.path,
+                let path = match &piped {
+                    Some(_) if is_pipe(&file.path) => Path::new(STANDARD_INPUT),
+                    _ => &file.path,
+                };
+                return Err(TraceError::refused_in(
+                    path,
                     "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
                      (`traceEvents`)",
                     "pass what ExecutionTraceObserver and export_chrome_trace wrote",
                 ));
             }
         };
-        ranks.entry(rank_of(&file.path)).or_default()[slot].push(file.clone());
+        let rank = rank_of(&file.path).or(beside);
+        ranks.entry(rank).or_default()[slot].push(file.clone());
     }
     let mut set = CaptureSet::default();
     for (place, (rank, [hosts, kinetos])) in ranks.into_iter().enumerate() {
@@ -98,11 +159,23 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
             rank: rank.unwrap_or(place as u32),
             host: host.map(|file| file.path),
             kineto: kineto.map(|file| file.path),
+            steps: steps.remove(&rank),
+            piped: None,
         });
+    }
+    for path in steps.into_values() {
+        let reason = "times of steps of a rank without a capture".to_owned();
+        set.left_aside.push((path, reason));
+    }
+    for pair in &mut set.pairs {
+        let paths = [&pair.host, &pair.kineto];
+        if paths.into_iter().flatten().any(|path| is_pipe(path)) {
+            pair.piped.clone_from(&piped);
+        }
     }
     let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
-        return Err(refused(
+        return Err(TraceError::refused_in(
             &path,
             "no captures here",
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
@@ -120,7 +193,7 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
             _ => continue,
         };
         if let Some(damaged) = damaged_neighbour(pair, &found) {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 pair.named(),
                 format!(
                     "there is no {missing} of rank {} beside it, but {} is neither, it may be empty \
@@ -132,7 +205,7 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
             ));
         }
         if pair.kineto.is_none() && timed > 0 {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 pair.named(),
                 format!(
                     "there is no Kineto trace of rank {} for this host trace, and only Kineto has times, \
@@ -143,7 +216,10 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
             ));
         }
     }
-    debug_assert!(first.files().next().is_some(), "no rank is without files");
+    debug_assert!(
+        first.host.is_some() || first.kineto.is_some(),
+        "no rank is without files"
+    );
     Ok(set)
 }
 
@@ -174,7 +250,7 @@ fn only(
         }
     }
     if let [one, second, ..] = &files[..] {
-        return Err(refused(
+        return Err(TraceError::refused_in(
             &second.path,
             format!(
                 "{} is the same kind of file for the same rank",
@@ -218,13 +294,13 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let found: Vec<PathBuf> = glob::glob(pattern)
         .map_err(|e| {
             let what = format!("it is neither a file nor a pattern: {e}");
-            refused(path, what, "write for example 'capture/host.*.json'")
+            TraceError::refused_in(path, what, "write for example 'capture/host.*.json'")
         })?
         .filter_map(Result::ok)
         .filter(|p| p.is_file())
         .collect();
     if found.is_empty() {
-        Err(refused(
+        Err(TraceError::refused_in(
             path,
             "no file is called like that",
             "give a folder with captures, or their files",
@@ -301,14 +377,6 @@ fn without_versions(stem: &str) -> String {
         rest = &rest[next..];
     }
     out
-}
-
-fn refused(path: &Path, found: impl Into<String>, hint: &str) -> TraceError {
-    let place = TraceLocation {
-        file: Some(path.to_owned()),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(place, found, hint)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! disagree.
 
 use super::ProcessGroup;
-use super::calls::{CommCall, CommCalls, CommOp};
+use super::calls::{CommCall, CommCalls, CommOp, LARGEST_GROUP, positional_group};
 use super::rank_timeline::RankTimeline;
 use crate::trace::CollectiveKind;
 use std::collections::BTreeMap;
@@ -166,6 +166,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 /// Returns the groups that records of calls describe: by name, with their members or what these follow from.
 fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<&str, ProcessGroup> = BTreeMap::new();
+    let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     for args in &rank.kineto.args {
         let get = |key: &str| {
             let value = args.iter().find(|(name, _)| name == key);
@@ -206,11 +207,16 @@ fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
         };
         found.insert(name, group);
     }
-    found.into_values().collect()
+    // Observers before 1.1.0 wrote the same among a record's inputs.
+    for args in &rank.host.args {
+        if let Some(group) = positional_group(&args.inputs).filter(|group| !group.ranks.is_empty())
+            && !found.contains_key(&*group.name)
+        {
+            placed.entry(group.name.clone()).or_insert(group);
+        }
+    }
+    found.into_values().chain(placed.into_values()).collect()
 }
-
-/// Largest number of members of a group that records describe.
-const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
 fn declared(
@@ -388,17 +394,26 @@ fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenc
 }
 
 fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+    let (why, hint) = if rank.untimed {
+        (
+            "neither names nor sizes tell it, and a host trace does not have the threads that worked",
+            "convert with the Kineto traces of the run, or capture functional collectives, which name \
+             their group",
+        )
+    } else {
+        (
+            "the rank is in several groups, and their worker threads cannot be told apart",
+            "capture a window in which every group is used, or functional collectives, which name \
+             their group",
+        )
+    };
     GroupInferenceError {
         rank: rank.rank,
         found: format!(
-            "the group of `{}` (record function id {}) cannot be told: the rank is in several groups, \
-             and their worker threads cannot be told apart",
+            "the group of `{}` (record function id {}) cannot be told: {why}",
             rank.item_name(&rank.items[call.item as usize]),
             call.rf_id
         ),
-        hint:
-            "capture a window in which every group is used, or functional collectives, which name \
-               their group"
-                .to_owned(),
+        hint: hint.to_owned(),
     }
 }

@@ -2,12 +2,16 @@
 //!
 //! Operators begin in the order of their ids, each a tick after the one before, and end with the last that ran in
 //! them. Ticks only say what comes before what: nodes made of them have no duration and are priced by what they do.
+//!
+//! Every operator that requests communication carries it out at once, whatever the file says about intervals of gloo's
+//! workers: without times these tell nothing, and they stand at odd places, as each is pushed onto the stack of whichever
+//! operator its caller is in when the worker takes it up.
 
-use super::call_names::operator_kind;
+use super::IN_FLIGHT;
+use super::call_names::{carrier_kind, operator_kind};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, KinetoTrack};
-use super::{IN_FLIGHT, in_flight};
 use std::collections::BTreeMap;
 
 /// Ticks between the starts of two operators.
@@ -15,111 +19,167 @@ const TICK: i64 = 4;
 
 /// Makes a Kineto trace of the operators of `host`.
 pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
+    let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.nodes[i as usize].id);
-    let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     order.retain(|&i| !name(i).starts_with("[pytorch|") && name(i) != "## process_group:init ##");
-    let roots = (host.nodes.len() - order.len()) as u64;
+    let mut link = HostNodeLinks::unlinked(0);
+    link.roots = (host.nodes.len() - order.len()) as u64;
+    let (flights, order): (Vec<u32>, Vec<u32>) =
+        order.into_iter().partition(|&i| super::in_flight(name(i)));
+    link.carried = flights.len() as u64;
+    link.unrequested = unrequested(&flights, &order, &name);
     let ends = ends(host, &order);
-    let gloo = order.iter().any(|&i| in_flight(name(i)));
-    let mut kineto = KinetoTrace::default();
-    let mut tracks: BTreeMap<(u32, bool), u32> = BTreeMap::new();
-    let mut host_of = Vec::new();
-    let mut last_request = 0;
+    let mut events = TickedEvents::default();
     for (place, &node) in order.iter().enumerate() {
         let start = TICK * (place as i64 + 1);
         let tid = host.nodes[node as usize].tid;
-        let flies = in_flight(name(node));
-        let asks = operator_kind(name(node));
-        let id = 2 * (place as u64 + 1);
-        if asks.is_some() {
-            last_request = id;
-        }
-        let mut push = |text: &str, flies: bool, start: i64, end: i64, rf_id: u64, node: u32| {
-            let count = tracks.len() as u32;
-            let track = *tracks.entry((tid, flies)).or_insert(count);
-            if track == count {
-                kineto.tracks.push(KinetoTrack {
-                    tid: tid.to_string(),
-                    name: if flies {
-                        format!("communication of thread {tid}")
-                    } else {
-                        String::new()
-                    },
-                    ..KinetoTrack::default()
-                });
+        let (text, id) = (name(node), 2 * (place as u64 + 1));
+        let pushed = events.push(text, (tid, false), (start, ends[place]), id, node);
+        let flight = match operator_kind(text) {
+            Some(_) => {
+                let text = format!("{}{text}", IN_FLIGHT[0]);
+                events.push(&text, (tid, true), (start + 1, start + 2), id + 1, NONE)
             }
-            let event = event(kineto.texts.intern(text)?, track, start, end, rf_id);
-            kineto.events.push(event);
-            host_of.push(node);
-            Some(())
+            None => Some(()),
         };
-        let pushed = if flies {
-            push(name(node), true, start, start + 1, last_request + 1, NONE)
-        } else {
-            push(name(node), false, start, ends[place], id, node)
-        };
-        // NCCL has no interval on the host; its kernels are in the file that is missing.
-        let flight = if asks.is_some() && !gloo {
-            let text = format!("{}{}", IN_FLIGHT[0], name(node));
-            push(&text, true, start + 1, start + 2, id + 1, NONE)
-        } else {
-            Some(())
-        };
+        // Names are interned in 32 bits.
         if pushed.is_none() || flight.is_none() {
             break;
         }
     }
-    let mut link = HostNodeLinks::unlinked(0);
     link.method = LinkMethod::HostAlone;
-    link.linked = host_of.iter().filter(|node| **node != NONE).count() as u64;
-    link.roots = roots;
-    link.host_of = host_of;
-    (kineto, link)
+    link.linked = order.len() as u64;
+    link.host_of = events.host_of;
+    (events.kineto, link)
+}
+
+/// Returns the number of intervals of workers of a kind that no operator of the file requests: calls of a library that
+/// has no operators for them.
+fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
+    let mut requested: Vec<_> = order
+        .iter()
+        .filter_map(|&i| operator_kind(name(i)))
+        .collect();
+    requested.sort_unstable();
+    requested.dedup();
+    let alone = |&&i: &&u32| {
+        let kind = carrier_kind(name(i));
+        kind.is_none_or(|kind| !requested.iter().any(|asked| asked.carried_by(kind)))
+    };
+    flights.iter().filter(alone).count() as u64
+}
+
+/// Events while they are made.
+#[derive(Default)]
+struct TickedEvents {
+    kineto: KinetoTrace,
+    host_of: Vec<u32>,
+    /// Tracks by thread, those of communication apart.
+    tracks: BTreeMap<(u32, bool), u32>,
+}
+
+impl TickedEvents {
+    /// Adds an event of the host node `node` on the track (thread, whether of communication); `None` if names no longer
+    /// fit.
+    fn push(
+        &mut self,
+        name: &str,
+        on: (u32, bool),
+        (start, end): (i64, i64),
+        rf_id: u64,
+        node: u32,
+    ) -> Option<()> {
+        let count = self.tracks.len() as u32;
+        let track = *self.tracks.entry(on).or_insert(count);
+        if track == count {
+            let (tid, communication) = on;
+            self.kineto.tracks.push(KinetoTrack {
+                tid: tid.to_string(),
+                name: if communication {
+                    format!("communication of thread {tid}")
+                } else {
+                    String::new()
+                },
+                ..KinetoTrack::default()
+            });
+        }
+        let name = self.kineto.texts.intern(name)?;
+        self.kineto.events.push(KinetoEvent {
+            start_ns: start,
+            duration_ns: u64::try_from(end - start).unwrap_or(0),
+            name,
+            category: EventCategory::CpuOp,
+            track,
+            rf_id,
+            external_id: 0,
+            correlation: 0,
+            stream: -1,
+            device: -1,
+            bytes: 0,
+            args: NONE,
+            shapes: NONE,
+            types: NONE,
+            bytes_in: 0,
+            offset: 0,
+        });
+        self.host_of.push(node);
+        Some(())
+    }
 }
 
 /// Returns the tick at which each operator of `order` ends: behind the last that ran in it.
 fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
-    let place: BTreeMap<u64, usize> = order
-        .iter()
-        .enumerate()
-        .map(|(place, &i)| (host.nodes[i as usize].id, place))
-        .collect();
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
         .collect();
-    for (own, &i) in order.iter().enumerate().rev() {
-        let node = &host.nodes[i as usize];
-        let parent = place.get(&node.parent).copied();
-        // A parent begins before its children, and on their thread; anything else is damage.
-        let Some(parent) = parent.filter(|&parent| parent < own) else {
-            continue;
-        };
-        let around = &host.nodes[order[parent] as usize];
-        if around.tid == node.tid && !in_flight(host.texts.get(around.name)) {
+    for (own, parent) in parents(host, order).into_iter().enumerate().rev() {
+        if let Some(parent) = parent {
             ends[parent] = ends[parent].max(ends[own]);
         }
     }
     ends
 }
 
-fn event(name: u32, track: u32, start: i64, end: i64, rf_id: u64) -> KinetoEvent {
-    KinetoEvent {
-        start_ns: start,
-        duration_ns: u64::try_from(end - start).unwrap_or(0),
-        name,
-        category: EventCategory::CpuOp,
-        track,
-        rf_id,
-        external_id: 0,
-        correlation: 0,
-        stream: -1,
-        device: -1,
-        bytes: 0,
-        args: NONE,
-        shapes: NONE,
-        types: NONE,
-        bytes_in: 0,
-        offset: 0,
+/// Returns the place in `order` of the operator that each ran in.
+///
+/// The observer writes operators as they end. On a thread, one ran in another if it began later and ended earlier, which
+/// holds where the file's own links do not: those name what was on top of a stack that gloo's workers share. Files that
+/// other tools sorted have their links alone.
+fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
+    let linked = linked_parents(host, order);
+    let pairs = linked.iter().zip(order);
+    let pairs = pairs.filter_map(|(parent, &i)| parent.map(|parent| i < order[parent]));
+    let (before, behind): (Vec<bool>, Vec<bool>) = pairs.partition(|before| *before);
+    if before.len() < behind.len() {
+        return linked;
     }
+    let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    let parent = |(own, &i): (usize, &u32)| {
+        let stack = open.entry(host.nodes[i as usize].tid).or_default();
+        // The index of a node is its place in the file.
+        while stack.last().is_some_and(|&top| order[top] < i) {
+            stack.pop();
+        }
+        let parent = stack.last().copied();
+        stack.push(own);
+        parent
+    };
+    order.iter().enumerate().map(parent).collect()
+}
+
+/// Returns the place in `order` of the operator that each names as its parent, if that began before it on its thread.
+fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
+    let place: BTreeMap<u64, usize> = order
+        .iter()
+        .enumerate()
+        .map(|(place, &i)| (host.nodes[i as usize].id, place))
+        .collect();
+    let parent = |(own, &i): (usize, &u32)| {
+        let node = &host.nodes[i as usize];
+        let parent = place.get(&node.parent).copied()?;
+        // Anything else is damage.
+        (parent < own && host.nodes[order[parent] as usize].tid == node.tid).then_some(parent)
+    };
+    order.iter().enumerate().map(parent).collect()
 }

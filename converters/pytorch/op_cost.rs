@@ -6,6 +6,7 @@
 //! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. Everything else counts no FLOPs: it
 //! is memory-bound on every machine, by the bytes of its tensors.
 
+use super::host::{HostNode, HostTrace};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline};
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
@@ -40,7 +41,11 @@ impl OpCosts {
                 let texts = &rank.host.texts;
                 let bytes = node.bytes_in.saturating_add(node.bytes_out);
                 let shapes = (texts.get(node.shapes_in), texts.get(node.shapes_out));
-                let own = of(texts.get(node.name), shapes.0, shapes.1, bytes);
+                let own = if returns_view(&rank.host, node) {
+                    OpCost::default()
+                } else {
+                    of(texts.get(node.name), shapes.0, shapes.1, bytes)
+                };
                 if whole.flops == 0 && (own.flops > 0 || own.bytes / 2 > whole.bytes) {
                     this.of[i] = own;
                     whole = own;
@@ -100,6 +105,20 @@ impl OpCosts {
 
 fn length(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
+}
+
+/// Returns whether an operator only returns other views of its inputs: all that it returns lies in their storages, and by
+/// its schema it writes into none.
+fn returns_view(host: &HostTrace, node: &HostNode) -> bool {
+    let held = |(from, to): (u32, u32)| host.storages.get(from as usize..to as usize);
+    let (Some(inputs), Some(outputs)) = (held(node.storages_in), held(node.storages_out)) else {
+        return false;
+    };
+    let schema = host.texts.get(node.op_schema);
+    !outputs.is_empty()
+        && !schema.is_empty()
+        && !schema.contains('!')
+        && outputs.iter().all(|storage| inputs.contains(storage))
 }
 
 /// Cost of an operator, independent of the machine.
@@ -175,7 +194,15 @@ pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> OpCost {
 enum ProductKind {
     /// Product of two matrices, at these positions among the arguments.
     Matrices(usize, usize),
+    /// Product with a vector, the matrix at this position.
+    Vector(usize),
+    /// Product with the transpose of a weight (features out, features in).
+    Linear,
+    /// Product of two tensors that are broadcast.
+    Broadcast,
     Convolution,
+    /// Convolution the other way round: a product for every position of its input.
+    Transposed,
     ConvolutionBackward,
     /// Number of products, and the position of the query; (batch, heads, length, width).
     Attention(u64, usize),
@@ -185,9 +212,25 @@ enum ProductKind {
 
 fn product(name: &str) -> Option<ProductKind> {
     Some(match name {
-        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" | "_grouped_mm" | "_scaled_grouped_mm" => {
+            ProductKind::Matrices(0, 1)
+        }
         "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
-        "mkldnn_convolution"
+        "mv" | "dot" | "vdot" => ProductKind::Vector(0),
+        "addmv" | "addmv_" => ProductKind::Vector(1),
+        "linear" => ProductKind::Linear,
+        "matmul" => ProductKind::Broadcast,
+        "conv_transpose1d"
+        | "conv_transpose2d"
+        | "conv_transpose3d"
+        | "cudnn_convolution_transpose"
+        | "miopen_convolution_transpose" => ProductKind::Transposed,
+        "conv1d"
+        | "conv2d"
+        | "conv3d"
+        | "convolution"
+        | "_convolution"
+        | "mkldnn_convolution"
         | "cudnn_convolution"
         | "miopen_convolution"
         | "thnn_conv2d"
@@ -205,7 +248,9 @@ fn product(name: &str) -> Option<ProductKind> {
         _ if name.starts_with("_scaled_dot_product") && name.contains("_backward") => {
             ProductKind::Attention(5, 1)
         }
-        _ if name.starts_with("_scaled_dot_product") => ProductKind::Attention(2, 0),
+        _ if name.starts_with("_scaled_dot_product") || name == "scaled_dot_product_attention" => {
+            ProductKind::Attention(2, 0)
+        }
         _ => return None,
     })
 }
@@ -224,7 +269,29 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
                 .checked_mul(elements(batch)?)?
                 .checked_mul(elements(&[m, k, n])?)
         }
-        ProductKind::Convolution => convolution(&shapes(outputs).into_iter().next()?, ins.get(1)?),
+        ProductKind::Vector(matrix) => 2_u64.checked_mul(elements(ins.get(matrix)?)?),
+        ProductKind::Linear => {
+            let &features = ins.get(1)?.first()?;
+            elements(ins.first()?)?
+                .checked_mul(features)?
+                .checked_mul(2)
+        }
+        ProductKind::Broadcast => {
+            let &width = ins.first()?.last()?;
+            let output = shapes(outputs).into_iter().next()?;
+            elements(&output)?.checked_mul(width)?.checked_mul(2)
+        }
+        ProductKind::Transposed => convolution(ins.first()?, ins.get(1)?),
+        ProductKind::Convolution => {
+            let output = shapes(outputs).into_iter().next()?;
+            let (input, weight) = (ins.first()?, ins.get(1)?);
+            let over = if is_transposed(input, weight, &output) {
+                input
+            } else {
+                &output
+            };
+            convolution(over, weight)
+        }
         ProductKind::ConvolutionBackward => {
             // Gradient of the output, input, weight; a gradient that is not required has no shape.
             let one = convolution(ins.first()?, ins.get(2)?)?;
@@ -238,16 +305,37 @@ fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
         ProductKind::Attention(products, query) | ProductKind::AttentionByRows(products, query) => {
             // One product is 2 · b·h · l_q · l_k · d.
             let (q, k) = (ins.get(query)?, ins.get(query + 1)?);
-            let (&[b, one, other, width], &[_, key_one, key_other, _]) = (&q[..], &k[..]) else {
-                return None;
+            let (batch, length, width, keys) = match (kind, &q[..], &k[..]) {
+                (ProductKind::AttentionByRows(..), &[b, length, h, width], &[_, keys, ..]) => {
+                    (b.checked_mul(h)?, length, width, keys)
+                }
+                (ProductKind::Attention(..), [batch @ .., length, width], [.., keys, _]) => {
+                    (elements(batch)?, *length, *width, *keys)
+                }
+                _ => return None,
             };
-            let (h, length, keys) = match kind {
-                ProductKind::AttentionByRows(..) => (other, one, key_one),
-                _ => (one, other, key_other),
-            };
-            let one = elements(&[2, b, h, length])?.checked_mul(elements(&[keys, width])?)?;
-            one.checked_mul(products)
+            let scores = elements(&[2, batch, length, keys])?;
+            // The second product of the forward pass is as wide as the values, which may differ.
+            let values = ins.get(query + 2).and_then(|values| values.last());
+            let &value_width = values.filter(|_| products == 2).unwrap_or(&width);
+            let first = scores.checked_mul(width)?.checked_mul(products - 1)?;
+            first.checked_add(scores.checked_mul(value_width)?)
         }
+    }
+}
+
+/// Returns whether a convolution is transposed, whose weight is (channels in, channels out ÷ groups, …). Where channels
+/// are as many on both sides, its output is the larger.
+fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
+    let channels = |shape: &[u64]| {
+        let place = shape.len().checked_sub(weight.len().saturating_sub(1));
+        place.and_then(|place| shape.get(place).copied())
+    };
+    let first = weight.first().copied();
+    if channels(output) == first {
+        channels(input) == first && elements(output) > elements(input)
+    } else {
+        channels(input) == first
     }
 }
 
@@ -323,6 +411,49 @@ mod tests {
             "[[4, 3, 64, 64], [64, 3, 7, 7], []]",
         );
         assert_eq!(both, forward.map(|one| one * 2));
+    }
+
+    #[test]
+    fn composite_operators_cost_what_their_parts_do() {
+        // (32×64)·(64×256): 2·32·64·256 = 1,048,576; the weight is (256, 64).
+        assert_eq!(
+            flops("linear", "[[32, 64], [256, 64], [256]]", "[[32, 256]]"),
+            Some(1_048_576)
+        );
+        // (2×4×8)·(8×5), broadcast: 2·(2·4·5)·8 = 640.
+        assert_eq!(
+            flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
+            Some(640)
+        );
+        // (4×8)·8: 2·4·8.
+        assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, whatever it is called.
+        let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
+        assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
+        assert_eq!(flops("convolution", inputs, output), Some(65_536));
+        // As many channels on both sides: a stride of 2 makes more positions there, fewer here.
+        let weight = "[4, 4, 2, 2]";
+        let up = flops(
+            "convolution",
+            &format!("[[1, 4, 8, 8], {weight}]"),
+            "[[1, 4, 16, 16]]",
+        );
+        let down = flops(
+            "convolution",
+            &format!("[[1, 4, 16, 16], {weight}]"),
+            "[[1, 4, 8, 8]]",
+        );
+        assert_eq!((up, down), (Some(8192), Some(8192)));
+    }
+
+    #[test]
+    fn values_may_be_narrower_than_keys() {
+        // 3 heads of 5 queries and 7 keys, 8 wide, and values 4 wide: 2·3·5·7·(8 + 4) = 2,520.
+        let shapes = "[[3, 5, 8], [3, 7, 8], [3, 7, 4]]";
+        assert_eq!(
+            flops("scaled_dot_product_attention", shapes, "[]"),
+            Some(2520)
+        );
     }
 
     #[test]

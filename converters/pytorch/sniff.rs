@@ -12,6 +12,8 @@ pub enum CaptureFileKind {
     Host,
     /// Device trace.
     Kineto,
+    /// Times of steps without a profiler.
+    Steps,
     /// Any other file.
     Other,
 }
@@ -29,11 +31,21 @@ pub(super) fn sniff_pid(path: &Path) -> Result<Option<u64>, TraceError> {
     Ok(pid(&beginning(path)?))
 }
 
+/// Returns the kind of a capture that was piped, plain or compressed.
+pub(super) fn sniff_piped(bytes: &[u8]) -> Result<CaptureFileKind, TraceError> {
+    let path = Path::new("standard input");
+    let stream = DecompressedStream::of(bytes)
+        .map_err(|source| TraceError::io(path, "decompress", source))?;
+    Ok(kind(&beginning_of(stream, path)?))
+}
+
 fn beginning(path: &Path) -> Result<Vec<u8>, TraceError> {
+    beginning_of(DecompressedStream::open(path)?, path)
+}
+
+fn beginning_of(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
-    let read = DecompressedStream::open(path)?
-        .take(BEGINNING)
-        .read_to_end(&mut text);
+    let read = stream.take(BEGINNING).read_to_end(&mut text);
     // A truncated file still shows what it was meant to be.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
@@ -73,7 +85,9 @@ fn kind(text: &[u8]) -> CaptureFileKind {
         [b'{', rest @ ..] => keys.scan(rest),
         _ => {}
     }
-    if keys.events || keys.kineto && !keys.nodes {
+    if keys.steps {
+        CaptureFileKind::Steps
+    } else if keys.events || keys.kineto && !keys.nodes {
         CaptureFileKind::Kineto
     } else if keys.nodes && (keys.schema || of_observer(text)) || keys.schema && !keys.kineto {
         CaptureFileKind::Host
@@ -95,6 +109,7 @@ struct TopLevelKeys {
     nodes: bool,
     events: bool,
     kineto: bool,
+    steps: bool,
 }
 
 impl TopLevelKeys {
@@ -130,6 +145,7 @@ impl TopLevelKeys {
             b"schema" => self.schema = true,
             b"nodes" => self.nodes = true,
             b"traceEvents" => self.events = true,
+            b"unprofiled_ns" => self.steps = true,
             b"schemaVersion"
             | b"deviceProperties"
             | b"distributedInfo"
@@ -137,7 +153,7 @@ impl TopLevelKeys {
             | b"displayTimeUnit" => self.kineto = true,
             _ => {}
         }
-        self.events || self.schema && self.nodes
+        self.steps || self.events || self.schema && self.nodes
     }
 }
 
@@ -170,6 +186,7 @@ mod tests {
             ),
             ("\n [ {\"ph\"", CaptureFileKind::Kineto),
             (r#"{"a": "\"schema\": "}"#, CaptureFileKind::Other),
+            (r#"{"unprofiled_ns": [1, 2"#, CaptureFileKind::Steps),
             (r#"{"nodes": []}"#, CaptureFileKind::Other),
             (
                 r#"{"workload_graph": [{"schema": 1}]}"#,

@@ -35,6 +35,9 @@ pub struct ConversionSummary {
     pub odd: TimeAnomalies,
     /// Files of folders that are captures of something else, with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
+    /// Number of captured steps, and the median of those that were measured without a profiler, ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unprofiled: Option<(u64, u64)>,
     /// Summary of each rank.
     pub ranks: Vec<RankConversion>,
 }
@@ -140,6 +143,7 @@ impl ConversionSummary {
         odd: TimeAnomalies,
         world: u32,
         host_computes: bool,
+        unprofiled: Option<(u64, u64)>,
     ) -> Self {
         let mut collectives = BTreeMap::new();
         let mut per_group = vec![0_u64; groups.len()];
@@ -179,6 +183,7 @@ impl ConversionSummary {
             alone,
             odd,
             left_aside: Vec::new(),
+            unprofiled,
             ranks: Vec::new(),
         }
     }
@@ -208,6 +213,14 @@ impl RankConversion {
         let mut host_left_out = vec![
             ("process and threads".to_owned(), link.roots),
             ("without a Kineto event".to_owned(), link.host_only),
+            (
+                "intervals of workers, for which operators stand".to_owned(),
+                link.carried - link.unrequested,
+            ),
+            (
+                "communication nobody asked for".to_owned(),
+                link.unrequested,
+            ),
         ];
         let mut events_left_out = rank.kineto.left_out.clone();
         let on_host = rank.kineto.events.iter().filter(|event| {

@@ -227,7 +227,7 @@ const KEPT: [&str; 5] = [
     "memcpy_details",
 ];
 
-/// What the stats of an event say.
+/// Stats of an event, by key.
 #[derive(Debug, Default)]
 struct EventDescription<'a> {
     texts: [Option<Cow<'a, str>>; KEPT.len()],

@@ -1,7 +1,7 @@
 //! Files of a profile.
 
+use crate::trace::TraceError;
 use crate::trace::wire::{WireCursor, WireValue};
-use crate::trace::{TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
 /// Endings of names.
@@ -29,12 +29,8 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
             }
         }
         if own.is_empty() {
-            let place = TraceLocation {
-                file: Some(path.clone()),
-                ..TraceLocation::default()
-            };
-            return Err(TraceError::refused_at(
-                place,
+            return Err(TraceError::refused_in(
+                path,
                 "a folder without a file *.xplane.pb",
                 "the folder that jax.profiler.start_trace was given, or the file itself",
             ));

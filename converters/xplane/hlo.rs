@@ -182,7 +182,7 @@ fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> 
 
 /// Instruction that is a collective or wraps one.
 #[derive(Debug, Default)]
-struct Instruction {
+struct HloInstruction {
     name: String,
     opcode: String,
     /// Bytes of the result, and of the last element if it is a tuple.
@@ -207,7 +207,7 @@ const OPCODES: [(&str, CollectiveKind); 7] = [
 /// Opcode of what runs a computation beside others.
 const ASYNC: &str = "async-start";
 
-impl Instruction {
+impl HloInstruction {
     fn kind(&self) -> Option<CollectiveKind> {
         let known = OPCODES.iter().find(|(opcode, _)| *opcode == self.opcode);
         known.map(|(_, kind)| *kind)
@@ -389,8 +389,8 @@ fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
     // Collectives with the computation that they lie in, and what runs computations.
-    let mut found: Vec<(u64, Instruction)> = Vec::new();
-    let mut wrappers: Vec<Instruction> = Vec::new();
+    let mut found: Vec<(u64, HloInstruction)> = Vec::new();
+    let mut wrappers: Vec<HloInstruction> = Vec::new();
     fields(proto, |number, value| {
         let (1, WireValue::Bytes(bytes, offset)) = (number, value) else {
             return Ok(());
@@ -406,7 +406,7 @@ fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
                     fields((computation, offset), |number, value| {
                         match (number, value) {
                             (2, WireValue::Bytes(bytes, offset)) => {
-                                let instruction = Instruction::parse((bytes, offset))?;
+                                let instruction = HloInstruction::parse((bytes, offset))?;
                                 if instruction.kind().is_some() {
                                     found.push((0, instruction));
                                 } else if instruction.opcode == ASYNC {

@@ -7,13 +7,16 @@ use crate::converters::pytorch::{
     self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
 use crate::files::OutputSet;
-use crate::job::JobOutputs;
+use crate::job::{JobError, JobOutputs};
+use crate::trace::TraceError;
+use crate::trace::file::read_all;
 use crate::trace::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 mod door;
 mod msccl;
@@ -57,12 +60,13 @@ Examples:
   chakram replay job --machine dgx-h100 --comm recorded
 
   chakram convert pytorch trace.json.gz -o job     a Kineto trace alone
+  ssh node cat trace.json.gz | chakram convert pytorch - -o job
 
 Files are recognised by their contents, ranks by the number in the name. Both files of a rank must come
 from one run: they are linked by record function id, or by order where the profiler wrote none. A Kineto
 trace alone has no outputs of operators; a host trace alone has no times.")]
 pub struct PytorchArgs {
-    /// Folders with captures, files or glob patterns: .json, .json.gz, .json.zst
+    /// Folders with captures, files or glob patterns: .json, .json.gz, .json.zst; - is standard input
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -89,6 +93,27 @@ pub struct PytorchArgs {
     /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
+}
+
+/// Traces of a source that is converted whole, and the format of the summary.
+#[derive(Debug, Args)]
+struct ConvertOutputArgs {
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(short, long, value_name = "PREFIX")]
+    output: PathBuf,
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+    /// Format of the summary
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
+}
+
+impl ConvertOutputArgs {
+    /// Begins the traces of a job that reads `inputs`.
+    fn start(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
+        JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
+    }
 }
 
 /// Compression of the traces.
@@ -128,8 +153,17 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
 }
 
+/// Reads standard input to its end.
+fn piped() -> Result<Arc<[u8]>, TraceError> {
+    let bytes = read_all(io::stdin().lock(), 0);
+    let io = |source| TraceError::io(Path::new("standard input"), "read", source);
+    Ok(bytes.map_err(io)?.into())
+}
+
 fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let found = files::pairs(&args.paths)?;
+    let has_pipe = args.paths.iter().any(|path| path == Path::new(files::PIPE));
+    let pipe = if has_pipe { Some(piped()?) } else { None };
+    let found = files::pairs_with(&args.paths, pipe)?;
     let pairs = &found.pairs;
     let mut comm_kernels = CommKernels::default();
     for text in &args.comm_kernels {

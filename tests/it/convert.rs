@@ -9,10 +9,14 @@
 
 mod by_order;
 mod degenerate;
+mod described;
 mod faithful;
+mod host_alone;
 mod kineto_alone;
 mod mixed;
+mod piped;
 mod plain_count;
+mod profiler;
 mod refused;
 pub mod rig;
 mod same;

@@ -2,11 +2,13 @@
 //! or against truth that is written down beside it.
 //!
 //! - `door`: the list of sources, and files whose source is told by their contents
+//! - `export`: operator graphs of models, against their run
 //! - `msccl`: algorithms of MSCCL, against the machine's own
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
 //! - `xplane`: profiles of JAX, against a plain parse and made ones
 
 mod door;
+mod export;
 mod msccl;
 mod text;
 mod xplane;

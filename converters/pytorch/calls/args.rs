@@ -1,6 +1,7 @@
 //! Parsing of the arguments of a communication operator.
 
 use super::CommOp;
+use crate::converters::pytorch::ProcessGroup;
 use crate::trace::{CollectiveKind, Dtype};
 use serde_json::Value;
 
@@ -290,6 +291,38 @@ pub(super) fn functional_group(inputs: &str) -> Option<String> {
     (!last.starts_with('<')).then(|| last.to_owned())
 }
 
+/// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`, and behind it the first
+/// rank, their stride and their number, which schema 1.0.3 and later have.
+pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
+    let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
+    let named = |value: &Value| match value.as_array()?.as_slice() {
+        [Value::String(name), Value::String(desc)] if !name.is_empty() => {
+            Some((name.clone(), desc.clone()))
+        }
+        _ => None,
+    };
+    let (name, desc) = values.iter().find_map(named)?;
+    let [.., first, stride, size] = &values[..] else {
+        return None;
+    };
+    let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok());
+    let ranks = match (number(first), number(stride), number(size)) {
+        (Some(first), Some(stride), Some(size)) if size <= LARGEST_GROUP => (0..size)
+            .map(|i| first.saturating_add(i.saturating_mul(stride)))
+            .collect(),
+        _ => Vec::new(),
+    };
+    Some(ProcessGroup {
+        name,
+        desc,
+        ranks,
+        ..ProcessGroup::default()
+    })
+}
+
+/// Largest number of members of a group that records describe.
+pub const LARGEST_GROUP: u32 = 1 << 20;
+
 /// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {
     let (_, rest) = types.split_once("Tensor(")?;
@@ -406,5 +439,23 @@ mod tests {
         let inputs = r#"[[7, 8, 0, 4096, 4, "cpu"], "sum", 4, "12"]"#;
         assert_eq!(functional_group(inputs).as_deref(), Some("12"));
         assert_eq!(functional_group(r#"[[1,2,0,4,4,"cpu"], "<Object>"]"#), None);
+    }
+
+    #[test]
+    fn records_name_their_group_by_place() {
+        let inputs =
+            r#"[[[7,8,0,4096,4,"cuda:0"]], 5, ["3","mesh_tp"], 0, "allreduce", [], [], 0, 1, 4]"#;
+        let group = positional_group(inputs).expect("it names one");
+        assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
+        assert_eq!(group.ranks, [0, 1, 2, 3]);
+        // That of a wait is empty, and 1.0.1 has a pointer.
+        assert_eq!(
+            positional_group(r#"[5, ["",""], -1, "wait", [], []]"#),
+            None
+        );
+        assert_eq!(
+            positional_group(r#"[5, 94130, 0, "allreduce", [], []]"#),
+            None
+        );
     }
 }

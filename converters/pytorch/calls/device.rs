@@ -180,7 +180,11 @@ impl LaunchContext {
             return made;
         };
         match &mut made[..] {
-            [] => made.push((self.operator, act, asked)),
+            [] => {
+                let mut named = self.records.iter();
+                let group = named.find_map(|&record| recorded_group(rank, record));
+                made.push((self.operator, act, CallArgs { group, ..asked }));
+            }
             // The operator knows which storages hold the result, and where the root is.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
@@ -233,6 +237,18 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
     let kineto = rank.kineto.args.get(event.args as usize);
     call_of(host.map(|args| &args.attrs[..]), kineto.map(Vec::as_slice))
+}
+
+/// Returns the group that a `record_param_comms` names: in its attributes, or among its inputs, where writers before
+/// 1.1.0 have all they know.
+pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
+    if let Some((_, asked)) = recorded_call(rank, index) {
+        return asked.group;
+    }
+    let item = &rank.items[index as usize];
+    let node = rank.host.nodes.get(item.host as usize)?;
+    let group = args::positional_group(&rank.host.args.get(node.args as usize)?.inputs)?;
+    Some(group.name)
 }
 
 /// Parses the arguments of a call: attributes of a host node, or those that Kineto has.

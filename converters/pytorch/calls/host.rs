@@ -4,6 +4,7 @@
 //! `c10d` operator with a lower id, on whatever thread it was carried out. Its name does not give the operation: gloo
 //! implements reduce-scatter by an all-reduce.
 
+use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
 use super::args::{self, asked};
 use super::{CommCall, CommCalls};
@@ -13,8 +14,11 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
-        if args::act_of(rank.item_name(item)).is_some() {
+        let name = rank.item_name(item);
+        if args::act_of(name).is_some() {
             askers.push((rank.kineto.events[item.event as usize].rf_id, i as u32));
+        } else if operator_kind(name).is_some() && !launches_kernels(rank) {
+            calls.never_ran.push(name.to_owned());
         }
     }
     askers.sort_unstable();
@@ -24,8 +28,14 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // Intervals never start before their operator.
-        match asker.filter(|&(_, item)| rank.items[item as usize].start <= flight.start) {
+        // Intervals never start before their operator, and are of its kind.
+        let fits = |item: u32| {
+            let item = &rank.items[item as usize];
+            let kinds =
+                operator_kind(rank.item_name(item)).zip(carrier_kind(rank.name(flight.event)));
+            item.start <= flight.start && kinds.is_none_or(|(asked, made)| asked.carried_by(made))
+        };
+        match asker.filter(|&(_, item)| fits(item)) {
             Some((asker, _)) => flights[asker].push(flight),
             None => calls.orphans += 1,
         }
@@ -38,7 +48,10 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
             }
             continue;
         }
-        calls.list.extend(call(rank, rf_id, item, flights));
+        match call(rank, rf_id, item, flights) {
+            Some(call) => calls.list.push(call),
+            None => calls.never_ran.push(name.to_owned()),
+        }
     }
     calls
 }
@@ -105,7 +118,7 @@ fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
     let mut inside = inside.take_while(|(_, item)| item.start < end).take(16);
     let (record, _) = inside.find(|(_, item)| rank.item_name(item) == "record_param_comms")?;
-    super::device::recorded_call(rank, record as u32)?.1.group
+    super::device::recorded_group(rank, record as u32)
 }
 
 fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {

@@ -42,6 +42,9 @@ pub(super) struct RawHostNode<'a> {
     pub fw_tid: Option<&'a RawValue>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
+    /// Duration that `chakra_trace_link` adds.
+    #[serde(borrow)]
+    pub exclusive_dur: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub attrs: RawAttrs<'a>,
 }

@@ -28,6 +28,7 @@ pub(super) struct HostTraceReader {
 }
 
 const OTHER_TOOL: &str = "pass the file that ExecutionTraceObserver wrote, as it is";
+const NOT_LINKED: &str = "pass the two files that were linked: they have launches, streams and arguments that the linker drops";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// Values, shapes and types of the inputs or of the outputs, each a JSON list.
@@ -192,6 +193,12 @@ impl ElementReader for HostTraceReader {
     type Element<'de> = RawHostNode<'de>;
 
     fn element(&mut self, raw: RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
+        // Its kernels are copies of host nodes, which would be taken for operators that ran on the host.
+        if raw.exclusive_dur.is_some() {
+            let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
+                         Kineto trace";
+            return Err(at.refused("", found.to_owned(), NOT_LINKED));
+        }
         let attrs = &raw.attrs;
         let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
         let output = OperandLists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;

@@ -1,6 +1,6 @@
 //! Captures of all ranks of a job: matched calls, clock offsets, and waiting apart from transfer.
 
-use super::rank_capture::{RankCapture, refused};
+use super::rank_capture::RankCapture;
 use crate::converters::pytorch::activities::Activities;
 use crate::converters::pytorch::call_matching::{self, CallMatches};
 use crate::converters::pytorch::calls::CommCalls;
@@ -9,6 +9,7 @@ use crate::converters::pytorch::emit::{self, CallMatchInfo};
 use crate::converters::pytorch::event_links::HostNodeLinks;
 use crate::converters::pytorch::group_inference::{self, JobGroup};
 use crate::converters::pytorch::rank_timeline::RankTimeline;
+use crate::converters::pytorch::steps::MeasuredSteps;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
 use crate::converters::pytorch::transfer_times::{self, CallTime};
 use crate::trace::TraceError;
@@ -32,6 +33,8 @@ pub(super) struct JobCapture {
     /// Start of the first rank, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
+    /// Number of captured steps, and the median step without a profiler, ns.
+    unprofiled: Option<(u64, u64)>,
     pub summary: ConversionSummary,
 }
 
@@ -42,7 +45,7 @@ impl JobCapture {
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
         if let Some(pair) = parts.windows(2).find(twice) {
             let (one, other) = (&pair[0], &pair[1]);
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 &other.file,
                 format!(
                     "it is of rank {} by what it says itself, and so is {}",
@@ -54,6 +57,9 @@ impl JobCapture {
         }
         let world = world_size(&parts)?;
         check_together(&parts)?;
+        let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
+        let median = MeasuredSteps::median(parts.iter().filter_map(|part| part.steps.as_ref()));
+        let unprofiled = captured_steps.filter(|&steps| steps > 0).zip(median);
         let files: Vec<PathBuf> = parts.iter().map(|part| part.file.clone()).collect();
         let (mut ranks, mut calls, mut activities, mut links) = (vec![], vec![], vec![], vec![]);
         for part in parts {
@@ -66,10 +72,13 @@ impl JobCapture {
             let at = ranks.iter().position(|r| r.rank == rank).unwrap_or(0);
             files.get(at).map_or(Path::new(""), |file| file)
         };
-        let (groups, inferred) = group_inference::resolve(&ranks, &mut calls, world)
-            .map_err(|unknown| refused(file(unknown.rank), unknown.found, &unknown.hint))?;
-        let matches = call_matching::matching(&ranks, &calls, &groups)
-            .map_err(|disagreement| refused(file(u32::MAX), disagreement.0, ONE_RUN))?;
+        let (groups, inferred) =
+            group_inference::resolve(&ranks, &mut calls, world).map_err(|unknown| {
+                TraceError::refused_in(file(unknown.rank), unknown.found, &unknown.hint)
+            })?;
+        let matches = call_matching::matching(&ranks, &calls, &groups).map_err(|disagreement| {
+            TraceError::refused_in(file(u32::MAX), disagreement.0, ONE_RUN)
+        })?;
         let offsets = clock::offsets(&ranks, &calls, &matches);
         let blocked: Vec<Vec<bool>> = activities
             .iter()
@@ -90,7 +99,9 @@ impl JobCapture {
                 odd,
                 world,
                 host_computes,
+                unprofiled,
             ),
+            unprofiled,
             ranks,
             calls,
             activities,
@@ -118,6 +129,7 @@ impl JobCapture {
             matches: &self.met[i],
             start: self.first.saturating_sub(offset.applied),
             host_computes: self.host_computes,
+            method: self.links[i].method,
         };
         let lanes = emit::lane_names(rank, activities, self.host_computes);
         let on_device = !self.host_computes || rank.untimed && rank.host.on_device;
@@ -131,6 +143,10 @@ impl JobCapture {
             ("world_size", AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
+        if let Some((steps, step)) = self.unprofiled {
+            metadata.push((scan::CAPTURED_STEPS, AttributeValue::Uint(steps)));
+            metadata.push((scan::UNPROFILED_STEP, AttributeValue::Uint(step)));
+        }
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));
         }
@@ -165,7 +181,7 @@ fn world_size(parts: &[RankCapture]) -> Result<u32, TraceError> {
         if let (Some(first), Some(own)) = (first, said(part))
             && said(first) != Some(own)
         {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 &part.file,
                 format!(
                     "it is of a job of {own} ranks, and {} of one of {}",
@@ -183,7 +199,7 @@ fn world_size(parts: &[RankCapture]) -> Result<u32, TraceError> {
     let world = first.and_then(said).unwrap_or(0).max(seen.unwrap_or(0));
     if world > LARGEST_WORLD {
         let file = first.map_or(Path::new(""), |part| &part.file);
-        return Err(refused(
+        return Err(TraceError::refused_in(
             file,
             format!("its job has {world} ranks, expected {LARGEST_WORLD} at most"),
             "correct `world_size` and `rank` in its `distributedInfo`",
@@ -211,7 +227,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
         {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 &part.file,
                 format!(
                     "rank {} is process {process} of host {host}, and so is rank {} in {}",
@@ -237,7 +253,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
         let one_host = names.0.is_some() && names.0 == names.1;
         let apart = from.saturating_sub(end);
         if apart > if one_host { APART_ON_ONE_HOST } else { APART } {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 &part.file,
                 format!(
                     "it belongs to another run than {}: rank {} begins {:.3} s after rank {} ended",

@@ -7,7 +7,8 @@ use crate::converters::pytorch::event_links::{EventLinkError, HostNodeLinks};
 use crate::converters::pytorch::files::CapturePair;
 use crate::converters::pytorch::host::HostTrace;
 use crate::converters::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use crate::converters::pytorch::rank_timeline::{RankTimeline, TimeWindow};
+use crate::converters::pytorch::rank_timeline::{HostIntervalKind, RankTimeline, TimeWindow};
+use crate::converters::pytorch::steps::MeasuredSteps;
 use crate::converters::pytorch::{host_alone, kineto_alone, operator_order};
 use crate::trace::TraceError;
 use crate::trace::error::TraceLocation;
@@ -21,6 +22,8 @@ pub(super) struct RankCapture {
     pub calls: CommCalls,
     pub activities: Activities,
     pub link: HostNodeLinks,
+    /// Steps that it measured without a profiler.
+    pub steps: Option<MeasuredSteps>,
     /// The Kineto trace, for messages about this rank.
     pub file: PathBuf,
 }
@@ -132,13 +135,13 @@ impl RankCapture {
             None => link.window.unwrap_or(TimeWindow::ALL),
             Some(step) => step_window(&kineto, step).map_err(|found| {
                 let hint = "name one of them, or leave --step out to convert all";
-                refused(file, found, hint)
+                TraceError::refused_in(file, found, hint)
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
         let rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         if rank.items.is_empty() && rank.devices.is_empty() {
-            return Err(refused(
+            return Err(TraceError::refused_in(
                 file,
                 "it has neither operators nor kernels",
                 "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
@@ -151,15 +154,38 @@ impl RankCapture {
             calls,
             activities,
             link,
+            steps: None,
             file: file.to_owned(),
         })
     }
 
+    /// Returns the number of steps that it is of; 0 if nothing tells.
+    pub fn captured_steps(&self) -> u64 {
+        let items = self.rank.items.iter();
+        let mut steps: Vec<&str> = items
+            .filter(|item| item.role == HostIntervalKind::Annotation)
+            .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
+            .collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let measured = self.steps.as_ref();
+        match steps.len() {
+            0 => measured.map_or(0, |steps| steps.captured_steps),
+            count => count as u64,
+        }
+    }
+
     /// Reads the files of a rank and takes them apart.
     fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Self, TraceError> {
-        let host = pair.host.as_deref().map(HostTrace::read).transpose()?;
-        let kineto = pair.kineto.as_deref().map(KinetoTrace::read).transpose()?;
-        Self::new(pair.rank, host, kineto, pair.named(), options)
+        let host = pair.host.as_deref();
+        let host = host.map(|path| pair.read(path, HostTrace::read, HostTrace::from_bytes));
+        let host = host.transpose()?;
+        let kineto = pair.kineto.as_deref();
+        let kineto = kineto.map(|path| pair.read(path, KinetoTrace::read, KinetoTrace::from_bytes));
+        let kineto = kineto.transpose()?;
+        let steps = pair.steps.as_deref().map(MeasuredSteps::read).transpose()?;
+        let capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
+        Ok(Self { steps, ..capture })
     }
 
     /// Reads every pair, several at once, and tells `progress` how many are done.
@@ -225,13 +251,8 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     })
 }
 
-/// An error about `file`.
-pub(super) fn refused(file: &Path, found: impl Into<String>, hint: &str) -> TraceError {
-    refused_at(file, None, found, hint)
-}
-
 /// An error about `file`, at a byte of its text.
-pub(super) fn refused_at(
+fn refused_at(
     file: &Path,
     offset: Option<u64>,
     found: impl Into<String>,

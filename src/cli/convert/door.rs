@@ -1,13 +1,14 @@
 //! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
 
 use super::{ConvertArgs, run};
+use crate::cli::traces::PIPE;
 use crate::converters::sources::TraceSource;
 use crate::report::table::{FittedTable, left};
 use clap::{Args, Command, FromArgMatches};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Convert files of any source, which is told by their contents
@@ -31,6 +32,13 @@ pub struct ConvertAutoArgs {
 
 /// Runs the command of the source that the inputs are of.
 pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if args.inputs.iter().any(|path| path == Path::new(PIPE)) {
+        return Err(
+            "-: the source of standard input has to be named, since it is read once\n  try: chakram convert pytorch -, \
+             or chakram convert trace -"
+                .into(),
+        );
+    }
     let source = TraceSource::of_all(&args.inputs)?;
     let mut words = vec![
         OsString::from(source.word()),

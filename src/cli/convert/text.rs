@@ -279,6 +279,24 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             some(n, "rank")
         )),
     }
+    let profiler = summary
+        .ranks
+        .iter()
+        .map(|rank| rank.written.profiler_ns)
+        .max();
+    if let Some(ns) = profiler.filter(|ns| *ns > 0) {
+        notes.push(format!(
+            "the profiler is estimated to have added up to {} ms of host time; replay --without profiler",
+            ms(i64::try_from(ns).unwrap_or(i64::MAX))
+        ));
+    }
+    if let Some((steps, step)) = summary.unprofiled {
+        notes.push(format!(
+            "{} captured; without a profiler a step took {} ms, which replays are held against",
+            some(steps, "step"),
+            ms(i64::try_from(step).unwrap_or(i64::MAX))
+        ));
+    }
     for (path, reason) in &summary.left_aside {
         notes.push(format!("left aside: {}, {reason}", path.display()));
     }

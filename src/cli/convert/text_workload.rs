@@ -1,11 +1,10 @@
 //! `chakram convert text`: text workloads of ASTRA-sim 1.0 to traces.
 
-use super::{CompressArg, SummaryFormatArg};
+use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::cli::document::VersionedDocument;
 use crate::cli::traces;
 use crate::converters::text_workload::TextWorkload;
 use crate::files::OutputSet;
-use crate::job::JobOutputs;
 use crate::report::summary::{counted, thousands};
 use crate::trace::job::JobFile;
 use clap::Args;
@@ -35,15 +34,8 @@ pub struct ConvertTextArgs {
     /// Number of passes: training steps, each behind the one before
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
-    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
-    #[arg(short, long, value_name = "PREFIX")]
-    output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
-    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
-    compress: Option<CompressArg>,
-    /// Format of the summary
-    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
-    format: SummaryFormatArg,
+    #[command(flatten)]
+    output: ConvertOutputArgs,
 }
 
 /// Summary of a conversion.
@@ -75,7 +67,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     };
     let mut files = OutputSet::default();
     files.reads(&args.input);
-    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    let mut job = args.output.start(files)?;
     for rank in 0..args.npus {
         let mut trace = job.start(rank)?;
         workload.write(rank, args.passes, &mut trace)?;
@@ -91,7 +83,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         nodes_per_rank: nodes,
         traces,
     };
-    match args.format {
+    match args.output.format {
         SummaryFormatArg::Text => writeln!(
             out,
             "{}: {}, {} in {}: {} nodes for each of {}: {}",

@@ -1,12 +1,11 @@
 //! `chakram convert xplane`: profiles of JAX and TensorFlow to traces.
 
-use super::{CompressArg, SummaryFormatArg};
+use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::cli::document::VersionedDocument;
 use crate::cli::progress::Progress;
 use crate::cli::traces;
 use crate::converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
 use crate::files::OutputSet;
-use crate::job::JobOutputs;
 use crate::report::summary::{counted, thousands};
 use crate::report::table::{FittedTable, left, right};
 use crate::trace::job::JobFile;
@@ -30,15 +29,8 @@ pub struct ConvertXplaneArgs {
     /// Profiles of a run's hosts, or folders with them: .xplane.pb, plain, .gz or .zst
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
-    #[arg(short, long, value_name = "PREFIX")]
-    output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
-    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
-    compress: Option<CompressArg>,
-    /// Format of the summary
-    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
-    format: SummaryFormatArg,
+    #[command(flatten)]
+    output: ConvertOutputArgs,
 }
 
 /// Runs the command.
@@ -53,7 +45,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     let profiles = paths.iter().map(|path| XplaneFile::open(path));
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
     let mut job = XplaneJob::new(&profiles)?;
-    let mut written = JobOutputs::new(&args.output, traces::ending(args.compress), outputs)?;
+    let mut written = args.output.start(outputs)?;
     let shown = Progress::start("converting", "ranks", job.ranks().into());
     for rank in 0..job.ranks() {
         let trace = job.write(rank, written.start(rank)?)?;
@@ -62,7 +54,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     }
     drop(shown);
     let traces = traces::saved(&written.commit(JobFile::default())?)?;
-    match args.format {
+    match args.output.format {
         SummaryFormatArg::Text => text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {
             VersionedDocument::new("chakram.xplane_conversion.1", job.summary()).print(out)?;

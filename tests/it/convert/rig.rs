@@ -233,6 +233,7 @@ fn machine(ranks: u32) -> Machine {
         },
         lanes: 1 << 12,
         host_lanes: 1 << 12,
+        slowdown: 1.0,
     };
     let dimension = TopologyDimension {
         name: "d".to_owned(),

@@ -1,0 +1,67 @@
+//! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
+
+use crate::trace::TraceError;
+use crate::trace::file::TraceContents;
+use serde::Deserialize;
+use std::path::Path;
+
+/// Times of a rank's steps, ns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct MeasuredSteps {
+    /// Steps without a profiler, in order.
+    pub unprofiled_ns: Vec<u64>,
+    /// Number of steps that the capture is of; 0 if unknown.
+    #[serde(default)]
+    pub captured_steps: u64,
+}
+
+impl MeasuredSteps {
+    /// Reads `path`, which may be compressed.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let contents = TraceContents::open_any(path)?;
+        serde_json::from_slice(contents.as_slice()).map_err(|error| {
+            TraceError::refused_in(
+                path,
+                format!("no times of steps: {error}"),
+                "leave the file out, or copy it again from where capture.py wrote it",
+            )
+        })
+    }
+
+    /// Returns the median step of the job, ns: of each step the slowest rank counts.
+    pub fn median<'s>(ranks: impl Iterator<Item = &'s Self>) -> Option<u64> {
+        let measured = ranks.map(|rank| &rank.unprofiled_ns);
+        let measured = measured.filter(|steps| !steps.is_empty()).cloned();
+        // A step counts as far as all ranks that measured have it.
+        let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
+            one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
+        };
+        let mut steps = measured.reduce(slower)?;
+        steps.sort_unstable();
+        let middle = steps.len().checked_sub(1)? / 2;
+        let upper = steps[steps.len() / 2];
+        Some(steps[middle].midpoint(upper))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(steps: &[u64]) -> MeasuredSteps {
+        MeasuredSteps {
+            unprofiled_ns: steps.to_vec(),
+            captured_steps: 0,
+        }
+    }
+
+    #[test]
+    fn a_step_lasts_as_long_as_its_slowest_rank() {
+        // Slowest: 12, 20, 30, 11; in order 11, 12, 20, 30, between the middle two 16.
+        let ranks = [rank(&[10, 20, 30, 11, 99]), rank(&[12, 15, 28, 10])];
+        assert_eq!(MeasuredSteps::median(ranks.iter()), Some(16));
+        let one = [rank(&[7]), rank(&[])];
+        assert_eq!(MeasuredSteps::median(one.iter()), Some(7));
+        assert_eq!(MeasuredSteps::median([].iter()), None);
+    }
+}

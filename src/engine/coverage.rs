@@ -1,0 +1,77 @@
+//! What the durations of a replay rest on.
+
+use crate::compute::KernelTiming;
+
+/// Basis of the durations of a replay, counted in nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PricingCoverage {
+    /// Kernels priced by the chosen compute model.
+    pub priced: u64,
+    /// Kernels priced by roofline, because they have no recorded duration.
+    pub estimated: u64,
+    /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
+    pub fell_back: u64,
+    /// Kernels without any known size or duration; they take no time.
+    pub unknown: u64,
+    /// Kernels priced by curves.
+    pub by_curves: u64,
+    /// Sum of the durations of kernels by curves, in picoseconds.
+    pub curve_time: u128,
+    /// Sum of their standard deviations, in picoseconds.
+    pub curve_deviation: u128,
+    /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
+    pub recorded_time: u128,
+    /// Sum of the durations of kernels by roofline, in picoseconds.
+    pub roofline_time: u128,
+    /// Collectives and messages that last as recorded or captured, counted by their nodes.
+    pub as_recorded: u64,
+    /// Of those, nodes without a duration in the trace; they take no time.
+    pub unrecorded: u64,
+    /// Lanes of the traces beyond those of the machine, which share one.
+    pub sharing: u64,
+}
+
+impl PricingCoverage {
+    pub(super) fn add(&mut self, other: Self) {
+        self.priced += other.priced;
+        self.estimated += other.estimated;
+        self.fell_back += other.fell_back;
+        self.unknown += other.unknown;
+        self.by_curves += other.by_curves;
+        self.curve_time += other.curve_time;
+        self.curve_deviation += other.curve_deviation;
+        self.recorded_time += other.recorded_time;
+        self.roofline_time += other.roofline_time;
+        self.as_recorded += other.as_recorded;
+        self.unrecorded += other.unrecorded;
+        self.sharing += other.sharing;
+    }
+
+    /// Counts a kernel with this price, unless it has none.
+    pub(super) fn kernel(&mut self, price: KernelTiming, computes: bool) {
+        let (count, time) = match price {
+            KernelTiming::Modeled(span) if computes => {
+                (&mut self.priced, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Modeled(span) => {
+                (&mut self.priced, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Fallback(span) => {
+                (&mut self.fell_back, Some((&mut self.recorded_time, span)))
+            }
+            KernelTiming::Estimated(span) => {
+                (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::Curve { span, deviation } => {
+                self.curve_deviation += u128::from(deviation.0);
+                (&mut self.by_curves, Some((&mut self.curve_time, span)))
+            }
+            KernelTiming::Unknown => (&mut self.unknown, None),
+            KernelTiming::NoPeak(_) => return,
+        };
+        *count += 1;
+        if let Some((sum, span)) = time {
+            *sum += u128::from(span.0);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Host traces without Kineto, of every schema: no communication is lost, and what operators compute has a price.
+
+use super::rig::{Job, json, try_convert};
+use crate::commands::chakram;
+use crate::corpus::corpus;
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::converters::pytorch::LinkMethod;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Number of operators of a host trace that request communication, by a plain parse.
+fn requests(path: &Path) -> Option<u64> {
+    let file = json(path)?;
+    let nodes = file["nodes"].as_array()?.iter();
+    let asks = nodes.filter(|node| {
+        let name = node["name"].as_str().unwrap_or("");
+        name.starts_with("c10d::")
+    });
+    Some(asks.count() as u64)
+}
+
+/// Number of calls of a rank, those that could not be told included.
+fn calls(job: &Job, i: usize) -> u64 {
+    let rank = &job.summary.ranks[i];
+    let (collectives, sends, receives) = rank.calls;
+    collectives + sends + receives
+}
+
+/// One file of each schema that a public capture has.
+#[test]
+fn host_traces_of_every_schema_convert_alone() {
+    let Some(gpu) = corpus("captures/gpu") else {
+        return;
+    };
+    for (file, schema) in [
+        ("linear_pair/host.0.json.zst", "1.0.1"),
+        (
+            "chakra_json/1.0.2-chakra.0.0.4.json.zst",
+            "1.0.2-chakra.0.0.4",
+        ),
+        ("resnet_1gpu_103_host/host.0.json.zst", "1.0.3-chakra.0.0.4"),
+        ("hf_gpt2_host/host.0.json.zst", "1.1.0-chakra.0.0.4"),
+        ("pt2_host/pt2_et.json.zst", "1.1.1-chakra.0.0.4"),
+    ] {
+        let path = gpu.join(file);
+        let job = try_convert(std::slice::from_ref(&path), &Conversion::default())
+            .unwrap_or_else(|e| panic!("{file}: {e}"));
+        let rank = &job.summary.ranks[0];
+        assert_eq!(
+            (rank.method, &*rank.schema),
+            (LinkMethod::HostAlone, schema),
+            "{file}"
+        );
+        assert_eq!(
+            calls(&job, 0),
+            requests(&path).expect("it is JSON"),
+            "{file}"
+        );
+        assert_eq!(rank.never_ran, [""; 0], "{file}");
+        let out = tempfile::tempdir().expect("there is room");
+        let prefix = out.path().join("job").display().to_string();
+        let input = path.display().to_string();
+        let converted = chakram(&["convert", "pytorch", &input, "-o", &prefix]);
+        assert!(converted.status.success(), "{file}: {converted:?}");
+        let replayed = chakram(&[
+            "replay",
+            &prefix,
+            "--machine",
+            "dgx-a100",
+            "--compute",
+            "roofline",
+            "--absent",
+            "mirror",
+            "--format",
+            "json",
+        ]);
+        let error = String::from_utf8_lossy(&replayed.stderr);
+        assert!(replayed.status.success(), "{file}: {error}");
+        let report: Value = serde_json::from_slice(&replayed.stdout).expect("it is JSON");
+        let makespan = report["makespan_ps"].as_u64().unwrap_or(0);
+        println!("{file}: {} nodes, {makespan} ps", rank.written.nodes);
+        assert!(makespan > 0, "{file}");
+    }
+}
+
+/// Captures of whole jobs, without their Kineto traces: as much communication as with them, or a refusal that says why.
+#[test]
+fn host_traces_of_real_jobs_lose_no_communication() {
+    let Some(captures) = corpus("captures") else {
+        return;
+    };
+    let (mut held, mut refused) = (0, Vec::new());
+    for name in [
+        "gpu/dlrm_8gpu",
+        "pytorch/comm_zoo",
+        "pytorch/ddp_gpt",
+        "pytorch/ddp_resnet18_3steps",
+        "pytorch/fsdp2_llama",
+        "pytorch/fsdp_tp_llama",
+        "pytorch/pp_1f1b",
+        "pytorch/pp_gpipe",
+        "pytorch/t231_ddp_gpt",
+        "pytorch/t231_moe_a2a",
+        "pytorch/tpsp_mlp",
+    ] {
+        let files = |what: &str| -> Vec<PathBuf> {
+            let file = |rank| captures.join(format!("{name}/{what}.{rank}.json.zst"));
+            (0..).map(file).take_while(|path| path.is_file()).collect()
+        };
+        let (hosts, kinetos) = (files("host"), files("kineto"));
+        assert!(!hosts.is_empty(), "{name}");
+        let alone = match try_convert(&hosts, &Conversion::default()) {
+            Ok(alone) => alone,
+            Err(error) => {
+                assert!(
+                    error.to_string().contains("cannot be told"),
+                    "{name}: {error}"
+                );
+                refused.push(name);
+                continue;
+            }
+        };
+        for (i, path) in hosts.iter().enumerate() {
+            if let Some(count) = requests(path) {
+                assert_eq!(calls(&alone, i), count, "{name} rank {i}");
+            }
+        }
+        let both: Vec<PathBuf> = hosts.into_iter().chain(kinetos).collect();
+        let both =
+            try_convert(&both, &Conversion::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(
+            alone.summary.collectives, both.summary.collectives,
+            "{name}"
+        );
+        assert_eq!(alone.summary.messages, both.summary.messages, "{name}");
+        held += 1;
+    }
+    println!("{held} held, refused {refused:?}");
+    assert!(held >= 8, "{refused:?}");
+}
+
+/// Files that Chakra's linker made of two have kernels as copies of host nodes: they are named, not converted.
+#[test]
+fn linked_files_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("linked.json");
+    let node = |id: u32, more: &str| {
+        format!("{{\"id\": {id}, \"name\": \"aten::mm\", \"ctrl_deps\": 1, \"attrs\": []{more}}}")
+    };
+    let linked = r#", "cat": "kernel", "ph": "X", "inclusive_dur": 5, "exclusive_dur": 5, "ts": 7.5, "stream": 7"#;
+    let text = format!(
+        "{{\"schema\": \"1.0.2-chakra.0.0.4\", \"nodes\": [{}, {}]}}",
+        node(2, ""),
+        node(3, linked)
+    );
+    std::fs::write(&path, text).expect("there is room");
+    let error = try_convert(&[path], &Conversion::default())
+        .err()
+        .expect("it is refused");
+    let error = error.to_string();
+    for part in [
+        "linked.json, record 1",
+        "chakra_trace_link",
+        "try: pass the two files",
+    ] {
+        assert!(error.contains(part), "no {part:?} in: {error}");
+    }
+}

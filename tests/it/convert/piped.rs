@@ -1,0 +1,108 @@
+//! Captures from standard input: what a file of the same contents gives, byte for byte.
+
+use super::rig::capture;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use testkit::capture::{Device, Options, Style};
+
+/// Runs `chakram convert` with `piped` on standard input.
+fn convert(args: &[&str], piped: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .arg("convert")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    let mut input = child.stdin.take().expect("it is piped");
+    // Whoever refuses the arguments may be gone by now.
+    let _ = input.write_all(piped);
+    drop(input);
+    child.wait_with_output().expect("it ends by itself")
+}
+
+fn trace(folder: &Path, prefix: &str) -> Vec<u8> {
+    std::fs::read(folder.join(format!("{prefix}.0.et"))).expect("it was written")
+}
+
+fn packed(contents: &[u8]) -> Vec<u8> {
+    zstd::encode_all(contents, 1).expect("there is room")
+}
+
+#[test]
+fn a_pipe_gives_what_a_file_gives() {
+    let options = Options {
+        layers: 1,
+        ..Options::new(Device::Cuda, Style::Ddp, 1)
+    };
+    let captured = capture(&options);
+    let folder = captured.folder.path();
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (host, kineto) = (path("host.0.json"), path("kineto.0.json"));
+    let read = |name: &str| std::fs::read(name).expect("it was just written");
+    for (what, files, piped, pipe_args) in [
+        ("kineto", vec![&kineto], read(&kineto), vec!["-"]),
+        ("packed", vec![&kineto], packed(&read(&kineto)), vec!["-"]),
+        ("host", vec![&host], read(&host), vec!["-"]),
+        (
+            "both",
+            vec![&host, &kineto],
+            read(&kineto),
+            vec![&host, "-"],
+        ),
+    ] {
+        let (one, other) = (path(&format!("{what}-file")), path(&format!("{what}-pipe")));
+        let mut args = vec!["pytorch", "-o", &one];
+        args.extend(files.iter().map(|file| file.as_str()));
+        let from_file = convert(&args, b"");
+        assert!(from_file.status.success(), "{what}: {from_file:?}");
+        let from_pipe = convert(
+            &[&["pytorch", "-o", &other][..], &pipe_args].concat(),
+            &piped,
+        );
+        assert!(from_pipe.status.success(), "{what}: {from_pipe:?}");
+        let (one, other) = (format!("{what}-file"), format!("{what}-pipe"));
+        assert_eq!(trace(folder, &one), trace(folder, &other), "{what}");
+    }
+}
+
+#[test]
+fn pipes_without_a_capture_are_refused() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let out = folder.path().join("job").display().to_string();
+    for (args, piped, parts) in [
+        (
+            ["pytorch", "-", "-o", &out],
+            &b"{\"a\": 1}"[..],
+            &["standard input: it is neither a host trace"][..],
+        ),
+        (
+            ["pytorch", "-", "-o", &out],
+            b"{\"traceEvents\": [{\"ph\"",
+            &["standard input", "byte"],
+        ),
+        (
+            ["pytorch", "-", "-o", &out],
+            b"",
+            &["standard input: it is neither a host trace"],
+        ),
+        (
+            ["auto", "-", "-o", &out],
+            b"{}",
+            &["has to be named", "try: chakram convert pytorch -"],
+        ),
+    ] {
+        let output = convert(&args, piped);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        for part in parts {
+            assert!(error.contains(part), "no {part:?} in: {error}");
+        }
+    }
+    let left = std::fs::read_dir(folder.path())
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 0, "nothing is written");
+}

@@ -1,0 +1,98 @@
+//! Operator graphs that `export_graph.py` writes of models: their FLOPs and bytes are those of a run
+//! (`export/make.py`), exactly.
+
+use super::{Folder, done};
+use crate::convert::rig::{attribute, on_host, try_convert};
+use chakram::internals::converters::pytorch::{ConvertOptions, LinkMethod};
+use std::path::Path;
+use std::process::Command;
+
+/// Model, number of operators, FLOPs and bytes, as `make.py` prints them.
+const MODELS: [(&str, usize, i64, i64); 5] = [
+    ("perceptron", 5, 1_212_416, 219_944),
+    ("residual", 21, 18_297_344, 1_380_208),
+    ("transformer", 41, 69_206_016, 5_523_968),
+    ("vision", 27, 13_388_544, 1_410_976),
+    ("upward", 10, 618_496, 230_160),
+];
+
+#[test]
+fn exported_models_cost_what_their_run_did() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/sources/export");
+    for (model, operators, flops, bytes) in MODELS {
+        let path = folder.join(format!("{model}.json.zst"));
+        let job = try_convert(&[path], &ConvertOptions::default())
+            .unwrap_or_else(|e| panic!("{model}: {e}"));
+        let (rank, nodes) = (&job.summary.ranks[0], &job.traces[0].nodes);
+        assert_eq!(rank.method, LinkMethod::HostAlone, "{model}");
+        // The first declares groups.
+        assert_eq!(nodes.len(), operators + 1, "{model}");
+        let sum = |name| -> i64 { nodes.iter().filter_map(|node| attribute(node, name)).sum() };
+        assert_eq!(
+            (sum("num_ops"), sum("tensor_size")),
+            (flops, bytes),
+            "{model}"
+        );
+        for node in &nodes[1..] {
+            let costs = attribute(node, "num_ops").unwrap_or(0)
+                + attribute(node, "tensor_size").unwrap_or(0);
+            assert_eq!(on_host(node), costs == 0, "{model}: {}", node.name);
+        }
+    }
+}
+
+/// The whole way: a graph is a job of one rank, whose kernels a machine prices.
+#[test]
+fn an_exported_model_replays() {
+    let folder = Folder::new();
+    let job = folder.path("job");
+    let graph = format!(
+        "{}/tests/it/sources/export/transformer.json.zst",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    done(&["convert", "auto", &graph, "-o", &job]);
+    let makespan = |machine: &str| -> u64 {
+        let report = done(&[
+            "replay",
+            &job,
+            "-m",
+            machine,
+            "--compute",
+            "roofline",
+            "--format",
+            "json",
+        ]);
+        let report: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
+        report["outcome"]["makespan_ps"]
+            .as_u64()
+            .or_else(|| report["makespan_ps"].as_u64())
+            .unwrap_or_else(|| panic!("{report}"))
+    };
+    let (older, newer) = (makespan("dgx-a100"), makespan("dgx-h100"));
+    assert!(newer > 0 && newer < older, "{newer} ps, {older} ps");
+}
+
+/// Without PyTorch the script says what to install, and leaves nothing.
+#[test]
+fn the_script_says_what_it_needs() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/export_graph.py");
+    let folder = Folder::new();
+    let model = folder.file("model.pt2", "");
+    let mut python = Command::new("python3");
+    python
+        .args(["-S", "-B"])
+        .arg(script)
+        .args([&model, "-o", &folder.path("graph.json")]);
+    // The folder has no package of that name, and neither has a Python without its packages.
+    let Ok(output) = python.env("PYTHONPATH", folder.path("")).output() else {
+        println!("SKIPPED: export_graph.py, for there is no python3");
+        return;
+    };
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("No module named 'torch'\n  try: pip install torch"),
+        "{error}"
+    );
+    assert_eq!(folder.names(), ["model.pt2"]);
+}
