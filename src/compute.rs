@@ -9,24 +9,38 @@ mod gemm;
 mod host;
 mod roofline;
 mod scaled;
+mod systolic;
 mod words;
 
 pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
 pub use curves::{KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
 pub use host::HostTiming;
+pub use systolic::SystolicArrays;
 pub use words::{parse_model, parse_scaled};
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeakRates {
     rates: [Option<FlopRate>; Dtype::COUNT],
+    /// Systolic arrays, which products of known sizes run on.
+    systolic: Option<SystolicArrays>,
 }
 
 impl PeakRates {
     /// Sets the peak for `dtype`.
     pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
         self.rates[dtype as usize] = Some(rate);
+    }
+
+    /// Sets the systolic arrays that products of known sizes run on.
+    pub fn set_systolic(&mut self, arrays: Option<SystolicArrays>) {
+        self.systolic = arrays;
+    }
+
+    /// The systolic arrays, if products run on some.
+    pub fn systolic(&self) -> Option<&SystolicArrays> {
+        self.systolic.as_ref()
     }
 
     /// The formats that the class computes in, with their peaks.

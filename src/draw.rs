@@ -11,9 +11,9 @@ pub(crate) mod map;
 pub(crate) mod parallel;
 mod rows;
 pub(crate) mod scatter;
-mod svg;
+pub(crate) mod svg;
 
-pub(crate) use svg::escape;
+pub(crate) use svg::{document, escape};
 
 /// Width of charts, in units of the drawing; pages scale them.
 const WIDTH: f64 = 960.0;

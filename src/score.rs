@@ -4,11 +4,12 @@
 //! which options of a model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in
 //! [`ScoreSummary`]; beside them stands a null model that knows FLOPs and nothing else.
 
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, representatives};
 use crate::generate::{GenerateError, GeneratedJob, WorkloadPattern};
 use crate::report;
 use crate::trace::TraceError;
 use crate::units::Span;
+use crate::workload::Workload;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,24 +120,28 @@ fn score_by<T: Send>(
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
     replayed(run, options, |compiled| {
         let (report, ()) = report::replay(compiled, ())?;
-        Ok(PredictedRun {
-            makespan: report.outcome.makespan,
-            interval: report
-                .interval
-                .map(|interval| [interval.low, interval.high]),
-        })
+        let makespan = report.outcome.makespan;
+        let interval = report.interval;
+        let interval = interval.map(|interval| [interval.low, interval.high]);
+        let predicted = PredictedRun { makespan, interval };
+        Ok((predicted, report.outcome.stepwise))
     })
 }
 
 /// Makespan of a run, without an interval, which takes a report.
 fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
-    replayed(run, options, |compiled| Ok(compiled.run(())?.0.makespan))
+    replayed(run, options, |compiled| {
+        let outcome = compiled.run(())?.0;
+        Ok((outcome.makespan, outcome.stepwise))
+    })
 }
 
+/// Answer about a replay of `run`, and the number of its collectives without a closed form. Where copies of a job do the
+/// same, one of them is replayed.
 fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
-    answer: impl FnOnce(&CompiledReplay<'_>) -> Result<T, ReplayError>,
+    answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, u64), ReplayError>,
 ) -> Result<T, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
@@ -145,7 +150,89 @@ fn replayed<T>(
     let workload = job
         .workload()
         .map_err(|error: TraceError| error.to_string())?;
-    let compiled = CompiledReplay::new(&workload, &run.machine, options)
-        .map_err(|refusal| ReplayError::from(refusal).to_string())?;
-    answer(&compiled).map_err(|error| error.to_string())
+    let of = |workload: &Workload| {
+        let compiled = CompiledReplay::new(workload, &run.machine, options)
+            .map_err(|refusal| ReplayError::from(refusal).to_string())?;
+        answer(&compiled).map_err(|error| error.to_string())
+    };
+    if let Some(part) = representatives(&workload, &run.machine, &job.copies()) {
+        let (answer, stepwise) = of(&part)?;
+        if stepwise == 0 {
+            return Ok(answer);
+        }
+    }
+    Ok(of(&workload)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: &str = "measured = \"seconds\"\nmachine = \"dgx-a100\"\nunit = \"s\"\n[columns]\ntensor = \"tp\"\n\
+        data = \"dp\"\npipeline = \"pp\"\norder = \"order\"\n[fixed]\nhidden = \"256\"\nlayers = \"6\"\n\
+        heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
+        schedule = \"1f1b\"\n";
+
+    /// Whether one copy stands for all, and the seconds of one and of all.
+    fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
+        let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
+        let csv = format!("tp,dp,pp,order,seconds\n{rows}");
+        let table = RunTable::parse(&csv, "runs", &columns).unwrap();
+        let options = ReplayOptions::default();
+        let runs = table.runs.iter().map(|run| {
+            let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
+            let job = GeneratedJob::new(pattern).unwrap();
+            let workload = job.workload().unwrap();
+            let part = representatives(&workload, &run.machine, &job.copies());
+            let whole = CompiledReplay::new(&workload, &run.machine, &options).unwrap();
+            let whole = whole.run(()).unwrap().0.makespan;
+            (part.is_some(), makespan(run, &options).unwrap(), whole)
+        });
+        runs.collect()
+    }
+
+    #[test]
+    fn one_copy_stands_for_all_that_lie_alike() {
+        // Pipelines within a node and across nodes, with tensor groups and replicas on one node and on several.
+        let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
+            1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n";
+        for (i, (stands, one, all)) in of_one_and_of_all(rows).into_iter().enumerate() {
+            assert!(stands, "row {i}");
+            assert_eq!(one, all, "row {i}");
+        }
+    }
+
+    #[test]
+    fn copies_that_lie_otherwise_are_replayed_whole() {
+        // Six stages side by side on nodes of eight: the first pipeline lies in one node, the second in two.
+        let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
+        for (stands, one, all) in found {
+            assert!(!stands);
+            assert_eq!(one, all);
+        }
+    }
+
+    #[test]
+    fn kernels_take_longer_beside_collectives_and_nowhere_else() {
+        let preset = crate::machine::source("dgx-a100").unwrap().text;
+        let stated = "beside_collectives = 1.19";
+        assert!(preset.contains(stated));
+        let options =
+            ReplayOptions::with(|options| options.launch = crate::engine::LaunchMode::None);
+        let seconds = |overlap: &str, stating: &str| {
+            let early = format!("bucket = \"64 kB\"\noverlap = \"{overlap}\"");
+            let text = COLUMNS.replace("overlap = \"false\"", &early);
+            let columns = RunColumns::parse(&text, "columns").unwrap();
+            let csv = "tp,dp,pp,order,seconds\n1,8,1,\"tp,dp,pp\",1\n";
+            let mut table = RunTable::parse(csv, "runs", &columns).unwrap();
+            let machine = preset.replace(stated, stating);
+            table.runs[0].machine = crate::machine::Machine::parse(&machine, "machine").unwrap();
+            makespan(&table.runs[0], &options).unwrap().seconds()
+        };
+        // Gradients are reduced beside the backward pass, of which some kernels then take 1.19 times as long, or behind it.
+        let slower = seconds("true", stated) / seconds("true", "");
+        assert!(slower > 1.001 && slower < 1.19, "{slower}");
+        let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));
+        assert_eq!(with, without);
+    }
 }

@@ -85,11 +85,11 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         name.replace(char::is_control, " ")
     )?;
     for step in &found {
-        let [m, n, k] = step.correction.gemm;
+        let gemms = step.correction.gemms;
         let lines: Vec<_> = step.lines.iter().map(u64::to_string).collect();
         write!(
             text,
-            "\n[[correction]]         # measured: {} {}\ngemm = [{m}, {n}, {k}]\nfactor = {:.4}\nerror = {:.3}\n",
+            "\n[[correction]]         # measured: {} {}\ngemms = {gemms:?}\nfactor = {:.4}\nerror = {:.3}\n",
             if lines.len() == 1 { "line" } else { "lines" },
             lines.join(", "),
             step.correction.factor,
@@ -121,19 +121,22 @@ fn without_corrections(text: &str) -> String {
 
 fn summary(found: &[StepCorrection], steps: usize, path: &str) -> String {
     let table = TextTable::new([
-        left("CORRECTIONS BY PRODUCT", 30),
+        left("CORRECTIONS BY PRODUCTS", 44),
         right("steps", 7),
         right("factor", 9),
         right("left out", 12),
     ]);
     let mut text = format!(
-        "{path}: {} steps correct what passes cost around {} products\n",
+        "{path}: {} steps correct what passes cost around {} pairs of products\n",
         thousands(steps as u64),
         thousands(found.len() as u64)
     );
     text += &table.headings(crate::report::text::TextStyle::default());
     for step in found {
-        let [m, n, k] = step.correction.gemm;
+        let [first, next] = step
+            .correction
+            .gemms
+            .map(|[m, n, k]| format!("{m} x {n} x {k}"));
         let errors = &step.left_out;
         let mean = errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len().max(1) as f64;
         let left_out = if errors.is_empty() {
@@ -142,7 +145,7 @@ fn summary(found: &[StepCorrection], steps: usize, path: &str) -> String {
             format!("{:.1} %", 100.0 * mean)
         };
         let cells = [
-            format!("{m} x {n} x {k}"),
+            format!("{first}, {next}"),
             step.lines.len().to_string(),
             format!("{:.3}", step.correction.factor),
             left_out,
@@ -150,6 +153,6 @@ fn summary(found: &[StepCorrection], steps: usize, path: &str) -> String {
         let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
         text += &table.line(&row, anstyle::Style::new());
     }
-    text += "left out: mean error of a step by the factor of the others of its product\n";
+    text += "left out: mean error of a step by the factor of the others of its products\n";
     text
 }

@@ -24,16 +24,16 @@ pub struct ComputeArgs {
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
-    /// How the machine's host launches kernels, collectives and messages of traces without host work; by default eager
-    /// where kernels are priced by curves, and none otherwise
+    /// Launches of kernels, collectives and messages by the machine's host, for traces without host work; by default
+    /// eager where kernels are priced by curves, and none otherwise
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     launch: Option<LaunchArg>,
-    /// How long collectives last that nothing disturbs; by default as kernels, by curves where they are
+    /// Uncontended time of collectives; by default as kernels, by curves where they are
     #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
 
-/// How a host launches work.
+/// Launches of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LaunchArg {
     /// Every kernel and collective by itself, as the machine's [host] has it

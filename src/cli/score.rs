@@ -4,6 +4,8 @@ use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use super::terminal;
 use crate::config;
+use crate::draw;
+use crate::draw::scatter::{self, ScatterPoint};
 use crate::engine::ReplayOptions;
 use crate::files::OutputSet;
 use crate::report::summary::{KernelBasis, thousands};
@@ -47,7 +49,8 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "OPTION")]
     by: Option<String>,
     /// Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to runs that
-    /// differ from it in the options `folds`. Of launch, backward, collective, message and memory
+    /// differ from it in the options `folds`. Of launch, backward, collective, message, memory, softmax and
+    /// cross-entropy
     #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_constant)]
     fit: Vec<FittedConstant>,
     /// Number of folds
@@ -61,6 +64,9 @@ pub struct ScoreArgs {
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Draw what was predicted over what was measured, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    scatter: Option<PathBuf>,
 }
 
 /// Format of scores.
@@ -96,6 +102,8 @@ struct ScoredTable<'t> {
     intervals: Vec<Option<[f64; 2]>>,
     /// Constants that were fitted, by fold.
     fits: Vec<FoldFit>,
+    /// Fold of each run; empty where nothing was fitted.
+    fold_of: Vec<usize>,
     null: Vec<f64>,
 }
 
@@ -112,11 +120,19 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// How the intervals of all runs do; `None` unless every run has one.
-    fn covered(&self) -> Option<IntervalSummary> {
-        let intervals: Option<Vec<[f64; 2]>> = self.intervals.iter().copied().collect();
-        let runs: Vec<&MeasuredRun> = self.table.runs.iter().collect();
-        Some(IntervalSummary::new(&runs, &self.predicted, &intervals?))
+    /// How the intervals of the runs do whose numbers `wanted` picks; `None` without such a run, or if one has none.
+    fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
+        let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
+        let intervals = indices.iter().map(|&i| self.intervals[i]);
+        let intervals: Vec<[f64; 2]> = intervals.collect::<Option<_>>()?;
+        let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
+        let predicted: Vec<f64> = indices.iter().map(|&i| self.predicted[i]).collect();
+        (!runs.is_empty()).then(|| IntervalSummary::new(&runs, &predicted, &intervals))
+    }
+
+    /// How the intervals of a fold's runs do.
+    fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
+        self.covered(|i| self.fold_of.get(i) == Some(&fold))
     }
 
     /// Values of option `key`, numbers in their order.
@@ -175,11 +191,12 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         options.measured_collectives = compute.measures_collectives();
     });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let (predicted, fits) = if args.fit.is_empty() {
-        (score(&table, &options, threads)?, Vec::new())
+    let (predicted, fits, fold_of) = if args.fit.is_empty() {
+        (score(&table, &options, threads)?, Vec::new(), Vec::new())
     } else {
         let fold_of = folds(&table.runs, args.folds);
-        fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?
+        let (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
+        (predicted, fits, fold_of)
     };
     let scored = ScoredTable {
         predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),
@@ -187,6 +204,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             .map(|run| Some(run.interval?.map(Span::seconds)))
             .collect(),
         fits,
+        fold_of,
         null: one_rate(&table.runs),
         table: &table,
     };
@@ -200,6 +218,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut outputs = OutputSet::default();
     let read = args.runs.iter().chain(&args.columns);
     read.for_each(|path| outputs.reads(path));
+    let scatter = args.scatter.as_ref();
+    let scatter = scatter.map(|path| outputs.claim(path)).transpose()?;
     let mut to = match &args.output {
         Some(path) => ReportDestination::claim(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
@@ -225,8 +245,60 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         }
         Ok(())
     })?;
+    if let Some(claim) = scatter {
+        let mut file = claim.create()?;
+        file.write_all(picture(&scored).as_bytes())?;
+        file.commit()?;
+    }
     Ok(ExitCode::SUCCESS)
 }
+
+/// Runs by what was measured and what was predicted, each table in a colour, with the line on which both are the same.
+fn picture(scored: &ScoredTable<'_>) -> String {
+    let mut files: Vec<&str> = Vec::new();
+    let mut points = Vec::new();
+    for (run, &predicted) in scored.table.runs.iter().zip(&scored.predicted) {
+        let series = files.iter().position(|file| **file == run.file);
+        let series = series.unwrap_or_else(|| {
+            files.push(&run.file);
+            files.len() - 1
+        });
+        points.push(ScatterPoint {
+            x: run.measured,
+            y: predicted,
+            series: series % COLOURS,
+            title: format!(
+                "{}:{}: {} s measured, {} s predicted, {}",
+                run.file,
+                run.line,
+                significant(run.measured),
+                significant(predicted),
+                signed(predicted / run.measured - 1.0)
+            ),
+        });
+    }
+    let ends = |value: fn(&ScatterPoint) -> f64| {
+        let values = points.iter().map(value);
+        let least = values.clone().fold(f64::INFINITY, f64::min);
+        (least, values.fold(0.0, f64::max))
+    };
+    let (across, up) = (ends(|point| point.x), ends(|point| point.y));
+    // The part of the line that lies on both axes.
+    let (least, most) = (across.0.max(up.0), across.1.min(up.1));
+    let same = [(least, least), (most, most)];
+    let same = if least < most { &same[..] } else { &[] };
+    let seconds = |value: f64| format!("{} s", significant(value));
+    draw::document(&scatter::with_line(
+        "Predicted and measured steps",
+        &points,
+        ("predicted as measured", same),
+        ("measured", "predicted"),
+        (&seconds, &seconds),
+    ))
+}
+
+/// Colours of charts in files.
+const COLOURS: usize = 6;
 
 /// Three significant digits.
 fn significant(value: f64) -> String {
@@ -314,7 +386,7 @@ fn text(
             }
         }
     }
-    if let Some(intervals) = scored.covered() {
+    if let Some(intervals) = scored.covered(|_| true) {
         text += &format!(
             "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \
              90 %\n",
@@ -326,15 +398,19 @@ fn text(
         let machine = &scored.table.runs[0].machine;
         let constants = fit.constants.iter().map(|&(constant, factor)| {
             let value = constant.of(machine).unwrap_or_default() * factor;
-            let unit = match constant {
-                FittedConstant::Memory => "",
-                _ => " us",
-            };
+            let unit = if constant.is_part() { "" } else { " us" };
             format!("{} {}{unit}", constant.name(), significant(value))
         });
         let constants: Vec<_> = constants.collect();
         let runs = thousands(fit.runs as u64);
-        text += &format!("fold {}, {runs} runs: {}\n", i + 1, constants.join(", "));
+        let held = scored
+            .covered_in_fold(i)
+            .map_or(String::new(), |intervals| {
+                let (coverage, width) = (percent(intervals.coverage), intervals.width);
+                format!("; intervals hold {coverage}, {width:.2} times as wide")
+            });
+        let constants = constants.join(", ");
+        text += &format!("fold {}, {runs} runs: {constants}{held}\n", i + 1);
     }
     text
 }
@@ -381,13 +457,13 @@ fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -
         run
     })
     .collect();
-    let fits: Vec<Value> = (scored.fits.iter())
-        .map(|fit| {
+    let fits: Vec<Value> = (scored.fits.iter().enumerate())
+        .map(|(fold, fit)| {
             let factors = fit.constants.iter();
             let factors: Map<String, Value> = factors
                 .map(|(constant, factor)| (constant.name().to_owned(), json!(factor)))
                 .collect();
-            json!({"runs": fit.runs, "factors": factors})
+            json!({"runs": fit.runs, "factors": factors, "intervals": scored.covered_in_fold(fold)})
         })
         .collect();
     json!({
@@ -398,7 +474,7 @@ fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -
         "scores": both(&|_| true),
         "by": parts,
         "folds": fits,
-        "intervals": scored.covered(),
+        "intervals": scored.covered(|_| true),
         "runs": runs,
     })
 }

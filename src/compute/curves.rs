@@ -26,6 +26,9 @@ pub struct KernelCurves {
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
     /// Of all formats.
     pub moving: Option<MovingCurve>,
+    /// Time of a kernel that begins while a collective runs on the NPU, over its time alone: collectives take some of the
+    /// multiprocessors and of the memory's bandwidth.
+    pub beside_collectives: Option<f64>,
 }
 
 /// Bytes of an element.

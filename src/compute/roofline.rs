@@ -5,9 +5,11 @@
 //! efficiency `e = 1` this is a lower bound of real kernels. One `e` for both roofs lowers the whole roofline and
 //! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound is the
 //! machine's, the achieved fraction is the software's.
+//!
+//! On a class with systolic arrays a product of known sizes takes at least the cycles of these (`compute/systolic.rs`).
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency};
-use crate::trace::Dtype;
+use crate::trace::{Dtype, KernelShape};
 use crate::units::{Bandwidth, BufferShare, Span};
 
 /// Formats assumed for kernels whose trace states none, by preference: bf16, which training uses today, then the
@@ -41,7 +43,16 @@ pub(super) fn duration(
     let arithmetic = match (flops, peak) {
         (0, _) => Span::ZERO,
         (_, None) => return None,
-        (_, Some(peak)) => peak.duration(flops),
+        (_, Some(peak)) => {
+            let product = match kernel.shape {
+                Some(KernelShape::Gemm { batch, m, n, k }) => Some((batch, [m, n, k])),
+                _ => None,
+            };
+            let arrays = peaks.systolic().zip(product);
+            let cycles = arrays.and_then(|(arrays, (batch, sizes))| arrays.duration(batch, sizes));
+            // The peak bounds it, whatever the arrays of a machine file come to.
+            cycles.unwrap_or(Span::ZERO).max(peak.duration(flops))
+        }
     };
     let bound = arithmetic.max(memory.serialization(BufferShare::whole(bytes)));
     Some(bound.scaled(1.0 / efficiency.fraction()))

@@ -6,7 +6,7 @@ use super::{ComputeModel, RooflineEfficiency};
 ///
 /// # Errors
 ///
-/// What was expected instead.
+/// The expected form.
 pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::default()),
@@ -23,7 +23,7 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
 ///
 /// # Errors
 ///
-/// What was expected instead.
+/// `expected`, if `text` has another form.
 pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
     let factor = text.strip_prefix("scaled:").ok_or(expected)?;
     match factor.parse::<f64>() {

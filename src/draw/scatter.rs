@@ -24,14 +24,14 @@ pub(crate) fn chart(
     names: (&str, &str),
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> String {
-    with_line(name, points, &[], names, formats)
+    with_line(name, points, ("", &[]), names, formats)
 }
 
-/// The same with a line through `way`.
+/// The same with a line through `way`, called by its name.
 pub(crate) fn with_line(
     name: &str,
     points: &[ScatterPoint],
-    way: &[(f64, f64)],
+    (line, way): (&str, &[(f64, f64)]),
     names: (&str, &str),
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> String {
@@ -56,7 +56,7 @@ pub(crate) fn with_line(
     svg.text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
     if !way.is_empty() {
         let way = way.iter().map(|(x, y)| (right.place(*x), up.place(*y)));
-        svg.polyline(&way.collect::<Vec<_>>(), "c6", "Pareto front");
+        svg.polyline(&way.collect::<Vec<_>>(), "c6", line);
     }
     for point in points {
         let at = (right.place(point.x), up.place(point.y));

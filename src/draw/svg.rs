@@ -19,6 +19,26 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
+/// Colours of a chart that stands in a file of its own.
+const STYLE: &str = "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.grid{stroke:#ddd}\
+    .c0{fill:#3569b4}.c1{fill:#d9822b}.c2{fill:#2f8f5b}.c3{fill:#8a4fa3}.c4{fill:#b3446c}.c5{fill:#4aa3a2}\
+    .line{fill:none;stroke:#999;stroke-width:1.5}circle{fill-opacity:.55}";
+
+/// Makes a file of `chart`, which an SVG viewer shows without a page around it.
+pub fn document(chart: &str) -> String {
+    let head = format!("<svg xmlns=\"http://www.w3.org/2000/svg\"><style>{STYLE}</style>");
+    match chart
+        .strip_prefix("<svg")
+        .and_then(|rest| rest.split_once('>'))
+    {
+        Some((attributes, marks)) => {
+            let open = head.replacen('>', &format!("{attributes}>"), 1);
+            format!("{open}{marks}\n")
+        }
+        None => format!("{head}</svg>\n"),
+    }
+}
+
 /// Side of a text that its place is.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
@@ -127,7 +147,15 @@ impl SvgDrawing {
 
 #[cfg(test)]
 mod tests {
-    use super::escape;
+    use super::{SvgDrawing, document, escape};
+
+    #[test]
+    fn a_document_is_the_chart_with_its_own_colours() {
+        let text = document(&SvgDrawing::new(10.0, 20.0).finish("a > b"));
+        let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" aria-label=\"a &gt; b\" viewBox=\"0 0 10 20\">";
+        assert!(text.starts_with(head), "{text}");
+        assert!(text[head.len()..].starts_with("<style>") && text.ends_with("</style></svg>\n"));
+    }
 
     #[test]
     fn texts_cannot_leave_their_place() {

@@ -1,6 +1,6 @@
 //! Corrections of a machine's prices from measured steps.
 //!
-//! Steps whose models have the same most frequent product belong together: tokens of a micro-batch, width and tensor
+//! Steps whose models have the same most frequent products belong together: tokens of a micro-batch, width and tensor
 //! parallelism are the same. Of each such group, the factor is the geometric mean of measured over predicted, found in two rounds,
 //! since what is not corrected (messages, sums over replicas between nodes) does not grow with it.
 
@@ -29,12 +29,15 @@ pub struct StepCorrection {
     pub left_out: Vec<f64>,
 }
 
-/// The product that a run's model has most often; of several the largest.
-fn signature(run: &MeasuredRun) -> Result<[u64; 3], String> {
+/// Rows, columns and summed-over size of two products.
+type ProductPair = [[u64; 3]; 2];
+
+/// The products that a run's model has most often.
+fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.workload().map_err(|error| error.to_string())?;
-    workload.main_product().ok_or_else(|| {
+    workload.main_products().ok_or_else(|| {
         "its model has no product of matrices, which a correction could name".to_owned()
     })
 }
@@ -49,8 +52,9 @@ pub fn calibrate(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<Vec<StepCorrection>, ScoreError> {
-    let products: Vec<[u64; 3]> = score_by(table, threads, |_, run| signature(run))?;
-    let mut factors: BTreeMap<[u64; 3], f64> = products.iter().map(|gemm| (*gemm, 1.0)).collect();
+    let products: Vec<ProductPair> = score_by(table, threads, |_, run| signature(run))?;
+    let mut factors: BTreeMap<ProductPair, f64> =
+        products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
         let answers: Vec<Span> = score_by(table, threads, |i, run| {
@@ -65,15 +69,15 @@ pub fn calibrate(
             let ratio = (run.measured / answer.seconds()).ln();
             ratios[i] = factors[&products[i]].ln() + ratio;
         }
-        for (gemm, factor) in &mut factors {
-            let own = products.iter().zip(&ratios).filter(|(of, _)| *of == gemm);
+        for (gemms, factor) in &mut factors {
+            let own = products.iter().zip(&ratios).filter(|(of, _)| *of == gemms);
             *factor = mean(own.map(|(_, ratio)| *ratio)).exp();
         }
     }
     let mut found = Vec::new();
-    for (gemm, factor) in factors {
+    for (gemms, factor) in factors {
         let own: Vec<usize> = (0..products.len())
-            .filter(|&i| products[i] == gemm)
+            .filter(|&i| products[i] == gemms)
             .collect();
         let left_out = |i: &usize| {
             let others = own.iter().filter(|other| *other != i);
@@ -85,7 +89,7 @@ pub fn calibrate(
         };
         found.push(StepCorrection {
             correction: PriceCorrection {
-                gemm,
+                gemms,
                 factor,
                 error: ALONE,
             },

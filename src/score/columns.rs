@@ -95,7 +95,7 @@ pub struct RunColumns {
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
-    /// What stands for a value of `model`.
+    /// Text that stands for a value of `model`.
     pub(super) names: BTreeMap<String, String>,
     /// Columns and the values of which a run has one in each.
     pub(super) only: Vec<(String, Vec<String>)>,

@@ -1,6 +1,7 @@
 //! Constants of a machine that are fitted to measured runs.
 
 use crate::machine::Machine;
+use crate::trace::MovingKernel;
 use crate::units::Span;
 
 /// A constant that is fitted, as a factor on what the machine states.
@@ -14,18 +15,24 @@ pub enum FittedConstant {
     Collective,
     /// The host's time to launch half of a message.
     Message,
-    /// The part of the memory's bandwidth that kernels reach which move bytes.
+    /// The part of the memory's bandwidth that kernels reach which move bytes, but for the two that follow.
     Memory,
+    /// That part of a softmax.
+    Softmax,
+    /// That part of the loss.
+    CrossEntropy,
 }
 
 impl FittedConstant {
     /// All constants with their names.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Launch, "launch"),
         (Self::Backward, "backward"),
         (Self::Collective, "collective"),
         (Self::Message, "message"),
         (Self::Memory, "memory"),
+        (Self::Softmax, "softmax"),
+        (Self::CrossEntropy, "cross-entropy"),
     ];
 
     /// Returns the constant's name.
@@ -33,18 +40,40 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
+    /// Whether it is the part of the bandwidth that a class of kernels reaches; `None` if it is none.
+    fn classes(self) -> Option<fn(MovingKernel) -> bool> {
+        match self {
+            Self::Memory => {
+                Some(|class| !matches!(class, MovingKernel::Softmax | MovingKernel::CrossEntropy))
+            }
+            Self::Softmax => Some(|class| class == MovingKernel::Softmax),
+            Self::CrossEntropy => Some(|class| class == MovingKernel::CrossEntropy),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a part of a bandwidth, and no time.
+    pub fn is_part(self) -> bool {
+        self.classes().is_some()
+    }
+
     /// Returns what `machine` states, in microseconds or as a part; `None` where it states nothing.
     pub fn of(self, machine: &Machine) -> Option<f64> {
-        if self == Self::Memory {
+        if let Some(of) = self.classes() {
             let mut classes = machine.classes().iter();
-            return classes.find_map(|class| Some(class.curves.moving.as_ref()?.fractions[0]));
+            let first = MovingKernel::ALL
+                .map(|(class, _)| class)
+                .into_iter()
+                .find(|&class| of(class))?;
+            return classes
+                .find_map(|class| Some(class.curves.moving.as_ref()?.fractions[first as usize]));
         }
         let host = machine.host()?;
         let span = match self {
             Self::Backward => host.backward,
             Self::Collective => host.collective,
             Self::Message => host.message,
-            Self::Launch | Self::Memory => host.launch,
+            _ => host.launch,
         };
         Some(span.seconds() * 1e6)
     }
@@ -55,15 +84,17 @@ pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> M
     let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
     machine.with_prices(|host, curves| {
         for &(constant, factor) in constants {
-            match (constant, &mut *host) {
-                (FittedConstant::Memory, _) => {
-                    for curves in &mut *curves {
-                        let moving = curves.moving.iter_mut();
-                        let fractions = moving.flat_map(|moving| &mut moving.fractions);
-                        fractions.for_each(|fraction| *fraction *= factor);
-                    }
+            if let Some(of) = constant.classes() {
+                let moving = curves
+                    .iter_mut()
+                    .filter_map(|curves| curves.moving.as_mut());
+                for (fraction, (class, _)) in
+                    moving.flat_map(|moving| moving.fractions.iter_mut().zip(MovingKernel::ALL))
+                {
+                    *fraction *= if of(class) { factor } else { 1.0 };
                 }
-                (_, None) => {}
+            }
+            match (constant, &mut *host) {
                 (FittedConstant::Launch, Some(host)) => host.launch = times(host.launch, factor),
                 (FittedConstant::Backward, Some(host)) => {
                     host.backward = times(host.backward, factor);
@@ -74,6 +105,7 @@ pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> M
                 (FittedConstant::Message, Some(host)) => {
                     host.message = times(host.message, factor);
                 }
+                _ => {}
             }
         }
     })

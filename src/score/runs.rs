@@ -67,6 +67,8 @@ impl RunTable {
         };
         // Spreadsheets begin files with a byte order mark.
         let text = text.trim_start_matches('\u{feff}');
+        // The reader counts a line late where lines end in two characters.
+        let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .from_reader(text.as_bytes());

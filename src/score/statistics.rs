@@ -4,7 +4,7 @@ use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How far predictions are off. The error of a run is predicted / measured - 1; all are fractions.
+/// Errors of predictions. The error of a run is predicted / measured - 1; all are fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
     /// Number of runs.
@@ -22,7 +22,7 @@ pub struct ScoreSummary {
     /// Kendall's tau over all pairs of runs in one group: 1 where every pair is in the right order, -1 where none is.
     /// `None` without such pairs.
     pub tau: Option<f64>,
-    /// How much longer the run takes that is predicted to be the shortest of its group, mean over groups of two or
+    /// Extra time of the run that is predicted to be the shortest of its group, mean over groups of two or
     /// more. `None` without such groups.
     pub regret: Option<f64>,
 }
@@ -66,7 +66,7 @@ impl ScoreSummary {
     }
 }
 
-/// How 90 % intervals do.
+/// Coverage and width of 90 % intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct IntervalSummary {
     /// Part of the runs whose measured time lies inside.

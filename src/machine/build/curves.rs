@@ -55,6 +55,8 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<[f64; 2], ConfigError> {
 
 /// Most multiprocessors of an NPU, queries of a ramp, watts and factors.
 const MOST: f64 = 1e6;
+/// Most that a collective slows kernels down.
+const MOST_BESIDE: f64 = 10.0;
 
 /// The curves that the table of a class has.
 pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
@@ -92,6 +94,13 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
         for dtype in formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);
         }
+    }
+    if let Some(field) = class.get("beside_collectives") {
+        let factor = field.positive(MOST_BESIDE)?;
+        if factor < 1.0 {
+            return Err(field.refuse(factor, "a factor on the time of kernels, 1 or more"));
+        }
+        curves.beside_collectives = Some(factor);
     }
     if let Some(field) = class.get("moving") {
         let table = field.table(Some(MOVING))?;
