@@ -36,11 +36,12 @@ mod routes;
 mod stage_assignment;
 mod tree;
 
-pub use algorithm::{AlgorithmChoice, CollectiveAlgorithm};
+pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlgorithm};
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
-    CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
-    ScriptEvent, TransferCause, UncontendedCost,
+    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
+    InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause,
+    UncontendedCost,
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use closed_form::closed_form;

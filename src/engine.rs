@@ -50,12 +50,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::{CollectiveBackend, ScriptEvent};
+use crate::collective::ScriptEvent;
 use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
-use crate::memory::{AccessEnd, MemoryAttachment, NetworkAttachment, RemoteMemoryModel};
+use crate::memory::{
+    AccessEnd, EdgePorts, MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryModel,
+};
 use crate::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, ServerId,
+    DeliveryNotice, EventScheduler, LinkTraffic, NetworkBackend, NetworkEvent, NetworkMessage,
+    ServerId,
 };
 use crate::report::Observer;
 use crate::topology::Topology;
@@ -69,10 +72,14 @@ mod chunks;
 mod collective_run;
 mod collectives;
 mod compiled_replay;
+mod content_order;
+mod coverage;
 mod direction_matching;
+mod discipline;
 mod endpoints;
 mod error;
 mod event;
+mod extensions;
 mod fast_forward;
 mod feed;
 mod feeding;
@@ -86,24 +93,33 @@ mod launch_order;
 mod matching;
 mod messages;
 mod nodes;
+mod options;
+mod placement;
 mod plan;
 mod processor;
 mod recorded_comm;
 mod remote_memory;
 mod rendezvous_requests;
+mod representatives;
 mod schedule_cache;
 mod scripts;
 mod stuck;
+mod tile_checks;
 mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, GroupView, run_launches};
+pub use coverage::PricingCoverage;
+pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
+pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use feed::{Feed, RepeatedLaunch, SingleLaunch, StepTimes, TimedLaunches};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
-pub use plan::{CommTiming, LaunchMode, PricingCoverage, ReplayOptions, place};
+pub use options::{CommTiming, LaunchMode, ReplayOptions};
+pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
+pub use representatives::representatives;
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -162,72 +178,123 @@ struct MessageState {
     waiter: u32,
 }
 
-/// State of the event loop during one replay.
-pub struct Engine<'a, O: ?Sized, N, M: CollectiveBackend> {
+/// How a run is carried out.
+#[derive(Clone, Copy, Debug)]
+struct RunSettings<'a> {
     topology: &'a Topology,
-    launches: Launches<'a>,
-    feeds: Feeds<'a>,
-    processors: Option<&'a mut dyn ProcessorModel>,
     stepwise: bool,
     comm: CommTiming,
     host: HostTiming,
-    observer: &'a mut O,
-    agenda: Agenda,
-    network: N,
-    backend: &'a mut M,
+}
+
+/// Nodes of launches in flight: dependencies that are open, and what is ready.
+#[derive(Debug)]
+struct Dataflow<'a> {
+    instances: Vec<RunningInstance<'a>>,
+    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
+    dependencies_left: Vec<u32>,
+    /// Nodes that became ready in this round, as (instance, node) in one word.
+    ready: Vec<u64>,
+    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
+    /// another node of their instance completes.
+    dormant: Vec<u64>,
+    /// Nodes that have completed, of all launches.
+    completed: u64,
+}
+
+/// What nodes run on: lanes, or a model in their place.
+#[derive(Default)]
+struct Processors<'a> {
+    lanes: Lanes,
+    model: Option<&'a mut dyn ProcessorModel>,
+}
+
+/// Messages between ranks, and the ops of all messages in flight.
+#[derive(Debug, Default)]
+struct Messages {
+    /// Matches in content order.
+    pairs: Vec<MessageState>,
+    /// Matches in insertion order.
+    channels: Vec<MessageChannel>,
+    ops: OpSlab,
+    notices: Vec<DeliveryNotice>,
+    /// Messages submitted at this instant.
+    pending_sends: Vec<PendingSend>,
+    /// Messages that wait for their rendezvous request, by op.
+    withheld_sends: BTreeMap<u32, NetworkMessage>,
+    /// Ops of those that are steps of collectives, by run, cell, stage and step.
+    expected: BTreeMap<(u32, u32, u16, u32), u32>,
     /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
     rts_bytes: Option<u64>,
+    /// Bytes over links, where they are counted.
+    traffic: Option<Box<LinkTraffic>>,
+}
+
+/// Collectives in flight.
+#[derive(Debug)]
+struct Collectives<'a, S> {
+    groups: Vec<RunningGroup<'a>>,
+    runs: Vec<CollectiveRun>,
+    free_runs: Vec<u32>,
+    /// Runs with members that arrived at this instant.
+    arrivals: Vec<u32>,
+    schedules: ScheduleCache<S>,
+    /// Number of collectives requested so far.
+    requests: u32,
+    queues: ChunkQueues,
+    /// Chunks that began a stage and have not advanced in it yet: run and cell.
+    begun_chunks: Vec<(u32, u32)>,
     /// Whether members of a collective may run one stage in different directions or trees.
     mixed_directions: bool,
+    /// First collective that a member issued with another kind or size than the member before it.
+    disagreement: Option<IssueMismatch>,
+    /// Runs answered by closed form that can still be materialized, and how many there have been.
+    fast_forwarded: u32,
+    fast_forward_count: u32,
+}
+
+/// Loads and stores beyond NPUs.
+#[derive(Debug)]
+struct RemoteAccesses<'a> {
     remote: Option<RemoteMemoryModel>,
+    /// The memory beyond NPUs and its ports, if they lie at cores of the network.
+    edge: Option<(&'a RemoteMemory, &'a EdgePorts)>,
+    /// By NPU, the port that it uses, [`plan::NONE`] until it is known.
+    edge_port_of: Vec<u32>,
     /// Dimension of the network whose ports loads and stores share with messages, if any.
     attached_dimension: Option<usize>,
     /// Ports that loads and stores which began in this round will use.
     approached_ports: Vec<ServerId>,
     /// Loads and stores that ended, until their completions are scheduled.
     ends: Vec<AccessEnd>,
-    instances: Vec<RunningInstance<'a>>,
-    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
-    dependencies_left: Vec<u32>,
-    lanes: Lanes,
-    groups: Vec<RunningGroup<'a>>,
-    pairs: Vec<MessageState>,
-    channels: Vec<MessageChannel>,
-    queues: ChunkQueues,
-    ops: OpSlab,
-    /// Messages that wait for their rendezvous request, by op.
-    withheld_sends: BTreeMap<u32, NetworkMessage>,
-    /// Ops of those that are steps of collectives, by run, cell, stage and step.
-    expected: BTreeMap<(u32, u32, u16, u32), u32>,
-    /// Reason for which the replay cannot go on.
-    refusal: Option<ReplayRefusal>,
-    /// First collective that a member issued with another kind or size than the member before it.
-    disagreement: Option<IssueMismatch>,
-    schedules: ScheduleCache<M::Stage>,
-    /// Number of collectives requested so far.
-    requests: u32,
-    runs: Vec<CollectiveRun>,
-    free_runs: Vec<u32>,
-    /// Runs with members that arrived at this instant.
-    arrivals: Vec<u32>,
-    /// Nodes that became ready in this round, as (instance, node) in one word.
-    ready: Vec<u64>,
-    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
-    /// another node of their instance completes.
-    dormant: Vec<u64>,
-    notices: Vec<DeliveryNotice>,
+}
+
+/// The present instant.
+#[derive(Debug, Default)]
+struct PresentInstant {
+    at: Time,
+    progress: InstantProgress,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
-    /// Chunks that began a stage and have not advanced in it yet: run and cell.
-    begun_chunks: Vec<(u32, u32)>,
-    /// Messages submitted at this instant.
-    pending_sends: Vec<PendingSend>,
-    /// Runs answered by closed form that can still be materialized, and how many there have been.
-    fast_forwarded: u32,
-    fast_forward_count: u32,
-    /// Progress of the present instant.
-    instant_progress: InstantProgress,
-    completed: u64,
+}
+
+/// State of the event loop during one replay.
+pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
+    settings: RunSettings<'a>,
+    launches: Launches<'a>,
+    feeds: Feeds<'a>,
+    processors: Processors<'a>,
+    flow: Dataflow<'a>,
+    messages: Messages,
+    collectives: Collectives<'a, M::Stage>,
+    memory: RemoteAccesses<'a>,
+    network: N,
+    backend: &'a mut M,
+    observer: &'a mut O,
+    agenda: Agenda,
+    instant: PresentInstant,
+    /// Reason for which the replay cannot go on.
+    refusal: Option<ReplayRefusal>,
     outcome: ReplayOutcome,
 }
 
@@ -247,7 +314,7 @@ impl EventScheduler for Agenda {
     }
 }
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     fn new(
         source: LaunchSource<'a>,
         observer: &'a mut O,
@@ -265,56 +332,79 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         let remote = machine.remote();
         // Ports are shared only where the network models contention and carries the messages.
         let met = prepared.comm == CommTiming::Model && network.attachments().is_some();
+        let own = prepared.extensions.memory.as_ref();
+        let own = own.is_some_and(|design| design.remote().is_some());
         let through = remote
             .and_then(|memory| memory.through.as_ref())
-            .filter(|_| met)
+            .filter(|_| met && !own)
             .map(NetworkAttachment::dimension);
         let npus = machine.topology().npus();
         Self {
-            topology: machine.topology(),
+            settings: RunSettings {
+                topology: machine.topology(),
+                stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+                comm: prepared.comm,
+                host: prepared.host,
+            },
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
             feeds: Feeds::new(source.feeds),
-            processors: source.processors,
-            stepwise: prepared.stepwise || (M::IN_ORDER && shares_memory(prepared)),
-            comm: prepared.comm,
-            host: prepared.host,
+            processors: Processors {
+                lanes: Lanes::default(),
+                model: source.processors,
+            },
+            flow: Dataflow {
+                instances: Vec::new(),
+                dependencies_left: huge_pages::huge_page_vec(nodes),
+                ready: Vec::new(),
+                dormant: Vec::new(),
+                completed: 0,
+            },
+            messages: Messages {
+                rts_bytes: backend.rts_bytes(),
+                traffic: if prepared.links {
+                    LinkTraffic::new(machine.topology()).map(Box::new)
+                } else {
+                    None
+                },
+                ..Messages::default()
+            },
+            collectives: Collectives {
+                groups: Vec::new(),
+                runs: Vec::new(),
+                free_runs: Vec::new(),
+                arrivals: Vec::new(),
+                schedules: ScheduleCache::default(),
+                requests: 0,
+                queues: ChunkQueues::default(),
+                begun_chunks: Vec::new(),
+                mixed_directions: backend.matches_by_sender(),
+                disagreement: None,
+                fast_forwarded: 0,
+                fast_forward_count: 0,
+            },
+            memory: RemoteAccesses {
+                remote: remote.map(|memory| {
+                    let own = prepared.extensions.memory.as_ref();
+                    match own.and_then(|design| design.remote()) {
+                        Some(model) => RemoteMemoryModel::of_model(memory, model),
+                        None => RemoteMemoryModel::new(memory, npus, met),
+                    }
+                }),
+                edge: remote.and_then(|memory| match &memory.attachment {
+                    MemoryAttachment::Edge(ports) => Some((memory, ports)),
+                    _ => None,
+                }),
+                edge_port_of: Vec::new(),
+                attached_dimension: through,
+                approached_ports: Vec::new(),
+                ends: Vec::new(),
+            },
+            network,
+            backend,
             observer,
             agenda: Agenda::default(),
-            network,
-            rts_bytes: backend.rts_bytes(),
-            mixed_directions: M::IN_ORDER && backend.matches_by_sender(),
-            backend,
-            remote: remote.map(|memory| RemoteMemoryModel::new(memory, npus, met)),
-            attached_dimension: through,
-            approached_ports: Vec::new(),
-            ends: Vec::new(),
-            instances: Vec::new(),
-            dependencies_left: huge_pages::huge_page_vec(nodes),
-            lanes: Lanes::default(),
-            groups: Vec::new(),
-            pairs: Vec::new(),
-            channels: Vec::new(),
-            queues: ChunkQueues::default(),
-            ops: OpSlab::default(),
-            withheld_sends: BTreeMap::new(),
-            expected: BTreeMap::new(),
+            instant: PresentInstant::default(),
             refusal: None,
-            disagreement: None,
-            schedules: ScheduleCache::default(),
-            requests: 0,
-            runs: Vec::new(),
-            free_runs: Vec::new(),
-            arrivals: Vec::new(),
-            ready: Vec::new(),
-            dormant: Vec::new(),
-            notices: Vec::new(),
-            round: Vec::new(),
-            begun_chunks: Vec::new(),
-            pending_sends: Vec::new(),
-            fast_forwarded: 0,
-            fast_forward_count: 0,
-            instant_progress: InstantProgress::default(),
-            completed: 0,
             outcome: ReplayOutcome {
                 makespan: Span::ZERO,
                 nodes: 0,
@@ -330,8 +420,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
     /// Runs until nothing is pending.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
-        self.outcome.nodes = self.completed;
-        self.outcome.messages = self.ops.inserted();
+        if let Some(traffic) = &self.messages.traffic {
+            self.observer.links(&traffic.loads());
+        }
+        self.outcome.nodes = self.flow.completed;
+        self.outcome.messages = self.messages.ops.inserted();
+        if let Some(occupancy) = self.network.occupancy() {
+            self.observer.network(&occupancy);
+        }
         Ok(self.outcome)
     }
 
@@ -339,7 +435,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
         self.tell_feeds(Time::ZERO);
-        let mut instant = Time::ZERO;
         while let Some(now) = self.agenda.next_time() {
             if now == Time::END {
                 return Err(ReplayError::TooLong);
@@ -348,75 +443,28 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             if let Some(refusal) = self.refusal.take() {
                 return Err(refusal.into());
             }
-            self.round(now);
-            // Insertion order has issued everything within the event, so no arrivals are left to settle.
-            if M::IN_ORDER {
-                if self.disagreement.is_some() {
-                    break;
-                }
-                self.settle_memory(now);
-                if !self.launches.ended.is_empty() {
-                    self.tell_feeds(now);
-                }
-                continue;
-            }
-            self.dispatch_ready(now);
-            if !self.launches.ended.is_empty() || self.feeds.are_woken() {
-                self.tell_feeds(now);
-            }
-            if self.feeds.unsettled && !self.agenda.has(now) {
-                self.settle_processors(now);
-            }
-            if now > instant {
-                (instant, self.instant_progress) = (now, InstantProgress::default());
-            }
-            self.instant_progress.rounds += 1;
-            // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
-            self.send(now);
-            if !self.arrivals.is_empty() && !self.agenda.has(now) {
-                self.instant_progress.settle();
-                self.settle(now);
-                self.send(now);
-            }
-            if self.settle_memory(now) {
-                self.instant_progress.settle();
+            M::Order::round(self, now);
+            if M::Order::end_round(self, now).is_break() {
+                break;
             }
         }
         let disagreement = self.disagreement();
         if let Some(refusal) = self.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.completed < self.launches.nodes {
+        if self.flow.completed < self.launches.nodes {
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
     }
 
-    /// Takes the events of the next instant, `now`, and handles them.
-    #[inline]
-    fn round(&mut self, now: Time) {
-        let mut round = std::mem::take(&mut self.round);
-        self.agenda.take(&mut round);
-        if M::IN_ORDER {
-            for &event in &round {
-                self.handle_in_order(now, event);
-            }
-        } else {
-            self.sort_round(&mut round);
-            for &event in &round {
-                self.handle(now, event, 0);
-            }
-        }
-        self.round = round;
-    }
-
     /// Submits the messages of this instant, and reserves ports for loads and stores that began.
     #[inline]
     fn send(&mut self, now: Time) {
-        if !self.approached_ports.is_empty() {
+        if !self.memory.approached_ports.is_empty() {
             self.announce_accesses(now);
         }
-        if !self.pending_sends.is_empty() {
+        if !self.messages.pending_sends.is_empty() {
             self.materialize_touched(now);
             self.submit_pending(now);
         }
@@ -463,17 +511,17 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             }
             EventClass::Ready => {
                 let node = NodeIndex(event.payload());
-                let number = self.instances[event.rank() as usize].number;
+                let number = self.flow.instances[event.rank() as usize].number;
                 self.observer.ready(now, number, node);
-                self.ready.push(key(event.rank(), node));
+                self.flow.ready.push(key(event.rank(), node));
             }
             EventClass::Wake => self.feeds.wake(now, event.rank()),
             EventClass::Release => {
-                let graph = self.instances[event.rank() as usize].graph;
+                let graph = self.flow.instances[event.rank() as usize].graph;
                 let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
                 for node in roots {
                     match graph.delay(node) {
-                        Span::ZERO => self.ready.push(key(event.rank(), node)),
+                        Span::ZERO => self.flow.ready.push(key(event.rank(), node)),
                         delay => self.delay(now, event.rank(), node, delay),
                     }
                 }

@@ -6,16 +6,20 @@
 //! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
 //! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all (`memory/fair_sharing.rs`).
 //!
+//! Memory at the edges of dies ([`EdgePorts`]) is reached over the links of the network, which charges for it.
+//!
 //! The last stage of either may be the port of the NPU into a dimension of the network ([`NetworkAttachment`]). With a
 //! network model that has contention, loads and stores compete with messages there, chunk by chunk
 //! (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
+use crate::ids::Npu;
 use crate::topology::Topology;
 use crate::units::{Bandwidth, Bytes, Span};
 use std::fmt;
 
 mod channel_stream;
 mod chunked_access;
+mod edge_ports;
 mod fair_sharing;
 mod hierarchical;
 mod local;
@@ -30,11 +34,12 @@ mod ring;
 mod switch;
 
 pub use chunked_access::PortRequest;
+pub use edge_ports::EdgePorts;
 pub use fair_sharing::AccessEnd;
 pub use hierarchical::HierarchicalPool;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
-pub use remote::{RemoteMemoryAccess, RemoteMemoryModel};
+pub use remote::{MemoryModel, RemoteMemoryAccess, RemoteMemoryModel};
 pub use ring::RingPool;
 pub use switch::{SwitchLevel, SwitchPool};
 
@@ -66,13 +71,15 @@ pub enum MemoryAttachment {
     Ring(RingPool),
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
+    /// Memories at ports at the edges of dies, reached over the links of the network; of machines of tiles.
+    Edge(EdgePorts),
 }
 
 impl MemoryAttachment {
     /// The attachments that machine files can name.
     pub const NAMES: [&str; 6] = ["per_npu", "pool", "hierarchical", "switch", "ring", "mesh"];
 
-    /// Name in machine files; importers have one more variant, which files cannot name.
+    /// Name in machine files; importers have one more variant, and tiles another, which this table cannot name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -82,6 +89,7 @@ impl MemoryAttachment {
             Self::Switch(_) => "switch",
             Self::Ring(_) => "ring",
             Self::Mesh(_) => "mesh",
+            Self::Edge(_) => "edge",
         }
     }
 
@@ -94,6 +102,7 @@ impl MemoryAttachment {
             Self::Switch(design) => design.fits(npus),
             Self::Ring(design) => design.fits(npus),
             Self::Mesh(design) => design.fits(npus),
+            Self::Edge(ports) => ports.count() > 0,
         }
     }
 
@@ -104,13 +113,13 @@ impl MemoryAttachment {
 
     /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
     pub fn has_ports(&self) -> bool {
-        !matches!(self, Self::Ring(_) | Self::Mesh(_))
+        !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Edge(_))
     }
 
     /// The port's bandwidth that it is built with; channels have none.
     fn port(&self) -> Option<Bandwidth> {
         match self {
-            Self::PerNpu | Self::Pool | Self::PerNode(_) => None,
+            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Edge(_) => None,
             Self::Hierarchical(design) => Some(design.in_node_bandwidth),
             Self::Switch(design) => Some(design.npu_bandwidth),
             Self::Ring(design) => Some(design.npu_bandwidth),
@@ -143,6 +152,16 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
+    /// The cores at which ports at the edges of dies lie; none of other memories.
+    pub fn port_cores(&self) -> Vec<Npu> {
+        match &self.attachment {
+            MemoryAttachment::Edge(ports) => {
+                (0..ports.count()).map(|port| ports.core(port)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns true if a machine with this network can have this memory.
     pub fn fits(&self, topology: &Topology) -> bool {
         let through = |through: &NetworkAttachment| {
@@ -206,6 +225,9 @@ impl fmt::Display for RemoteMemory {
                     f,
                     "{columns} x {rows} of {one} GB/s on a mesh of {link} GB/s"
                 )
+            }
+            MemoryAttachment::Edge(ports) => {
+                write!(f, "{} ports of {one} GB/s at the edges", ports.count())
             }
         }?;
         match &self.through {

@@ -11,17 +11,27 @@ use std::fmt;
 
 mod contended;
 mod contention_free;
+mod edge_access;
+mod exclusive;
+mod fair_sharing;
 mod links;
+mod occupancy;
 mod ports;
 mod servers;
 #[cfg(test)]
 mod test_harness;
+mod traffic;
 
 pub use contended::ContendedNetwork;
 pub use contention_free::ContentionFreeNetwork;
+pub use edge_access::EdgeAccess;
+pub use exclusive::ExclusiveNetwork;
+pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkNetwork;
+pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
 pub use servers::{ServerId, ServerTable};
+pub use traffic::{LinkLoad, LinkTraffic};
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,14 +45,20 @@ pub enum NetworkKind {
     Ports,
     /// Every link of every route is shared.
     Links,
+    /// Messages in flight share every link of their routes at once, max-min fairly.
+    FairSharing,
+    /// A transfer holds all links of its route from its start to its end.
+    Exclusive,
 }
 
 impl NetworkKind {
     /// Every model with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::ContentionFree, "contention_free"),
         (Self::Ports, "ports"),
         (Self::Links, "links"),
+        (Self::FairSharing, "fair_sharing"),
+        (Self::Exclusive, "exclusive"),
     ];
 }
 
@@ -184,6 +200,16 @@ pub trait NetworkBackend {
 
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
+
+    /// Serves a load or store at a memory port from `now` on. Returns its end. Only machines of tiles have such ports.
+    fn access(&mut self, _now: Time, _access: &EdgeAccess) -> Time {
+        unreachable!("networks of other machines have no memory ports")
+    }
+
+    /// How long links and memory ports were busy, where the model keeps it: on tiles, with contention.
+    fn occupancy(&self) -> Option<NetworkOccupancy> {
+        None
+    }
 
     /// Uncontended time of a message; `None` if the model does not say. Unless [`Self::SHARED`], other messages of
     /// the same operation never delay it either.

@@ -33,12 +33,18 @@
 
 use crate::ids::{MAX_NPUS, Npu};
 use crate::units::{Bandwidth, BufferShare, InverseRate, Span};
+use link_graph::LinkGraph;
 use std::fmt;
+use std::sync::Arc;
 
 pub mod chip_graph;
+pub mod link_graph;
 mod switching;
+pub mod tile_grid;
 
 pub use switching::SwitchingMode;
+pub(crate) use tile_grid::LinkCount;
+pub use tile_grid::TileGrid;
 
 /// Wiring of the NPUs of one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,12 @@ impl DimensionShape {
             Self::FullyConnected | Self::Switch => true,
             Self::Ring | Self::Mesh => false,
         }
+    }
+
+    /// Returns true if NPUs are wired to their neighbours in a line that does not close.
+    #[inline]
+    pub fn is_open(self) -> bool {
+        self == Self::Mesh
     }
 
     /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates: on
@@ -181,6 +193,10 @@ pub struct Topology {
     strides: Vec<u32>,
     npus: u32,
     switching: SwitchingMode,
+    /// Links one by one, where dimensions do not say all.
+    graph: Option<Arc<LinkGraph>>,
+    /// Dies and cores, where the two dimensions are those of a tiled accelerator.
+    tiles: Option<Box<TileGrid>>,
 }
 
 impl Topology {
@@ -206,7 +222,108 @@ impl Topology {
             strides,
             npus,
             switching: SwitchingMode::IDEAL,
+            graph: None,
+            tiles: None,
         })
+    }
+
+    /// The same with links of its own, one by one, over which messages go instead of over dimensions. The graph has as
+    /// many NPUs.
+    pub fn with_graph(self, graph: LinkGraph) -> Self {
+        Self {
+            graph: Some(Arc::new(graph)),
+            ..self
+        }
+    }
+
+    /// Its own links, if it has any.
+    pub fn graph(&self) -> Option<&Arc<LinkGraph>> {
+        self.graph.as_ref()
+    }
+
+    /// Its links one by one: its own, or those of its dimensions. `None` if there are more NPUs than
+    /// [`link_graph::MOST_NPUS`].
+    pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
+        match &self.graph {
+            Some(graph) => Some(Arc::clone(graph)),
+            None => LinkGraph::stacked(self).map(Arc::new),
+        }
+    }
+
+    /// The cores of `tiles` as NPUs, wired as `shape` along x and y, with links of rate `inside` and latency `latency`
+    /// on each die. `None` if a size is zero or there would be more than [`Self::MAX_NPUS`].
+    pub fn tiled(
+        tiles: TileGrid,
+        shape: DimensionShape,
+        inside: Bandwidth,
+        latency: Span,
+    ) -> Option<Self> {
+        let dimension = |d: usize, name: &str| {
+            let size = tiles.dies[d].checked_mul(tiles.cores[d])?;
+            let links = if size > 2 { 2.0 } else { 1.0 };
+            Some(TopologyDimension {
+                name: name.to_owned(),
+                shape,
+                size,
+                bandwidth: Bandwidth::new(inside.bytes_per_second() * links)?,
+                latency,
+            })
+        };
+        let plain = Self::new(vec![dimension(0, "x")?, dimension(1, "y")?])?;
+        Some(Self {
+            tiles: Some(Box::new(tiles)),
+            ..plain
+        })
+    }
+
+    /// Dies and cores, if this is a tiled accelerator.
+    #[inline]
+    pub fn tiles(&self) -> Option<&TileGrid> {
+        self.tiles.as_deref()
+    }
+
+    /// True if both directions of the links between neighbours share one link.
+    #[inline]
+    pub fn is_half_duplex(&self) -> bool {
+        self.tiles().is_some_and(|tiles| tiles.half_duplex)
+    }
+
+    /// The dimension that messages from `a` to `b` cross first. It is the innermost, and they cross the others in their
+    /// order, but for tiles with faulty links.
+    ///
+    /// # Errors
+    ///
+    /// The faulty link that keeps messages from `b`, as (core at its lower end, dimension).
+    #[inline]
+    pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
+        match self.tiles() {
+            Some(tiles) => {
+                tiles.first_dimension(&self.dimensions, [tiles.place(a.0), tiles.place(b.0)])
+            }
+            None => Ok(0),
+        }
+    }
+
+    /// Links that a message from `a` to `b` crosses.
+    pub fn hops(&self, a: Npu, b: Npu) -> u32 {
+        let dimensions = self.dimensions.iter().enumerate();
+        let hops = dimensions.map(|(d, dimension)| {
+            let [from, to] = [a, b].map(|npu| self.coordinate(npu, d));
+            dimension.shape.hops(dimension.size, from, to)
+        });
+        hops.sum()
+    }
+
+    /// Rate and latency of the link between neighbours at coordinates `lower` and the next higher along `dimension`; of
+    /// other shapes, of any link.
+    #[inline]
+    pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
+        match self.tiles() {
+            Some(tiles) if tiles.is_border(dimension, lower) => {
+                (tiles.borders.bandwidth, tiles.borders.latency)
+            }
+            _ => (self.links[dimension], self.dimensions[dimension].latency),
+        }
     }
 
     /// The same with messages passed on in another way.
@@ -240,7 +357,10 @@ impl Topology {
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
         let mut sides: Option<[bool; 2]> = None;
-        for (d, dimension) in self.dimensions.iter().enumerate() {
+        let count = self.dimensions.len();
+        let first = self.first_dimension(a, b).unwrap_or(0);
+        for d in (0..count).map(|i| (first + i) % count) {
+            let dimension = &self.dimensions[d];
             let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
             if from != to {
                 let (shape, size) = (dimension.shape, dimension.size);
@@ -270,6 +390,13 @@ impl Topology {
     /// `None` when they are the same NPU.
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+        if let Some(graph) = &self.graph {
+            return graph.path(a, b);
+        }
+        if let Some(tiles) = self.tiles() {
+            let ends = [tiles.place(a.0), tiles.place(b.0)];
+            return tiles.path(&self.dimensions, self.links[0], self.switching, ends);
+        }
         let path = self.ideal_path(a, b)?;
         if self.switching == SwitchingMode::IDEAL {
             return Some(path);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{NetworkPath, Topology};
-use crate::units::BufferShare;
+use crate::units::{BufferShare, Span};
 use std::fmt;
 
 /// The algorithm by which the members of one dimension carry out their stage.
@@ -26,7 +26,46 @@ pub enum CollectiveAlgorithm {
     Tree,
     /// One partner after another.
     Pairwise,
+    /// One of the caller's own.
+    Own(OwnAlgorithm),
 }
+
+/// An algorithm of the caller's own, for members of one dimension.
+///
+/// Each member takes the steps that [`Self::step`] lists, one message after another; a step waits for the messages that
+/// it says. Members that come late, chunks and contention are the engine's affair.
+pub trait AlgorithmModel: fmt::Debug + Sync {
+    /// Its name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Returns true if `n` members can carry out `primitive` with it; otherwise another stands in
+    /// ([`CollectiveAlgorithm::resolve`]).
+    fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
+
+    /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
+    fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
+
+    /// Number of messages that the member at `line` receives.
+    fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
+
+    /// Returns the duration of `stage` among `n` members that start together on links of their own, all of `path`;
+    /// `None` if that is not proved.
+    fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
+        None
+    }
+}
+
+/// A handle of an algorithm of the caller's own; two are equal if their names are.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
+
+impl PartialEq for OwnAlgorithm {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl Eq for OwnAlgorithm {}
 
 impl CollectiveAlgorithm {
     /// Every algorithm with the name it has in machine files. Of those that take equally long, the
@@ -67,6 +106,7 @@ impl CollectiveAlgorithm {
             Self::Pairwise => {
                 matches!(primitive, P::ReduceScatter | P::AllGather | P::AllToAll)
             }
+            Self::Own(own) => own.0.supports(primitive, n),
         }
     }
 
@@ -101,6 +141,7 @@ impl CollectiveAlgorithm {
             Self::DoubleBinaryTree => double_binary_tree::step(stage, line, i),
             Self::Tree => tree::step(stage, line, i),
             Self::Pairwise => pairwise::step(stage, line, i),
+            Self::Own(own) => own.0.step(stage, line, i),
         }
     }
 
@@ -115,6 +156,7 @@ impl CollectiveAlgorithm {
             Self::DoubleBinaryTree => double_binary_tree::receives(stage, line),
             Self::Tree => tree::receives(stage, line),
             Self::Pairwise => pairwise::receives(stage, line),
+            Self::Own(own) => own.0.receives(stage, line),
         }
     }
 
@@ -156,7 +198,11 @@ impl CollectiveAlgorithm {
 
 impl fmt::Display for CollectiveAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
+        if let Self::Own(own) = self {
+            return f.pad(own.0.name());
+        }
+        let name = Self::ALL.iter().find(|(known, _)| known == self);
+        f.pad(name.map_or("", |(_, name)| name))
     }
 }
 
@@ -190,12 +236,9 @@ mod tests {
     use CollectivePrimitive as P;
 
     #[test]
-    fn each_variant_prints_the_name_at_its_place() {
-        for (place, (algorithm, name)) in CollectiveAlgorithm::ALL.into_iter().enumerate() {
-            assert_eq!(
-                (algorithm as usize, algorithm.to_string()),
-                (place, name.to_owned())
-            );
+    fn each_variant_prints_its_name() {
+        for (algorithm, name) in CollectiveAlgorithm::ALL {
+            assert_eq!(algorithm.to_string(), name);
         }
         assert_eq!(
             AlgorithmChoice::ALL[2].0,

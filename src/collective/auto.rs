@@ -240,6 +240,8 @@ impl<'a> LineCostModel<'a> {
                     }),
                 }
             }
+            // Nobody has said what it costs.
+            CollectiveAlgorithm::Own(_) => return None,
             CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree => {
                 // On every level but the root's, two children share one port, which costs another serialization.
                 let level = |way: LoadedPath, j: u32| {

@@ -174,7 +174,7 @@ pub enum TransferCause {
 
 /// Scheduler of bus events.
 pub trait BusScheduler {
-    /// Has [`CollectiveBackend::handle_bus_event`] called with `event` at `at`.
+    /// Has [`EndpointModel::handle_bus_event`] called with `event` at `at`.
     fn after(&mut self, at: Time, event: u32);
 }
 
@@ -221,29 +221,6 @@ impl fmt::Debug for AlgorithmDescriber {
 
 /// A way of carrying out collectives; the engine's interface to it.
 pub trait CollectiveBackend {
-    /// True if events are handled strictly in the order in which they were scheduled, as in ASTRA-sim: nodes take
-    /// lanes by their ids, collectives and messages are matched in the order in which they are issued, a member
-    /// proceeds at once, and a send is complete when its message has arrived. Otherwise the events of an instant are
-    /// ordered by content.
-    const IN_ORDER: bool;
-
-    /// Returns true if collectives are matched in the order in which members issue them, false if in program order.
-    /// Only called with [`Self::IN_ORDER`].
-    fn matches_in_issue_order(&self) -> bool {
-        true
-    }
-
-    /// Returns true if members with two different schedules exchange the same messages throughout. Called where
-    /// collectives are matched in issue order, since members may then issue different ones.
-    fn exchanges_same_messages(
-        &self,
-        _extent: &GroupExtent,
-        _a: &ChunkSchedule<Self::Stage>,
-        _b: &ChunkSchedule<Self::Stage>,
-    ) -> bool {
-        false
-    }
-
     /// The work of a chunk along one phase.
     type Stage: Copy + fmt::Debug;
 
@@ -286,69 +263,6 @@ pub trait CollectiveBackend {
         root: u32,
     ) -> Option<LinePosition>;
 
-    /// Returns a number that distinguishes this passage of `npu` through `stage` from others: requested once for each
-    /// chunk and stage when the collective is issued, and passed back with every later call.
-    fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
-
-    /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called with
-    /// [`Self::IN_ORDER`].
-    fn on_join(
-        &mut self,
-        _npu: Npu,
-        _named: bool,
-        _request: &CollectiveRequest,
-        _extent: &GroupExtent,
-    ) {
-    }
-
-    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, since no running node is left to wake it.
-    /// Only called with [`Self::IN_ORDER`].
-    fn on_idle(&mut self, _npu: Npu) {}
-
-    /// Returns true if members may reach a stage in different directions or trees, so that messages are matched by
-    /// sender.
-    fn matches_by_sender(&self) -> bool {
-        false
-    }
-
-    /// The direction around a ring, or the tree, that a queue slot selects; messages of members with equal ones
-    /// correspond.
-    fn slot_class(&self, _queue_slot: u16) -> u16 {
-        0
-    }
-
-    /// Number of steps after which the member at `line` posts the receive for a message from index `from` whose
-    /// sender, in another direction or tree, expects it after `recv_posted` steps. `None` if it posts no such receive.
-    fn steps_before_receive(
-        &self,
-        _stage: &Self::Stage,
-        _queue_slot: u16,
-        _line: LinePosition,
-        _from: u32,
-        recv_posted: u32,
-    ) -> Option<u32> {
-        Some(recv_posted)
-    }
-
-    /// Step of the member at `line` that index `to`, in another direction or tree, requests as the sender's step
-    /// `step`. `None` if there is no such step.
-    fn requested_step(
-        &self,
-        _stage: &Self::Stage,
-        _queue_slot: u16,
-        _line: LinePosition,
-        _to: u32,
-        step: u32,
-    ) -> Option<u32> {
-        Some(step)
-    }
-
-    /// The queue in which a chunk waits before `stage`, `None` where none waits.
-    fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
-
-    /// Credits of the member at `line` as it begins.
-    fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
-
     /// Number of messages that the member at `line` receives.
     fn receives(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
@@ -361,16 +275,32 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns the `k`-th source for which the member at `line` posts a receive once it has taken `taken` steps. Only
-    /// called where messages follow a request to send.
-    fn source(
+    /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
+    /// of them.
+    fn is_paced(&self, stage: &Self::Stage) -> bool;
+
+    /// Returns a formatter of algorithms, for people.
+    fn describer(&self) -> AlgorithmDescriber;
+
+    /// Duration of a collective whose members all begin together while nothing else is in flight; `None` if no closed
+    /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
+    fn closed_form(
         &self,
-        stage: &Self::Stage,
-        queue_slot: u16,
-        line: LinePosition,
-        taken: u32,
-        k: u32,
-    ) -> Option<ReceiveSource>;
+        chunk_schedule: &ChunkSchedule<Self::Stage>,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<Span>;
+}
+
+/// What the endpoints of members do beside sending and receiving: delays, buses, reductions, rendezvous, scripts, and
+/// queues in which chunks wait.
+pub trait EndpointModel: CollectiveBackend {
+    /// The queue in which a chunk waits before `stage`, `None` where none waits.
+    fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
+
+    /// Credits of the member at `line` as it begins.
+    fn credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
@@ -432,23 +362,107 @@ pub trait CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Returns true if a member's messages of this stage serialize at its port, so that a group of n need not hold n²
-    /// of them.
-    fn is_paced(&self, stage: &Self::Stage) -> bool;
-
     /// Size in bytes of the request to send that precedes a message; `None` if messages need none.
     fn rts_bytes(&self) -> Option<u64>;
+}
 
-    /// Returns a formatter of algorithms, for people.
-    fn describer(&self) -> AlgorithmDescriber;
+/// Events of an instant are ordered by content, so that an unrelated event reorders nothing.
+#[derive(Debug)]
+pub enum ContentOrder {}
 
-    /// Duration of a collective whose members all begin together while nothing else is in flight; `None` if no closed
-    /// form is proved, or if members end at different times. `paths` are those of [`Self::paths`].
-    fn closed_form(
+/// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim: nodes take lanes by their
+/// ids, collectives and messages are matched in the order in which they are issued, a member proceeds at once, and a
+/// send is complete when its message has arrived.
+#[derive(Debug)]
+pub enum InsertionOrder {}
+
+/// The order in which members issue collectives, and what follows from it where each issues by itself.
+pub trait IssueDiscipline: CollectiveBackend {
+    /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
+    type Order;
+
+    /// Returns true if collectives are matched in the order in which members issue them, false if in program order.
+    /// Only called in [`InsertionOrder`].
+    fn matches_in_issue_order(&self) -> bool {
+        true
+    }
+
+    /// Returns true if members with two different schedules exchange the same messages throughout. Called where
+    /// collectives are matched in issue order, since members may then issue different ones.
+    fn exchanges_same_messages(
         &self,
-        chunk_schedule: &ChunkSchedule<Self::Stage>,
-        extent: &GroupExtent,
-        paths: &[SharedPaths],
-        quiet: &UncontendedCost<'_>,
-    ) -> Option<Span>;
+        _extent: &GroupExtent,
+        _a: &ChunkSchedule<Self::Stage>,
+        _b: &ChunkSchedule<Self::Stage>,
+    ) -> bool {
+        false
+    }
+
+    /// Returns a number that distinguishes this passage of `npu` through `stage` from others: requested once for each
+    /// chunk and stage when the collective is issued, and passed back with every later call.
+    fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
+
+    /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called in
+    /// [`InsertionOrder`].
+    fn on_join(
+        &mut self,
+        _npu: Npu,
+        _named: bool,
+        _request: &CollectiveRequest,
+        _extent: &GroupExtent,
+    ) {
+    }
+
+    /// Notifies that a ready node of `npu` would never start in ASTRA-sim, since no running node is left to wake it.
+    /// Only called in [`InsertionOrder`].
+    fn on_idle(&mut self, _npu: Npu) {}
+
+    /// Returns true if members may reach a stage in different directions or trees, so that messages are matched by
+    /// sender.
+    fn matches_by_sender(&self) -> bool {
+        false
+    }
+
+    /// The direction around a ring, or the tree, that a queue slot selects; messages of members with equal ones
+    /// correspond.
+    fn slot_class(&self, _queue_slot: u16) -> u16 {
+        0
+    }
+
+    /// Number of steps after which the member at `line` posts the receive for a message from index `from` whose
+    /// sender, in another direction or tree, expects it after `recv_posted` steps. `None` if it posts no such receive.
+    fn steps_before_receive(
+        &self,
+        _stage: &Self::Stage,
+        _queue_slot: u16,
+        _line: LinePosition,
+        _from: u32,
+        recv_posted: u32,
+    ) -> Option<u32> {
+        Some(recv_posted)
+    }
+
+    /// Step of the member at `line` that index `to`, in another direction or tree, requests as the sender's step
+    /// `step`. `None` if there is no such step.
+    fn requested_step(
+        &self,
+        _stage: &Self::Stage,
+        _queue_slot: u16,
+        _line: LinePosition,
+        _to: u32,
+        step: u32,
+    ) -> Option<u32> {
+        Some(step)
+    }
+
+    /// Returns the `k`-th source for which the member at `line` posts a receive once it has taken `taken` steps. Only
+    /// called where messages follow a request to send.
+    fn source(
+        &self,
+        stage: &Self::Stage,
+        queue_slot: u16,
+        line: LinePosition,
+        taken: u32,
+        k: u32,
+    ) -> Option<ReceiveSource>;
 }

@@ -24,6 +24,9 @@ pub fn closed_form(
     let s = path.bandwidth.serialization(message);
     let alpha = path.first_byte(message);
     let others = u64::from(n - 1);
+    if let CollectiveAlgorithm::Own(own) = algorithm {
+        return own.0.closed_form(stage, n, path);
+    }
     match (algorithm, stage.primitive) {
         (CollectiveAlgorithm::Ring, P::AllToAll) => {
             Some((alpha + s).times(u64::from(n) * others / 2))
@@ -42,5 +45,6 @@ pub fn closed_form(
             Some(spans.fold(Span::ZERO, |sum, span| sum + span))
         }
         (CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree, _) => None,
+        (CollectiveAlgorithm::Own(_), _) => None,
     }
 }

@@ -14,8 +14,8 @@
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
-    CollectiveRequest, CompletionToken, EndpointCost, GroupMembers, ReceiveSource, ScriptAction,
-    ScriptEvent, TransferCause, UncontendedCost,
+    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
+    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause, UncontendedCost,
 };
 use super::flow_shop::{self, schedule};
 use super::routes::routes;
@@ -54,7 +54,6 @@ pub struct NativeBackend<'a> {
 }
 
 impl CollectiveBackend for NativeBackend<'_> {
-    const IN_ORDER: bool = false;
     type Stage = StageAssignment;
 
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
@@ -146,21 +145,6 @@ impl CollectiveBackend for NativeBackend<'_> {
     }
 
     #[inline]
-    fn queue_slot(&mut self, _: Npu, _: &StageAssignment) -> u16 {
-        0
-    }
-
-    #[inline]
-    fn queue(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
-        None
-    }
-
-    #[inline]
-    fn credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
-        0
-    }
-
-    #[inline]
     fn receives(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
         assignment.algorithm.receives(&assignment.stage, line)
     }
@@ -176,15 +160,90 @@ impl CollectiveBackend for NativeBackend<'_> {
         assignment.algorithm.step(&assignment.stage, line, i)
     }
 
-    fn source(
+    #[inline]
+    fn is_paced(&self, assignment: &StageAssignment) -> bool {
+        !assignment.algorithm.has_sole_senders()
+    }
+
+    fn describer(&self) -> AlgorithmDescriber {
+        let algorithms = self.algorithms.to_vec();
+        let pipeline = self.pipeline;
+        let custom = self.custom.to_vec();
+        AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
+            let mut custom = custom.iter();
+            if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
+                return format!("custom {}", custom.name);
+            }
+            let chunk_schedule = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
+            let phases =
+                stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
+            let list = AlgorithmDescriber::list(phases.into_iter());
+            let mut pipeline = pipeline;
+            match (
+                pipeline.chunks.get(),
+                NonZeroU32::new(chunk_schedule.chunks()),
+            ) {
+                (1, _) => return list,
+                _ if extent.phases.is_empty() => return list,
+                (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
+                _ => {}
+            }
+            format!("{list}; {pipeline}")
+        })
+    }
+
+    fn closed_form(
         &self,
-        _: &StageAssignment,
-        _: u16,
-        _: LinePosition,
-        _: u32,
-        _: u32,
-    ) -> Option<ReceiveSource> {
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<Span> {
+        if let Some(span) = chunk_schedule.measured() {
+            return Some(span);
+        }
+        // Several chunks in a phase at once share its ports in ways that are not proved.
+        let admission = chunk_schedule.admission();
+        let one_by_one =
+            admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
+        let one_by_one = one_by_one || chunk_schedule.chunks() == 1;
+        let scripted = chunk_schedule
+            .stages()
+            .iter()
+            .any(|assignment| assignment.script.is_some());
+        if !one_by_one || scripted {
+            return None;
+        }
+        let spans = chunk_schedule.stages().iter().map(|assignment| {
+            let phase = &extent.phases[assignment.stage.phase];
+            let next = assignment.algorithm == CollectiveAlgorithm::Ring;
+            let apart = (quiet.conflict_free)(phase.dimension, phase.size, next);
+            assignment.closed_form(extent, paths).filter(|_| apart)
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        // A stage of no time could end after another operation's message at the very instant of the collective's end.
+        if quiet.shared && spans.contains(&Span::ZERO) {
+            return None;
+        }
+        Some(match admission {
+            None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
+            Some(admission) => {
+                self.schedule(chunk_schedule, &spans, &admission.capacity)
+                    .end
+            }
+        })
+    }
+}
+
+impl EndpointModel for NativeBackend<'_> {
+    #[inline]
+    fn queue(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
         None
+    }
+
+    #[inline]
+    fn credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
+        0
     }
 
     #[inline]
@@ -269,82 +328,28 @@ impl CollectiveBackend for NativeBackend<'_> {
         None
     }
 
-    #[inline]
-    fn is_paced(&self, assignment: &StageAssignment) -> bool {
-        !assignment.algorithm.has_sole_senders()
-    }
-
     fn rts_bytes(&self) -> Option<u64> {
         None
     }
+}
 
-    fn describer(&self) -> AlgorithmDescriber {
-        let algorithms = self.algorithms.to_vec();
-        let pipeline = self.pipeline;
-        let custom = self.custom.to_vec();
-        AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
-            let mut custom = custom.iter();
-            if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
-                return format!("custom {}", custom.name);
-            }
-            let chunk_schedule = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
-            let phases =
-                stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
-            let list = AlgorithmDescriber::list(phases.into_iter());
-            let mut pipeline = pipeline;
-            match (
-                pipeline.chunks.get(),
-                NonZeroU32::new(chunk_schedule.chunks()),
-            ) {
-                (1, _) => return list,
-                _ if extent.phases.is_empty() => return list,
-                (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
-                _ => {}
-            }
-            format!("{list}; {pipeline}")
-        })
+impl IssueDiscipline for NativeBackend<'_> {
+    type Order = ContentOrder;
+
+    #[inline]
+    fn queue_slot(&mut self, _: Npu, _: &StageAssignment) -> u16 {
+        0
     }
 
-    fn closed_form(
+    fn source(
         &self,
-        chunk_schedule: &ChunkSchedule<StageAssignment>,
-        extent: &GroupExtent,
-        paths: &[SharedPaths],
-        quiet: &UncontendedCost<'_>,
-    ) -> Option<Span> {
-        if let Some(span) = chunk_schedule.measured() {
-            return Some(span);
-        }
-        // Several chunks in a phase at once share its ports in ways that are not proved.
-        let admission = chunk_schedule.admission();
-        let one_by_one =
-            admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
-        let one_by_one = one_by_one || chunk_schedule.chunks() == 1;
-        let scripted = chunk_schedule
-            .stages()
-            .iter()
-            .any(|assignment| assignment.script.is_some());
-        if !one_by_one || scripted {
-            return None;
-        }
-        let spans = chunk_schedule.stages().iter().map(|assignment| {
-            let phase = &extent.phases[assignment.stage.phase];
-            let next = assignment.algorithm == CollectiveAlgorithm::Ring;
-            let apart = (quiet.conflict_free)(phase.dimension, phase.size, next);
-            assignment.closed_form(extent, paths).filter(|_| apart)
-        });
-        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // A stage of no time could end after another operation's message at the very instant of the collective's end.
-        if quiet.shared && spans.contains(&Span::ZERO) {
-            return None;
-        }
-        Some(match admission {
-            None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
-            Some(admission) => {
-                self.schedule(chunk_schedule, &spans, &admission.capacity)
-                    .end
-            }
-        })
+        _: &StageAssignment,
+        _: u16,
+        _: LinePosition,
+        _: u32,
+        _: u32,
+    ) -> Option<ReceiveSource> {
+        None
     }
 }
 

@@ -122,6 +122,8 @@ pub(super) fn describe(
         };
         let place = if extent.regular {
             &topology.dimensions()[phase.dimension].name
+        } else if topology.tiles().is_some() {
+            "tiles"
         } else {
             "no sub-grid"
         };

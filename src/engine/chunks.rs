@@ -2,9 +2,10 @@
 
 use super::Engine;
 use super::collective_run::{ChunkProgress, InFlightOp};
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use crate::collective::{ChunkQueueSpec, CollectiveBackend, LinePosition, ScriptEvent, SendStep};
+use crate::collective::{ChunkQueueSpec, LinePosition, ScriptEvent, SendStep};
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
@@ -26,15 +27,15 @@ enum StageAdmission {
     Ordered(usize),
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
-        let run = &self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
         if run.length == 0 {
-            // A group of one is done at once. In insertion order that takes an event of its own, because ending here
-            // would overtake what the current event has still to do.
-            if M::IN_ORDER {
+            // A group of one is done at once. Where what follows is carried out within an event that takes an event of
+            // its own, because ending here would overtake what the current one has still to do.
+            if M::Order::AT_ONCE {
                 self.agenda
                     .push(now, Event::new(EventClass::Vacant, id, position))
             } else {
@@ -45,16 +46,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let (chunks, stages) = (run.chunks, run.length);
         let npu = group.extent.npus[position as usize];
         for chunk in 0..chunks {
-            let cell = self.runs[id as usize].cell(chunk, position);
+            let cell = self.collectives.runs[id as usize].cell(chunk, position);
             for stage in 0..stages {
-                let run = &mut self.runs[id as usize];
-                let schedule = self.schedules.get(run.schedule_at(position));
+                let run = &mut self.collectives.runs[id as usize];
+                let schedule = self.collectives.schedules.get(run.schedule_at(position));
                 let of = schedule.stage(chunk, stage as u16);
                 let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.queue_slots[cell as usize * stages + stage] = queue_slot;
             }
-            if self.mixed_directions {
+            if self.collectives.mixed_directions {
                 self.number_deferred(id, cell);
             }
             let queue = self.enter_stage(npu, id, cell, 0);
@@ -65,7 +66,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Moves a chunk to a stage, and returns the admission that it has to pass first.
     #[inline]
     fn enter_stage(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> StageAdmission {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
@@ -74,7 +75,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let queue_slot = progress.queue_slots[cell as usize * run.length + stage as usize];
         let wait = self.wait(id, (chunk, position), stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
-            self.queues.put(npu, queue.number, (id, cell));
+            self.collectives.queues.put(npu, queue.number, (id, cell));
         }
         wait
     }
@@ -88,8 +89,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         stage: u16,
         queue_slot: u16,
     ) -> StageAdmission {
-        let run = &self.runs[id as usize];
-        let schedule = self.schedules.get(run.schedule_at(position));
+        let run = &self.collectives.runs[id as usize];
+        let schedule = self.collectives.schedules.get(run.schedule_at(position));
         let of = schedule.stage(chunk, stage).expect("it is one of them");
         match (schedule.admission(), self.backend.queue(of, queue_slot)) {
             (Some(_), _) => StageAdmission::Ordered(self.backend.phase(of)),
@@ -105,7 +106,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             StageAdmission::Nothing => self.open(now, id, cell),
             StageAdmission::Queue(queue) => self.admit(now, npu, queue),
             StageAdmission::Ordered(phase) => {
-                let position = self.runs[id as usize].position(cell);
+                let position = self.collectives.runs[id as usize].position(cell);
                 self.admit_in_order(now, id, position, phase);
             }
         }
@@ -115,9 +116,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// the phase.
     fn admit_in_order(&mut self, now: Time, id: u32, position: u32, phase: usize) {
         loop {
-            let run = &mut self.runs[id as usize];
-            let group = self.groups[run.group as usize].plan;
-            let order = self.schedules.get(run.schedule).admission();
+            let run = &mut self.collectives.runs[id as usize];
+            let group = self.collectives.groups[run.group as usize].plan;
+            let order = self.collectives.schedules.get(run.schedule).admission();
             let order = order.expect("its chunks are admitted in order");
             let first = run.cell(0, position);
             let apart = run.cell(1, 0);
@@ -144,7 +145,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Begins chunks that wait in a queue while it has room.
     #[inline]
     fn admit(&mut self, now: Time, npu: Npu, queue: ChunkQueueSpec) {
-        while let Some((run, cell)) = self.queues.admit(npu, queue) {
+        while let Some((run, cell)) = self.collectives.queues.admit(npu, queue) {
             self.open(now, run, cell);
         }
     }
@@ -152,9 +153,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Begins a chunk's stage at a member.
     #[inline]
     fn open(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
+        let schedule = self
+            .collectives
+            .schedules
+            .get(run.schedule_at(run.position(cell)));
         let place = run.place(cell, schedule, group, &*self.backend);
         let (stage, queue_slot, line) = place.expect("it is in a stage");
         let progress = run.progress.as_mut().expect("it has begun");
@@ -167,8 +171,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
         // ready.
-        if !M::IN_ORDER {
-            self.begun_chunks.push((id, cell));
+        if !M::Order::AT_ONCE {
+            self.collectives.begun_chunks.push((id, cell));
         }
         let Some(line) = line else {
             return;
@@ -177,7 +181,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if !self.backend.is_bidirectional(&stage) {
             return;
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let other = run.other_strand(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[other as usize] = ChunkProgress {
@@ -188,7 +192,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             arrived: 0,
             credits: 0,
         };
-        self.begun_chunks.push((id, other));
+        self.collectives.begun_chunks.push((id, other));
         self.open_strand(now, id, other, (stage, queue_slot, line.reversed()));
     }
 
@@ -202,7 +206,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
         self.open_endpoint(now, id, cell, (stage, queue_slot, line));
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let number = progress.cells[cell as usize].stage;
         // Messages that overtook their receiver were counted here; they are delivered now.
@@ -214,11 +218,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
     #[inline]
     pub(super) fn post_receives(&mut self, now: Time, id: u32, cell: u32, there: u32) {
-        if self.rts_bytes.is_some() {
+        if self.messages.rts_bytes.is_some() {
             self.request_messages(now, id, cell);
         }
         for _ in 0..there {
-            if M::IN_ORDER {
+            if M::Order::AT_ONCE {
                 self.agenda
                     .push(now, Event::new(EventClass::Found, id, cell))
             } else {
@@ -237,13 +241,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         stage: u16,
         recv_posted: u32,
     ) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
         if state.stage == stage && state.begun && state.taken >= recv_posted {
             self.on_receive(now, id, cell);
-            if !M::IN_ORDER {
+            if !M::Order::AT_ONCE {
                 self.advance(now, id, cell);
             }
         } else if recv_posted == 0 {
@@ -258,26 +262,29 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline]
     pub(super) fn advance_begun(&mut self, now: Time) {
         let mut next = 0;
-        while let Some(&(id, cell)) = self.begun_chunks.get(next) {
+        while let Some(&(id, cell)) = self.collectives.begun_chunks.get(next) {
             next += 1;
             self.advance(now, id, cell);
         }
-        self.begun_chunks.clear();
+        self.collectives.begun_chunks.clear();
     }
 
     /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
     /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let run = &self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
+        let schedule = self
+            .collectives
+            .schedules
+            .get(run.schedule_at(run.position(cell)));
         let Some((stage, queue_slot, line)) = run.place(cell, schedule, group, &*self.backend)
         else {
             return;
         };
         if let Some(line) = line {
             let state = |e: &Self| {
-                let progress = e.runs[id as usize].progress.as_ref();
+                let progress = e.collectives.runs[id as usize].progress.as_ref();
                 progress.expect("it has begun").cells[cell as usize]
             };
             let paced = self.backend.is_paced(&stage);
@@ -309,7 +316,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Ends a strand of a chunk's stage; the second to end ends the stage.
     fn end_strand(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let other = run.other_strand(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         let is_last = !progress.cells[other as usize].begun;
@@ -322,9 +329,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// to know when the message has left.
     #[inline]
     fn take_step(&mut self, now: Time, id: u32, cell: u32, step: SendStep, matters: bool) {
-        let topology = self.topology;
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let topology = self.settings.topology;
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
         run.messages += 1;
         let position = run.position(cell);
         let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
@@ -335,8 +342,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let number = state.stage;
         let taken = state.taken;
         state.taken += 1;
-        state.leaving = !M::IN_ORDER && matters;
-        let schedule = self.schedules.get(schedule);
+        state.leaving = !M::Order::SENDS_END_ON_ARRIVAL && matters;
+        let schedule = self.collectives.schedules.get(schedule);
         let assignment = schedule.stage(chunk, number).expect("it is in one");
         let index = self.backend.phase(assignment);
         let phase = &group.extent.phases[index];
@@ -346,7 +353,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             _ => phase.size - 1 - step.to,
         };
         let to = phase.position(position, to);
-        let op = self.ops.insert(InFlightOp::Step {
+        let op = self.messages.ops.insert(InFlightOp::Step {
             run: id,
             from: cell,
             to: cell - position + to,
@@ -358,7 +365,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             group.extent.npus[to as usize],
         );
         // Where messages contend, the network routes them and ports of the run are of no use.
-        let (from, to) = if M::IN_ORDER || N::SHARED {
+        let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
             (progress.ports.any(), progress.ports.any())
         } else {
             let [out, into] = group.sides_between(topology, position, to);
@@ -378,14 +385,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
-        if self.rts_bytes.is_some() {
+        if self.messages.rts_bytes.is_some() {
             let asked = progress.take_deferred(cell, number, taken + 1, true) > 0;
-            self.withheld_sends.insert(op, message);
+            self.messages.withheld_sends.insert(op, message);
             if asked {
                 self.agenda
                     .push(now, Event::new(EventClass::Requested, 0, op))
             } else {
-                self.expected.insert((id, cell, number, taken), op);
+                self.messages.expected.insert((id, cell, number, taken), op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
@@ -393,9 +400,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
             self.submit_or_defer(now, key, message);
         } else {
-            self.network.submit(now, &message, &mut self.agenda);
+            self.put_on_network(now, &message);
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let there = progress.take_deferred(cell, number, taken + 1, false);
         self.post_receives(now, id, cell, there);
@@ -403,8 +410,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
     pub(super) fn end_stage(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
         let position = run.position(cell);
         let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -419,7 +426,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.admit_waiting(now, npu, (id, cell), next);
             return;
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[cell as usize].stage = length as u16;
         progress.done[position as usize] += 1;
@@ -447,13 +454,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         match passed {
             StageAdmission::Nothing => {}
             StageAdmission::Queue(queue) => {
-                self.queues.leave(npu, queue.number);
+                self.collectives.queues.leave(npu, queue.number);
                 self.admit(now, npu, queue);
             }
             StageAdmission::Ordered(phase) => {
-                let run = &mut self.runs[id as usize];
+                let run = &mut self.collectives.runs[id as usize];
                 let position = run.position(cell);
-                let group = self.groups[run.group as usize].plan;
+                let group = self.collectives.groups[run.group as usize].plan;
                 let place = position as usize * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.admission[place].inside -= 1;
@@ -464,11 +471,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Completes the node of a member whose chunks are all done.
     pub(super) fn end_member(&mut self, now: Time, id: u32, position: u32) {
-        let run = &mut self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &mut self.collectives.runs[id as usize];
+        let running = &self.collectives.groups[run.group as usize];
         let group = running.plan;
         let member = group.extent.member_at[position as usize];
-        let node = run.nodes[member as usize];
+        let node = run.arrivals.nodes[member as usize];
         let instance = running.instance(group.members[member as usize]);
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
@@ -482,7 +489,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.record(now, id, true);
         }
         if instance != NONE {
-            self.end_node(now, instance, NodeIndex(node));
+            M::Order::end_node(self, now, (instance, NodeIndex(node)));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A collective in flight, message by message: its chunks, and the progress of each at each member.
 
 use super::direction_matching::UnsortedMessage;
+use super::discipline::CollectiveModel;
 use super::plan::{GroupPlan, NONE};
 use super::recorded_comm::WaitTotals;
-use crate::collective::{ChunkSchedule, CollectiveBackend, CollectiveRequest, LinePosition};
+use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::PortRange;
 use crate::units::{Span, Time};
@@ -25,6 +26,29 @@ pub(super) struct CollectiveRun {
     pub request: Option<CollectiveRequest>,
     /// The root's position.
     pub root: u32,
+    pub arrivals: MemberArrivals,
+    /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
+    pub schedule: u32,
+    /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
+    /// empty otherwise.
+    pub own_schedules: Vec<u32>,
+    /// Chunks, as the schedule has them.
+    pub chunks: u32,
+    /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
+    pub strands: u32,
+    /// Stages that each chunk passes.
+    pub length: usize,
+    pub recorded: RecordedParts,
+    pub answer: ClosedAnswer,
+    /// Messages that the network has carried for it.
+    pub messages: u64,
+    /// State of the stepwise run, once it goes message by message.
+    pub progress: Option<StepwiseProgress>,
+}
+
+/// Members of a collective that have arrived.
+#[derive(Debug, Default)]
+pub(super) struct MemberArrivals {
     /// Node of each member, [`NONE`] before it arrives and for absent members.
     pub nodes: Vec<u32>,
     /// Arrival time of each member.
@@ -37,33 +61,28 @@ pub(super) struct CollectiveRun {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<u32>,
-    /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
-    pub schedule: u32,
-    /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
-    /// empty otherwise.
-    pub own_schedules: Vec<u32>,
-    /// Chunks, as the schedule has them.
-    pub chunks: u32,
-    /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
-    pub strands: u32,
-    /// Stages that each chunk passes.
-    pub length: usize,
-    /// Start of each member's part, [`Time::END`] before, where communication lasts as recorded.
+}
+
+/// Parts of the members of a collective that lasts as recorded.
+#[derive(Debug, Default)]
+pub(super) struct RecordedParts {
+    /// Start of each member's part, [`Time::END`] before.
     pub begins: Vec<Time>,
     /// End of the last of those parts.
     pub end: Time,
     /// The longest recorded duration of a member.
     pub transfer: Span,
+}
+
+/// Answer of a collective by closed form.
+#[derive(Debug, Default)]
+pub(super) struct ClosedAnswer {
     /// Number of the closed-form answer that can still be taken back; 0 if there is none.
-    pub fast_forward_id: u32,
+    pub number: u32,
     /// Settlement of its instant in which that answer was given.
-    pub fast_forwarded_in: u32,
+    pub settlement: u32,
     /// Whether it was answered by closed form until other traffic touched its links.
     pub materialized: bool,
-    /// Messages that the network has carried for it.
-    pub messages: u64,
-    /// State of the stepwise run, once it goes message by message.
-    pub progress: Option<StepwiseProgress>,
 }
 
 /// Progress of a chunk at a member.
@@ -98,7 +117,7 @@ pub(super) struct StepwiseProgress {
     pub ports: PortRange,
     /// By chunk, strand and position. The second strand is in use in stages that have one.
     pub cells: Vec<ChunkProgress>,
-    /// Queue, direction and tree of each passage through a stage ([`CollectiveBackend::queue_slot`]), by cell and
+    /// Queue, direction and tree of each passage through a stage ([`IssueDiscipline::queue_slot`](crate::collective::IssueDiscipline::queue_slot)), by cell and
     /// stage.
     pub queue_slots: Vec<u16>,
     /// By position and phase, where chunks are admitted in a fixed order.
@@ -243,23 +262,14 @@ impl Default for CollectiveRun {
             sequence: 0,
             request: None,
             root: 0,
-            nodes: Vec::new(),
-            starts: Vec::new(),
-            arrived: 0,
-            first: Time::ZERO,
-            last: Time::ZERO,
-            arrived_now: Vec::new(),
+            arrivals: MemberArrivals::default(),
             schedule: 0,
             own_schedules: Vec::new(),
             chunks: 0,
             strands: 1,
             length: 0,
-            begins: Vec::new(),
-            end: Time::ZERO,
-            transfer: Span::ZERO,
-            fast_forward_id: 0,
-            fast_forwarded_in: 0,
-            materialized: false,
+            recorded: RecordedParts::default(),
+            answer: ClosedAnswer::default(),
             messages: 0,
             progress: None,
         }
@@ -278,18 +288,18 @@ impl CollectiveRun {
         (self.group, self.number, self.sequence) = (group, of_all, sequence);
         (self.request, self.root) = (Some(request), root);
         // Lists keep their allocations: the loop allocates nothing once it is warm.
-        self.nodes.clear();
-        self.nodes.resize(members, NONE);
-        self.starts.clear();
-        self.starts.resize(members, Time::ZERO);
-        self.arrived = 0;
-        self.arrived_now.clear();
+        self.arrivals.nodes.clear();
+        self.arrivals.nodes.resize(members, NONE);
+        self.arrivals.starts.clear();
+        self.arrivals.starts.resize(members, Time::ZERO);
+        self.arrivals.arrived = 0;
+        self.arrivals.arrived_now.clear();
         self.own_schedules.clear();
         self.progress = None;
-        self.fast_forward_id = 0;
-        (self.materialized, self.messages) = (false, 0);
-        self.begins.clear();
-        (self.end, self.transfer) = (Time::ZERO, Span::ZERO);
+        self.answer.number = 0;
+        (self.answer.materialized, self.messages) = (false, 0);
+        self.recorded.begins.clear();
+        (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
         self.schedule = number;
         (self.chunks, self.length) = (schedule.chunks(), schedule.length());
         self.strands = schedule.strands();
@@ -297,23 +307,24 @@ impl CollectiveRun {
 
     /// Records the arrival of `member` with its node.
     pub fn arrive(&mut self, now: Time, member: u32, node: NodeIndex) {
-        if self.arrived == 0 {
-            self.first = now;
+        if self.arrivals.arrived == 0 {
+            self.arrivals.first = now;
         }
-        self.last = now;
-        self.arrived += 1;
-        self.nodes[member as usize] = node.0;
-        self.starts[member as usize] = now;
+        self.arrivals.last = now;
+        self.arrivals.arrived += 1;
+        self.arrivals.nodes[member as usize] = node.0;
+        self.arrivals.starts[member as usize] = now;
     }
 
     /// Returns the rank with a trace that started last; of several the lowest.
     pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
+            .arrivals
             .starts
             .iter()
-            .zip(&self.nodes)
+            .zip(&self.arrivals.nodes)
             .zip(&plan.members)
-            .filter(|((start, node), _)| **start == self.last && **node != NONE);
+            .filter(|((start, node), _)| **start == self.arrivals.last && **node != NONE);
         // The lowest rank, so that the order of arrivals within the instant does not matter.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
@@ -322,19 +333,23 @@ impl CollectiveRun {
     /// Returns the total time that members waited for the last to start, and that rank with its share.
     pub fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
+            .arrivals
             .nodes
             .iter()
-            .zip(&self.starts)
+            .zip(&self.arrivals.starts)
             .filter(|(n, _)| **n != NONE);
-        let waited = present.map(|(_, start)| self.last.since(*start)).sum();
-        let late = (self.first < self.last).then(|| (self.last_to_start(plan), waited));
+        let waited = present
+            .map(|(_, start)| self.arrivals.last.since(*start))
+            .sum();
+        let late =
+            (self.arrivals.first < self.arrivals.last).then(|| (self.last_to_start(plan), waited));
         (waited, late)
     }
 
     /// Begins to run message by message through `ports`, with `phases` phases at each member to which chunks are
     /// admitted in a fixed order.
     pub fn begin(&mut self, ports: PortRange, phases: usize) {
-        let members = self.nodes.len();
+        let members = self.arrivals.nodes.len();
         // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
@@ -374,13 +389,13 @@ impl CollectiveRun {
     /// Returns the cell of a chunk at a position; where chunks have strands, that of the first strand.
     #[inline]
     pub fn cell(&self, chunk: u32, position: u32) -> u32 {
-        chunk * self.strands * self.nodes.len() as u32 + position
+        chunk * self.strands * self.arrivals.nodes.len() as u32 + position
     }
 
     /// Returns the cell of the other strand.
     #[inline]
     pub fn other_strand(&self, cell: u32) -> u32 {
-        let members = self.nodes.len() as u32;
+        let members = self.arrivals.nodes.len() as u32;
         match self.strand(cell) {
             0 => cell + members,
             _ => cell - members,
@@ -393,7 +408,7 @@ impl CollectiveRun {
         match self.strands {
             // One strand is the common case, and spares the division.
             1 => 0,
-            strands => cell / self.nodes.len() as u32 % strands,
+            strands => cell / self.arrivals.nodes.len() as u32 % strands,
         }
     }
 
@@ -402,7 +417,7 @@ impl CollectiveRun {
     pub fn chunk(&self, cell: u32) -> u32 {
         match self.chunks {
             1 => 0,
-            _ => cell / (self.nodes.len() as u32 * self.strands),
+            _ => cell / (self.arrivals.nodes.len() as u32 * self.strands),
         }
     }
 
@@ -421,14 +436,14 @@ impl CollectiveRun {
     pub fn position(&self, cell: u32) -> u32 {
         match self.chunks * self.strands {
             1 => cell,
-            _ => cell % self.nodes.len() as u32,
+            _ => cell % self.arrivals.nodes.len() as u32,
         }
     }
 
     /// Returns the stage of a cell, its queue slot and its position on the line; no position where its member has no
     /// part in the stage, `None` when the cell is done or outside.
     #[inline]
-    pub fn place<M: CollectiveBackend>(
+    pub fn place<M: CollectiveModel>(
         &self,
         cell: u32,
         schedule: &ChunkSchedule<M::Stage>,

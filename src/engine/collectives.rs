@@ -1,12 +1,13 @@
 //! Collectives in the loop: from the arrival of their members to the completion of the last.
 
 use super::collective_run::CollectiveRun;
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::frames::RunningGroup;
 use super::insertion_order::IssueMismatch;
 use super::plan::{BoundSlot, GroupPlan, NONE};
 use super::{CommTiming, Engine, ReplayRefusal};
-use crate::collective::{CollectiveBackend, CollectiveRequest, UncontendedCost};
+use crate::collective::{CollectiveRequest, UncontendedCost};
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
 use crate::report::CollectiveRecord;
@@ -35,12 +36,12 @@ fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     })
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Returns the group slot of a collective node, and its sequence in the group.
     #[inline]
     pub(super) fn call_of(&self, instance: u32, node: NodeIndex) -> (BoundSlot, u32) {
-        let graph = self.instances[instance as usize].graph;
-        let planned = self.instances[instance as usize].planned;
+        let graph = self.flow.instances[instance as usize].graph;
+        let planned = self.flow.instances[instance as usize].planned;
         let first_group = self.frame_of(instance).first_group;
         let call = graph.call(node);
         let sequence = match &planned.sequences {
@@ -55,8 +56,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Has a member that holds its lane join its collective.
     pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let (slot, mut sequence) = self.call_of(instance, node);
-        let launch_order = &mut self.groups[slot.group as usize].order;
-        if M::IN_ORDER {
+        let launch_order = &mut self.collectives.groups[slot.group as usize].order;
+        if M::Order::MATCHES_AS_ISSUED {
             sequence = if self.backend.matches_in_issue_order() {
                 launch_order.issued(slot.member)
             } else {
@@ -65,9 +66,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         let run = launch_order.run_of[sequence as usize];
         let run = if run == NONE {
-            let run = self.free_runs.pop().unwrap_or_else(|| {
-                self.runs.push(CollectiveRun::default());
-                self.runs.len() as u32 - 1
+            let run = self.collectives.free_runs.pop().unwrap_or_else(|| {
+                self.collectives.runs.push(CollectiveRun::default());
+                self.collectives.runs.len() as u32 - 1
             });
             let (request, root) = self.request(instance, node, slot, sequence);
             let RunningGroup {
@@ -75,53 +76,38 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 identity,
                 number: order,
                 ..
-            } = self.groups[slot.group as usize];
+            } = self.collectives.groups[slot.group as usize];
             let backend = &*self.backend;
             let variant = backend.variant(&request);
             let key = (identity, &request, root, variant);
             let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-            let number = self.schedules.find(key, work_out);
-            self.runs[run as usize].reset(
+            let number = self.collectives.schedules.find(key, work_out);
+            self.collectives.runs[run as usize].reset(
                 (slot.group, order, sequence),
                 (request, root),
                 group.members.len(),
-                (number, self.schedules.get(number)),
+                (number, self.collectives.schedules.get(number)),
             );
-            self.groups[slot.group as usize].order.run_of[sequence as usize] = run;
+            self.collectives.groups[slot.group as usize].order.run_of[sequence as usize] = run;
             run
         } else {
-            if M::IN_ORDER {
+            if M::Order::MATCHES_AS_ISSUED {
                 self.check_alike(instance, node, slot, run);
             }
             run
         };
-        self.runs[run as usize].arrive(now, slot.member, node);
-        if M::IN_ORDER {
-            self.notify_joined(instance, node, slot, run);
-        }
-        if M::IN_ORDER && !self.may_be_closed(run) {
-            self.enroll(now, run, slot.member);
-            return;
-        }
-        let state = &mut self.runs[run as usize];
-        match (state.arrived_now.is_empty(), M::IN_ORDER) {
-            (true, true) => self
-                .agenda
-                .push(now, Event::new(EventClass::Settle, 0, run)),
-            (true, false) => self.arrivals.push(run),
-            (false, _) => {}
-        }
-        state.arrived_now.push(slot.member);
+        self.collectives.runs[run as usize].arrive(now, slot.member, node);
+        M::Order::join(self, now, (instance, node), (slot.group, slot.member), run);
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_joined(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
-        let of = self.instances[instance as usize].of;
-        let call = self.instances[instance as usize].graph.call(node);
+    pub(super) fn notify_joined(&mut self, instance: u32, node: NodeIndex, group: u32, run: u32) {
+        let of = self.flow.instances[instance as usize].of;
+        let call = self.flow.instances[instance as usize].graph.call(node);
         let named = of.group_names[call.group as usize].is_some();
-        let extent = &self.groups[slot.group as usize].plan.extent;
-        let npu = self.instances[instance as usize].npu;
-        if let Some(request) = &self.runs[run as usize].request {
+        let extent = &self.collectives.groups[group as usize].plan.extent;
+        let npu = self.flow.instances[instance as usize].npu;
+        if let Some(request) = &self.collectives.runs[run as usize].request {
             self.backend.on_join(npu, named, request, extent);
         }
     }
@@ -134,11 +120,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         slot: BoundSlot,
         sequence: u32,
     ) -> (CollectiveRequest, u32) {
-        let number = self.requests;
-        self.requests = number.wrapping_add(1);
-        let graph = self.instances[instance as usize].graph;
+        let number = self.collectives.requests;
+        self.collectives.requests = number.wrapping_add(1);
+        let graph = self.flow.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.groups[slot.group as usize].plan;
+        let group = self.collectives.groups[slot.group as usize].plan;
         let request = |buffer| CollectiveRequest {
             node: graph.id(node),
             kind,
@@ -166,11 +152,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         slot: BoundSlot,
         run: u32,
     ) -> Result<u32, usize> {
-        let graph = self.instances[instance as usize].graph;
+        let graph = self.flow.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.groups[slot.group as usize].plan;
-        let of = &self.runs[run as usize];
+        let group = self.collectives.groups[slot.group as usize].plan;
+        let of = &self.collectives.runs[run as usize];
         let mut come = of
+            .arrivals
             .nodes
             .iter()
             .enumerate()
@@ -189,11 +176,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             number: shared.number,
         };
         let backend = &*self.backend;
-        let identity = self.groups[slot.group as usize].identity;
+        let identity = self.collectives.groups[slot.group as usize].identity;
         let key = (identity, &request, of.root, backend.variant(&request));
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.schedules.find(key, work_out);
-        let own = self.schedules.get(number);
+        let number = self.collectives.schedules.find(key, work_out);
+        let own = self.collectives.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
@@ -202,14 +189,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
             let other = of.schedule_at(positions[member]);
-            let stages = self.schedules.get(other).stages();
+            let stages = self.collectives.schedules.get(other).stages();
             let mut phases = stages.iter().chain(own.stages());
             let share_line = phases.any(|stage| {
                 let phase = &group.extent.phases[backend.phase(stage)];
                 phase.position(position, 0) == phase.position(positions[member], 0)
             });
             let alike = other == number
-                || backend.exchanges_same_messages(&group.extent, self.schedules.get(other), own);
+                || backend.exchanges_same_messages(
+                    &group.extent,
+                    self.collectives.schedules.get(other),
+                    own,
+                );
             share_line && !alike
         };
         come.find(disagrees).map_or(Ok(number), Err)
@@ -218,17 +209,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
     /// first member whose messages differ from a partner's is recorded as a disagreement.
     fn check_alike(&mut self, instance: u32, node: NodeIndex, slot: BoundSlot, run: u32) {
-        let graph = self.instances[instance as usize].graph;
-        let of = &self.runs[run as usize];
+        let graph = self.flow.instances[instance as usize].graph;
+        let of = &self.collectives.runs[run as usize];
         let same = of.request.is_some_and(|request| {
             request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
         });
-        if same && of.own_schedules.is_empty() || self.disagreement.is_some() {
+        if same && of.own_schedules.is_empty() || self.collectives.disagreement.is_some() {
             return;
         }
         let own = self.own_schedule(instance, node, slot, run);
-        let of = &mut self.runs[run as usize];
-        let group = self.groups[slot.group as usize].plan;
+        let of = &mut self.collectives.runs[run as usize];
+        let group = self.collectives.groups[slot.group as usize].plan;
         match own {
             Ok(own) => {
                 if of.own_schedules.is_empty() {
@@ -239,11 +230,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             Err(other) => {
                 // The loop stops after this round and refuses the job.
-                self.disagreement = Some(IssueMismatch {
+                self.collectives.disagreement = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,
                     own: (instance, node),
-                    other: (group.members[other], NodeIndex(of.nodes[other])),
+                    other: (group.members[other], NodeIndex(of.arrivals.nodes[other])),
                 });
             }
         }
@@ -251,19 +242,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns whether a run may still be answered by closed form. In insertion order, one that may not proceeds at
     /// once, because the order of arrivals at an instant may matter.
-    fn may_be_closed(&mut self, id: u32) -> bool {
-        !self.stepwise
-            && self.runs[id as usize].progress.is_none()
+    pub(super) fn may_be_closed(&mut self, id: u32) -> bool {
+        !self.settings.stepwise
+            && self.collectives.runs[id as usize].progress.is_none()
             && self.closed_form(id).is_some()
     }
 
     /// Settles the arrivals of an instant in insertion order: by closed form if all members arrived, and otherwise
     /// one by one, in the order in which they arrived.
     pub(super) fn settle_in_order(&mut self, now: Time, id: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let fresh = std::mem::take(&mut run.arrived_now);
-        let all = run.arrived == group.present && run.first == now;
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
+        let fresh = std::mem::take(&mut run.arrivals.arrived_now);
+        let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
         if all && let Some(span) = self.closed_form(id) {
             self.begin_all(now, id);
             self.outcome.closed += 1;
@@ -278,12 +269,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Notifies the observer that all members of a collective have arrived.
     fn begin_all(&mut self, now: Time, id: u32) {
-        let run = &self.runs[id as usize];
-        let group = &self.groups[run.group as usize];
-        for (rank, &node) in group.plan.members.iter().zip(&run.nodes) {
+        let run = &self.collectives.runs[id as usize];
+        let group = &self.collectives.groups[run.group as usize];
+        for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
             let instance = group.instance(*rank);
             if instance != NONE {
-                let number = self.instances[instance as usize].number;
+                let number = self.flow.instances[instance as usize].number;
                 self.observer.began(now, number, NodeIndex(node));
             }
         }
@@ -291,15 +282,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns the duration of a run whose members all start together, where one is proved; cached per schedule.
     fn closed_form(&mut self, id: u32) -> Option<Span> {
-        let run = &self.runs[id as usize];
+        let run = &self.collectives.runs[id as usize];
         if !run.own_schedules.is_empty() {
             return None;
         }
-        let cached = self.schedules.cached(run.schedule);
+        let cached = self.collectives.schedules.cached(run.schedule);
         if let Some(known) = cached.closed {
             return known;
         }
-        let GroupPlan { extent, paths, .. } = self.groups[run.group as usize].plan;
+        let GroupPlan { extent, paths, .. } = self.collectives.groups[run.group as usize].plan;
         let network = &self.network;
         let quiet = UncontendedCost {
             shared: N::SHARED,
@@ -322,15 +313,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Enrolls a member: its chunks begin their first stage or wait for it.
-    fn enroll(&mut self, now: Time, id: u32, member: u32) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+    pub(super) fn enroll(&mut self, now: Time, id: u32, member: u32) {
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
         let position = group.extent.position_of[member as usize];
         if run.progress.is_none() {
             run.begin(self.network.open(0), 0);
             self.outcome.stepwise += 1;
         }
-        if run.arrived == group.present && run.arrived_now.is_empty() {
+        if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
             self.begin_all(now, id);
         }
         self.enroll_at(now, id, position);
@@ -338,43 +329,48 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Settles collectives with new arrivals, when no event is left at `now`.
     pub(super) fn settle(&mut self, now: Time) {
-        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let mut arrivals = std::mem::take(&mut self.collectives.arrivals);
         // By content: the order in which members happened to arrive within the instant must not matter.
         arrivals.sort_unstable_by_key(|&run| {
-            let run = &self.runs[run as usize];
+            let run = &self.collectives.runs[run as usize];
             (run.number, run.sequence)
         });
         for &run in &arrivals {
             self.settle_run(now, run);
         }
         arrivals.clear();
-        self.arrivals = arrivals;
+        self.collectives.arrivals = arrivals;
     }
 
     pub(super) fn settle_run(&mut self, now: Time, id: u32) {
-        if self.comm != CommTiming::Model {
+        if self.settings.comm != CommTiming::Model {
             self.begin_parts(now, id);
             return;
         }
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let all = run.arrived == group.present;
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
+        let all = run.arrivals.arrived == group.present;
         if all {
             self.begin_all(now, id);
         }
         // A measured collective begins when its last member arrives, whoever came earlier.
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let measured = !N::SHARED
-            && !self.stepwise
+            && !self.settings.stepwise
             && run.own_schedules.is_empty()
-            && self.schedules.get(run.schedule).measured().is_some();
+            && self
+                .collectives
+                .schedules
+                .get(run.schedule)
+                .measured()
+                .is_some();
         if measured && !all {
-            run.arrived_now.clear();
+            run.arrivals.arrived_now.clear();
             return;
         }
-        let together = all && (run.first == now || measured);
+        let together = all && (run.arrivals.first == now || measured);
         if together
-            && !self.stepwise
+            && !self.settings.stepwise
             && let Some(span) = self.closed_form(id)
             && self.fast_forward(now, id, span)
         {
@@ -385,8 +381,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Continues message by message with the members that arrived at this instant; `all` says that every member has.
     pub(super) fn step(&mut self, now: Time, id: u32, all: bool) {
-        let run = &mut self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &mut self.collectives.runs[id as usize];
+        let running = &self.collectives.groups[run.group as usize];
         let group = running.plan;
         if run.progress.is_none() {
             if let Some(refusal) = too_large(run, group.members.len()) {
@@ -395,11 +391,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             let phases = group.extent.phases.len();
             let ports = group.ports();
-            let order = self.schedules.get(run.schedule).admission();
+            let order = self.collectives.schedules.get(run.schedule).admission();
             run.begin(self.network.open(ports), order.map_or(0, |_| phases));
             self.outcome.stepwise += 1;
         }
-        let mut fresh = std::mem::take(&mut run.arrived_now);
+        let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         if all {
             // Absent members arrive with the last of the present ones.
             let absent = group
@@ -418,7 +414,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
         self.advance_begun(now);
         fresh.clear();
-        self.runs[id as usize].arrived_now = fresh;
+        self.collectives.runs[id as usize].arrivals.arrived_now = fresh;
     }
 
     /// Ends a collective answered by closed form for all members alike, or one that lasted as recorded, of which each
@@ -428,17 +424,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return;
         }
         // Its parts have completed their nodes already.
-        if self.comm != CommTiming::Model {
+        if self.settings.comm != CommTiming::Model {
             self.record(now, id, false);
             return;
         }
-        let slot = self.runs[id as usize].group as usize;
-        let group = self.groups[slot].plan;
+        let slot = self.collectives.runs[id as usize].group as usize;
+        let group = self.collectives.groups[slot].plan;
         for (member, rank) in group.members.iter().enumerate() {
-            let instance = self.groups[slot].instance(*rank);
+            let instance = self.collectives.groups[slot].instance(*rank);
             if instance != NONE {
-                let node = self.runs[id as usize].nodes[member];
-                self.end_node(now, instance, NodeIndex(node));
+                let node = self.collectives.runs[id as usize].arrivals.nodes[member];
+                M::Order::end_node(self, now, (instance, NodeIndex(node)));
             }
         }
         self.record(now, id, false);
@@ -446,11 +442,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Reports a collective that has ended to the observer, and frees its run.
     pub(super) fn record(&mut self, now: Time, id: u32, stepwise: bool) {
-        let run = &self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &self.collectives.runs[id as usize];
+        let running = &self.collectives.groups[run.group as usize];
         let group = running.plan;
         let request = run.request.expect("a run carries something out");
-        let (waited, waited_for) = match self.comm {
+        let (waited, waited_for) = match self.settings.comm {
             CommTiming::Model => run.waiting(group),
             _ => self.waiting_as_recorded(run, running),
         };
@@ -458,22 +454,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             group: running.identity,
             kind: request.kind,
             buffer: request.buffer,
-            last_start: run.last,
+            last_start: run.arrivals.last,
             end: now,
-            transfer: match self.comm {
-                CommTiming::Model => now.since(run.last),
-                _ => run.transfer,
+            transfer: match self.settings.comm {
+                CommTiming::Model => now.since(run.arrivals.last),
+                _ => run.recorded.transfer,
             },
             waited_for,
             waited,
             stepwise,
-            materialized: run.materialized,
+            materialized: run.answer.materialized,
             messages: run.messages,
         });
-        self.groups[run.group as usize].order.run_of[run.sequence as usize] = NONE;
+        self.collectives.groups[run.group as usize].order.run_of[run.sequence as usize] = NONE;
         // A run with messages still in flight keeps its slot, because their ops refer to it.
-        if self.runs[id as usize].progress.is_none() {
-            self.free_runs.push(id);
+        if self.collectives.runs[id as usize].progress.is_none() {
+            self.collectives.free_runs.push(id);
         }
     }
 }

@@ -1,24 +1,27 @@
 //! A replay that is settled and has not begun: to run, and to report from.
 
+use super::coverage::PricingCoverage;
+use super::discipline::{CollectiveModel, Discipline};
+use super::extensions::Extensions;
 use super::feed::{Feed, SingleLaunch};
 use super::host_launches::{self, ResolvedPrices};
-use super::plan::{
-    CommTiming, InstancePlan, NONE, PricingCoverage, ReplayOptions, ReplayPlan, SharedGraphPlan,
-};
+use super::options::{CommTiming, ReplayOptions};
+use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
-    AlgorithmDescriber, CollectiveBackend, CustomCollective, NativeBackend, ScriptExecutor,
-    measured_collective,
+    AlgorithmDescriber, CustomCollective, NativeBackend, ScriptExecutor, measured_collective,
 };
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
 use crate::network::{
-    ContentionFreeNetwork, LinkNetwork, NetworkBackend, NetworkKind, PortNetwork,
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkBackend,
+    NetworkKind, PortNetwork,
 };
 use crate::report::Observer;
+use crate::topology::link_graph::MOST_NPUS;
 use crate::trace::CollectiveKind;
 use crate::workload::Workload;
 
@@ -73,13 +76,15 @@ pub struct CompiledReplay<'a> {
     pub(super) machine: &'a Machine,
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
+    pub(super) links: bool,
+    pub(super) extensions: Extensions,
     pub(super) comm: CommTiming,
     pub(super) host: HostTiming,
     network: NetworkKind,
     custom: Vec<CustomCollective>,
     prices: ResolvedPrices,
-    /// [`CollectiveBackend::IN_ORDER`] of the backend that it was compiled for.
-    in_order: bool,
+    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend that it was compiled for.
+    as_issued: bool,
     describer: AlgorithmDescriber,
 }
 
@@ -95,40 +100,51 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
         let prices = host_launches::by_default(workload, machine, options);
-        Self::with_backend(
-            workload,
-            machine,
-            options,
-            &native(machine, &options.custom, &prices),
-        )
+        let backend = native(machine, &options.custom, &prices);
+        Self::with_prices(workload, machine, options, &backend, prices)
     }
 
     /// As [`Self::new`], for collectives of another backend, with which it has to be run.
-    pub fn with_backend<M: CollectiveBackend>(
+    pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
         let prices = host_launches::by_default(workload, machine, options);
+        Self::with_prices(workload, machine, options, backend, prices)
+    }
+
+    /// As [`Self::with_backend`], where it is known how prices are found, which looks at all graphs.
+    fn with_prices<M: CollectiveModel>(
+        workload: &'a Workload,
+        machine: &'a Machine,
+        options: &ReplayOptions,
+        backend: &M,
+        prices: ResolvedPrices,
+    ) -> Result<Self, ReplayRefusal> {
         let launched = host_launches::launched(workload, machine, prices);
         let options = &ReplayOptions {
             correction: prices.correction,
             ..options.clone()
         };
         let planned = launched.as_ref().unwrap_or(workload);
+        let network = options.network.unwrap_or(machine.network());
+        check_links(machine, network, options)?;
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
             given: workload,
             launched,
             machine,
-            stepwise: options.stepwise,
+            stepwise: options.stepwise || options.links,
+            links: options.links && options.comm == CommTiming::Model,
+            extensions: options.extensions.clone(),
             comm: options.comm,
             host: options.host,
-            network: options.network.unwrap_or(machine.network()),
+            network,
             custom: options.custom.clone(),
             prices,
-            in_order: M::IN_ORDER,
+            as_issued: M::Order::MATCHES_AS_ISSUED,
             describer: backend.describer(),
         })
     }
@@ -295,16 +311,30 @@ impl<'a> CompiledReplay<'a> {
         run_over_network(LaunchSource::one(self, &mut feed), observer)
     }
 
+    /// Runs to the end over a network of the caller's own, with the machine's algorithms of collectives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub fn run_over<O: Observer + ?Sized, N: NetworkBackend>(
+        &self,
+        observer: &mut O,
+        network: N,
+    ) -> Result<ReplayOutcome, ReplayError> {
+        let backend = &mut native(self.machine, &self.custom, &self.prices);
+        self.run_with_backend(observer, network, backend)
+    }
+
     /// Runs to the end over `network`, with collectives by the `backend` that this was compiled for.
-    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
+    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
         &self,
         observer: &mut O,
         network: N,
         backend: &mut M,
     ) -> Result<ReplayOutcome, ReplayError> {
         assert_eq!(
-            self.in_order,
-            M::IN_ORDER,
+            self.as_issued,
+            M::Order::MATCHES_AS_ISSUED,
             "another backend than it was prepared for"
         );
         let mut feed = SingleLaunch::of(0);
@@ -385,7 +415,7 @@ pub fn run_launches<'a, O: Observer + ?Sized>(
         std::ptr::eq(program.machine, first.machine)
             && (program.network, program.comm, program.host)
                 == (first.network, first.comm, first.host)
-            && (program.stepwise, program.in_order) == (first.stepwise, false)
+            && (program.stepwise, program.as_issued) == (first.stepwise, false)
     };
     if !programs.iter().all(alike) {
         return Err(ReplayRefusal::new(
@@ -401,6 +431,35 @@ pub fn run_launches<'a, O: Observer + ?Sized>(
         many: true,
     };
     run_over_network(source, observer)
+}
+
+/// Refuses models that do not know the links of a machine, and links of too many NPUs.
+fn check_links(
+    machine: &Machine,
+    network: NetworkKind,
+    options: &ReplayOptions,
+) -> Result<(), ReplayRefusal> {
+    if options.comm != CommTiming::Model {
+        return Ok(());
+    }
+    let (name, topology) = (machine.name(), machine.topology());
+    let shares = network == NetworkKind::FairSharing;
+    if topology.graph().is_some() && !shares {
+        return Err(ReplayRefusal::new(
+            format!(
+                "network model {network} knows dimensions, and machine `{name}` has links of its own"
+            ),
+            "--network fair-sharing, which is that machine's model",
+        ));
+    }
+    if (shares || options.links) && topology.npus() > MOST_NPUS {
+        let npus = topology.npus();
+        return Err(ReplayRefusal::new(
+            format!("machine `{name}` has {npus} NPUs, and links are told apart up to {MOST_NPUS}"),
+            "--network ports or links, without --links",
+        ));
+    }
+    Ok(())
 }
 
 /// Runs over the network that the first program names.
@@ -422,6 +481,15 @@ fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::Links => {
             Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
+        }
+        NetworkKind::FairSharing => {
+            let network = FairSharingNetwork::new(topology);
+            let network = network.expect("the number of NPUs was checked");
+            Engine::new(source, observer, network, backend).run()
+        }
+        NetworkKind::Exclusive => {
+            let network = ExclusiveNetwork::new(topology);
+            Engine::new(source, observer, network, backend).run()
         }
     }
 }

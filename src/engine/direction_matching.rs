@@ -7,7 +7,7 @@
 
 use super::Engine;
 use super::collective_run::OUTSIDE;
-use crate::collective::CollectiveBackend;
+use super::discipline::CollectiveModel;
 use crate::network::NetworkBackend;
 use crate::report::Observer;
 
@@ -23,7 +23,7 @@ pub(super) struct UnsortedMessage {
     pub is_request: bool,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
     pub(super) fn number_for_receiver(
@@ -32,7 +32,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         to: u32,
         message: UnsortedMessage,
     ) -> Option<u32> {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut()?;
         if progress.cells[to as usize].stage == OUTSIDE {
             progress.unsorted.entry(to).or_default().push(message);
@@ -49,7 +49,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             number,
             is_request,
         } = message;
-        let run = &self.runs[id as usize];
+        let run = &self.collectives.runs[id as usize];
         let progress = run.progress.as_ref()?;
         let queue_slot =
             |cell: u32| progress.queue_slots[cell as usize * run.length + stage as usize];
@@ -58,8 +58,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
-        let group = self.groups[run.group as usize].plan;
-        let schedule = self.schedules.get(run.schedule_at(run.position(to)));
+        let group = self.collectives.groups[run.group as usize].plan;
+        let schedule = self
+            .collectives
+            .schedules
+            .get(run.schedule_at(run.position(to)));
         let of = *schedule.stage(run.chunk_in(schedule, to), stage)?;
         let ends = (run.position(from), run.position(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
@@ -70,7 +73,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             backend.steps_before_receive(&of, queue_slot(to), line, index, number)
         };
         if found.is_none() {
-            let progress = self.runs[id as usize].progress.as_mut()?;
+            let progress = self.collectives.runs[id as usize].progress.as_mut()?;
             progress.crossing.get_or_insert(ends);
         }
         found
@@ -78,7 +81,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
     pub(super) fn number_deferred(&mut self, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let (position, length) = (run.position(cell), run.length);
         let Some(progress) = run.progress.as_mut() else {
             return;
@@ -100,7 +103,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let Some(number) = self.receiver_number(id, cell, early) else {
                 continue;
             };
-            let run = &mut self.runs[id as usize];
+            let run = &mut self.collectives.runs[id as usize];
             let progress = run.progress.as_mut().expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             if early.is_request {

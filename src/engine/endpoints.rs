@@ -2,10 +2,10 @@
 
 use super::Engine;
 use super::agenda::Agenda;
+use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use crate::collective::{
-    BusScheduler, BusTransfer, CollectiveBackend, CompletionToken, EndpointCost, LinePosition,
-    TransferCause,
+    BusScheduler, BusTransfer, CompletionToken, EndpointCost, LinePosition, TransferCause,
 };
 use crate::ids::Npu;
 use crate::network::NetworkBackend;
@@ -29,7 +29,7 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
     CompletionToken { word, detail }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
@@ -40,8 +40,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
         let credits = self.backend.credits(&stage, queue_slot, line);
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &mut self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::Opened, id, cell);
         match self.backend.endpoint(&stage) {
@@ -73,13 +73,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Handles a message that reaches a cell whose receive is posted.
     #[inline]
     pub(super) fn on_receive(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = &mut progress.cells[cell as usize];
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let schedule = self
+            .collectives
+            .schedules
+            .get(run.schedule_at(run.position(cell)));
         let stage = schedule.stage(run.chunk_in(schedule, cell), number);
         let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
@@ -87,7 +90,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             progress.cells[cell as usize].credits += 1;
             return;
         }
-        let group = self.groups[run.group as usize].plan;
+        let group = self.collectives.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
@@ -122,9 +125,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
     #[inline]
     pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
-        let run = &self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+        let run = &self.collectives.runs[id as usize];
+        let group = self.collectives.groups[run.group as usize].plan;
+        let schedule = self
+            .collectives
+            .schedules
+            .get(run.schedule_at(run.position(cell)));
         let (stage, queue_slot, line) = run
             .place(cell, schedule, group, &*self.backend)
             .expect("its messages are dealt with in their stage");
@@ -142,7 +148,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Adds credits that a member has earned.
     #[inline]
     pub(super) fn credit(&mut self, now: Time, id: u32, cell: u32, credits: u32) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[cell as usize].credits += credits;
         self.advance(now, id, cell);

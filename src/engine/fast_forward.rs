@@ -8,8 +8,8 @@
 
 use super::Engine;
 use super::agenda::Agenda;
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
-use crate::collective::CollectiveBackend;
 use crate::ids::Npu;
 use crate::network::NetworkBackend;
 use crate::report::Observer;
@@ -35,7 +35,7 @@ impl InstantProgress {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
     /// Returns whether it could.
     pub(super) fn fast_forward(&mut self, now: Time, id: u32, span: Span) -> bool {
@@ -48,13 +48,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 network.reserve(npu, d, Some(id));
                 true
             });
-            self.fast_forwarded += 1;
+            self.collectives.fast_forwarded += 1;
             // Numbers wrap round from 1: 0 stands for no reservation.
-            self.fast_forward_count = self.fast_forward_count % (FOLDINGS - 1) + 1;
-            number = self.fast_forward_count;
+            self.collectives.fast_forward_count =
+                self.collectives.fast_forward_count % (FOLDINGS - 1) + 1;
+            number = self.collectives.fast_forward_count;
         }
-        let run = &mut self.runs[id as usize];
-        (run.fast_forward_id, run.fast_forwarded_in) = (number, self.instant_progress.settled);
+        let run = &mut self.collectives.runs[id as usize];
+        (run.answer.number, run.answer.settlement) = (number, self.instant.progress.settled);
         self.outcome.closed += 1;
         let event = Event::new(EventClass::Run, number, id);
         self.agenda.push(now + span, event);
@@ -63,13 +64,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
     pub(super) fn release_reservation(&mut self, id: u32, number: u32) -> bool {
-        let run = &mut self.runs[id as usize];
-        if run.fast_forward_id != number {
+        let run = &mut self.collectives.runs[id as usize];
+        if run.answer.number != number {
             return false;
         }
         if number > 0 {
-            run.fast_forward_id = 0;
-            self.fast_forwarded -= 1;
+            run.answer.number = 0;
+            self.collectives.fast_forwarded -= 1;
             self.for_each_port(id, |network, npu, d| {
                 network.reserve(npu, d, None);
                 true
@@ -80,7 +81,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Calls `what` for each NPU and dimension that a run's members use, until it returns false.
     fn for_each_port(&mut self, id: u32, mut what: impl FnMut(&mut N, Npu, usize) -> bool) -> bool {
-        let extent = &self.groups[self.runs[id as usize].group as usize]
+        let extent = &self.collectives.groups[self.collectives.runs[id as usize].group as usize]
             .plan
             .extent;
         let network = &mut self.network;
@@ -93,8 +94,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Materializes all runs that a message submitted `now` would touch.
     pub(super) fn materialize_touched(&mut self, now: Time) {
         let mut next = 0;
-        while self.fast_forwarded > 0
-            && let Some(leaving) = self.pending_sends.get(next)
+        while self.collectives.fast_forwarded > 0
+            && let Some(leaving) = self.messages.pending_sends.get(next)
         {
             match self.network.reservation(leaving.message.ends) {
                 Some(id) => self.materialize(now, id),
@@ -109,22 +110,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// run began, or since the instant did, all its rounds are over and the replay continues until nothing is left;
     /// if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
     pub(super) fn materialize(&mut self, now: Time, id: u32) {
-        let run = &self.runs[id as usize];
-        let (start, folding) = (run.first, run.fast_forward_id);
+        let run = &self.collectives.runs[id as usize];
+        let (start, folding) = (run.arrivals.first, run.answer.number);
         let settled = if start < now {
             0
         } else {
-            run.fast_forwarded_in
+            run.answer.settlement
         };
-        let done = self.instant_progress.settled > settled;
-        let rounds = self.instant_progress.rounds;
+        let done = self.instant.progress.settled > settled;
+        let rounds = self.instant.progress.rounds;
         self.release_reservation(id, folding);
         // The run counts as stepwise from here on, and `step` counts it as such.
         self.outcome.closed -= 1;
         self.outcome.unfolded += 1;
-        self.runs[id as usize].materialized = true;
+        self.collectives.runs[id as usize].answer.materialized = true;
         let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.pending_sends);
+        let leaving = std::mem::take(&mut self.messages.pending_sends);
         self.step(start, id, true);
         // Instant of the replay, and rounds handled there.
         let (mut at, mut handled) = (start, 0);
@@ -138,7 +139,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             } else {
                 (at, handled + 1)
             };
-            self.round(due);
+            M::Order::round(self, due);
         }
         // What is pending afterwards moves to the shared agenda; order within an instant is by content, so it may be
         // appended.
@@ -150,6 +151,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 self.agenda.push(due, event);
             }
         }
-        self.pending_sends.extend(leaving);
+        self.messages.pending_sends.extend(leaving);
     }
 }

@@ -1,12 +1,12 @@
 //! Feeds in the loop: they are told what ended and woken, and what they ask for begins.
 
 use super::Engine;
+use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
 use super::frames::{SERVED, key, node_of};
 use super::launch::{LaunchOrderEntry, LaunchQueue};
 use super::processor::{JobTimes, ProcessorJob};
-use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
@@ -57,7 +57,7 @@ impl<'a> Feeds<'a> {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Wakes the feeds that want to launch something at the start, and asks all when to wake them.
     pub(super) fn start_feeds(&mut self) {
         for feed in 0..self.feeds.all.len() as u32 {
@@ -89,14 +89,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn tell_ends(&mut self, now: Time) {
         let mut ended = std::mem::take(&mut self.launches.ended);
         if ended.len() > 1 {
-            let (instances, frames) = (&self.instances, &self.launches.frames);
+            let (instances, frames) = (&self.flow.instances, &self.launches.frames);
             ended.sort_unstable_by_key(|&instance| {
                 let frame = &frames[instances[instance as usize].frame as usize].record;
                 (frame.feed, frame.serial, instance)
             });
         }
         for &instance in &ended {
-            let running = &self.instances[instance as usize];
+            let running = &self.flow.instances[instance as usize];
             let (frame, rank) = (running.frame, running.of.rank);
             let record = self.launches.frames[frame as usize].record;
             let over = self.end_rank(now, frame);
@@ -145,13 +145,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns whether a node is a kernel that a processor serves.
     #[inline]
     pub(super) fn is_served(&self, instance: u32, kind: NodeKind) -> bool {
-        self.instances[instance as usize].flags & SERVED != 0 && kind == NodeKind::Compute
+        self.flow.instances[instance as usize].flags & SERVED != 0 && kind == NodeKind::Compute
     }
 
     fn processor_job(&self, instance: u32, node: NodeIndex) -> ProcessorJob {
         let record = &self.frame_of(instance).record;
         ProcessorJob {
-            npu: self.instances[instance as usize].npu,
+            npu: self.flow.instances[instance as usize].npu,
             launch: record.serial,
             feed: record.feed,
             program: record.program,
@@ -165,7 +165,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Submits a kernel to the processor of its NPU.
     pub(super) fn submit_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let job = self.processor_job(instance, node);
-        if let Some(processors) = &mut self.processors {
+        if let Some(processors) = &mut self.processors.model {
             processors.submit(now, &job, &mut self.feeds.started);
             self.feeds.unsettled = true;
             self.schedule_jobs(now);
@@ -175,7 +175,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Tells the processor of its NPU that a kernel is complete.
     pub(super) fn end_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let job = self.processor_job(instance, node);
-        if let Some(processors) = &mut self.processors {
+        if let Some(processors) = &mut self.processors.model {
             processors.ended(now, &job, &mut self.feeds.started);
             self.feeds.unsettled = true;
             self.schedule_jobs(now);
@@ -185,7 +185,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Tells processors that nothing is left of an instant at which they were told something.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.feeds.unsettled = false;
-        if let Some(processors) = &mut self.processors {
+        if let Some(processors) = &mut self.processors.model {
             processors.settle(now, &mut self.feeds.started);
             self.schedule_jobs(now);
         }

@@ -4,6 +4,7 @@
 //! all alike, and one that ended is used again, so what is in flight bounds memory.
 
 use super::compiled_replay::CompiledReplay;
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::lanes::Lanes;
 use super::launch::{Launch, LaunchPrices, LaunchRecord, LaunchRelease, LaunchSerial};
@@ -11,7 +12,6 @@ use super::launch_order::LaunchOrder;
 use super::messages::MessageChannel;
 use super::plan::{GroupPlan, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::{DELAYED, Engine, MessageState, ReplayRefusal};
-use crate::collective::CollectiveBackend;
 use crate::graph::{Graph, NodeKind};
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::network::NetworkBackend;
@@ -36,8 +36,12 @@ pub(super) fn node_of(word: u64) -> (u32, NodeIndex) {
 pub(super) const SERVED: u8 = 1;
 /// Flag: its launch has prices of its own.
 pub(super) const REPRICED: u8 = 2;
+/// Flag: its kernels take longer while collectives run.
+pub(super) const SLOWED: u8 = 16;
 /// Flag: it waits for its feed to release it.
 pub(super) const HELD: u8 = 4;
+/// Flag: its lanes serve several launches in turn.
+pub(super) const TURNS: u8 = 8;
 
 /// An instance of a launch in flight. References replace look-ups in the loop.
 #[derive(Debug)]
@@ -46,7 +50,7 @@ pub(super) struct RunningInstance<'a> {
     pub shared: &'a SharedGraphPlan,
     pub planned: &'a InstancePlan,
     pub of: &'a RankInstance,
-    /// Index of its first node in [`Engine::dependencies_left`].
+    /// Index of its first node in [`Dataflow::dependencies_left`].
     pub first_node: usize,
     /// Number of its launch.
     pub serial: u64,
@@ -54,12 +58,14 @@ pub(super) struct RunningInstance<'a> {
     pub first_lane: u32,
     /// Nodes that have yet to complete.
     pub left: u32,
+    /// Collectives that hold a lane.
+    pub collectives: u32,
     /// Index among the instances of all programs, by which observers know it.
     pub number: u32,
     pub npu: Npu,
     /// Frame of its launch.
     pub frame: u32,
-    /// [`SERVED`], [`REPRICED`], [`HELD`].
+    /// [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
     pub flags: u8,
 }
 
@@ -172,11 +178,11 @@ impl<'a> Launches<'a> {
     }
 }
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     /// Returns the launch of an instance.
     #[inline]
     pub(super) fn frame_of(&self, instance: u32) -> &LaunchFrame<'a> {
-        &self.launches.frames[self.instances[instance as usize].frame as usize]
+        &self.launches.frames[self.flow.instances[instance as usize].frame as usize]
     }
 
     /// Returns the instance of another rank in the launch of `instance`, [`NONE`] if it has no trace.
@@ -229,7 +235,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
         let frame = &self.launches.frames[number as usize];
         let (first, count) = (frame.first_instance, frame.plan.instances.len() as u32);
         for instance in first..first + count {
-            let running = &mut self.instances[instance as usize];
+            let running = &mut self.flow.instances[instance as usize];
             if running.left == 0 {
                 self.launches.ended.push(instance);
             } else if held {
@@ -245,18 +251,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
     /// Adds a frame for a launch of `program`, and returns its index.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, record: LaunchRecord) -> u32 {
         let (plan, workload) = (&program.plan, program.workload());
-        let first_instance = self.instances.len() as u32;
-        let first_group = self.groups.len() as u32;
+        let first_instance = self.flow.instances.len() as u32;
+        let first_group = self.collectives.groups.len() as u32;
         let numbers = self.launches.first_numbers[record.program as usize];
         let frame = self.launches.frames.len() as u32;
-        let pairs = if M::IN_ORDER {
-            let first = self.channels.len();
-            self.channels
+        let pairs = if M::Order::MATCHES_AS_ISSUED {
+            let first = self.messages.channels.len();
+            self.messages
+                .channels
                 .resize_with(first + plan.pairs as usize, MessageChannel::default);
             first
         } else {
-            let first = self.pairs.len();
-            self.pairs
+            let first = self.messages.pairs.len();
+            self.messages
+                .pairs
                 .resize(first + plan.pairs as usize, MessageState::default());
             first
         };
@@ -264,9 +272,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             (numbers.0..).zip(workload.instances().iter().zip(&plan.instances))
         {
             let graph = workload.graph(of);
-            let first_node = self.dependencies_left.len();
-            self.dependencies_left.extend_from_slice(graph.in_degrees());
-            self.instances.push(RunningInstance {
+            let first_node = self.flow.dependencies_left.len();
+            self.flow
+                .dependencies_left
+                .extend_from_slice(graph.in_degrees());
+            self.flow.instances.push(RunningInstance {
                 graph,
                 shared: &plan.shared[planned.shared as usize],
                 planned,
@@ -275,6 +285,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                 serial: 0,
                 first_lane: 0,
                 left: 0,
+                collectives: 0,
                 number,
                 npu: planned.npu,
                 frame,
@@ -282,7 +293,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             });
         }
         for (identity, group) in (numbers.1..).zip(&plan.groups) {
-            self.groups.push(RunningGroup {
+            self.collectives.groups.push(RunningGroup {
                 plan: group,
                 order: LaunchOrder::new(group),
                 instance_of: &plan.instance_of,
@@ -327,18 +338,29 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             let shared = program.shared_at(planned, launch.npu);
             let many = self.launches.many;
             let lane_count = shared.lane_count;
-            let first_lane = self
-                .launches
-                .lanes(&mut self.lanes, record.feed, npu, lane_count);
-            let served = self.processors.as_ref().is_some_and(|p| p.serves(npu));
-            let running = &mut self.instances[instance as usize];
+            let first_lane =
+                self.launches
+                    .lanes(&mut self.processors.lanes, record.feed, npu, lane_count);
+            let served = self
+                .processors
+                .model
+                .as_ref()
+                .is_some_and(|p| p.serves(npu));
+            let running = &mut self.flow.instances[instance as usize];
             let graph = running.graph;
             (running.npu, running.shared, running.serial) = (npu, shared, record.serial.0);
             (running.first_lane, running.left) = (first_lane, graph.len() as u32);
             running.flags = if served { SERVED } else { 0 };
             running.flags |= if repriced { REPRICED } else { 0 };
+            running.flags |= if many { TURNS } else { 0 };
+            running.flags |= if shared.beside_collectives > 1.0 {
+                SLOWED
+            } else {
+                0
+            };
+            running.collectives = 0;
             let nodes = running.first_node..running.first_node + graph.len();
-            let left = &mut self.dependencies_left[nodes];
+            let left = &mut self.flow.dependencies_left[nodes];
             if used {
                 left.copy_from_slice(graph.in_degrees());
             }
@@ -357,13 +379,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
                         nodes.others + nodes.kernels
                     };
                     if left > 0 {
-                        self.lanes.enter(first_lane + lane, instance, left);
+                        self.processors
+                            .lanes
+                            .enter(first_lane + lane, instance, left);
                     }
                 }
             }
             self.launches.nodes += graph.len() as u64;
         }
-        for group in &mut self.groups[first_group as usize..][..plan.groups.len()] {
+        for group in &mut self.collectives.groups[first_group as usize..][..plan.groups.len()] {
             group.number = self.launches.groups;
             self.launches.groups = self.launches.groups.wrapping_add(1);
             if used {
@@ -371,7 +395,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             }
         }
         if used {
-            self.pairs[first_pair as usize..][..plan.pairs as usize].fill(MessageState::default());
+            self.messages.pairs[first_pair as usize..][..plan.pairs as usize]
+                .fill(MessageState::default());
         }
     }
 
@@ -386,7 +411,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
             return;
         };
         let instance = frame.first_instance + index;
-        let running = &mut self.instances[instance as usize];
+        let running = &mut self.flow.instances[instance as usize];
         if running.flags & HELD != 0 {
             running.flags &= !HELD;
             let event = Event::new(EventClass::Release, instance, 0);
@@ -411,21 +436,27 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'
     /// Returns the duration of a kernel in its launch.
     #[inline]
     pub(super) fn price(&self, instance: u32, node: NodeIndex) -> Span {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let price = running.shared.prices[node.index()];
-        if running.flags & REPRICED == 0 {
+        if running.flags & (REPRICED | SLOWED) == 0 {
             return price;
         }
         self.own_price(instance, node, price)
     }
 
-    /// Returns the duration that a launch with prices of its own gives a node.
+    /// Returns the duration that a launch with prices of its own gives a node, or that it has beside collectives.
     #[inline(never)]
     fn own_price(&self, instance: u32, node: NodeIndex, price: Span) -> Span {
-        let graph = self.instances[instance as usize].graph;
+        let running = &self.flow.instances[instance as usize];
+        let graph = running.graph;
         if graph.kind(node) != NodeKind::Compute {
             return price;
         }
+        let price = if running.flags & SLOWED != 0 && running.collectives > 0 {
+            price.scaled(running.shared.beside_collectives)
+        } else {
+            price
+        };
         match &self.frame_of(instance).prices {
             LaunchPrices::AsCompiled => price,
             LaunchPrices::Scaled(factor) => price.scaled(*factor),

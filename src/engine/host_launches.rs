@@ -43,18 +43,18 @@ pub(super) fn by_default(
     }
 }
 
-/// The machine's correction for models whose most frequent product is that of `workload`.
+/// The machine's correction for models whose most frequent products are those of `workload`.
 fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
         return None;
     }
-    let product = workload.main_product()?;
+    let products = workload.main_products()?;
     let mut corrections = corrections.iter();
-    corrections.find(|known| known.gemm == product).copied()
+    corrections.find(|known| known.gemms == products).copied()
 }
 
-/// How the prices of a replay are found.
+/// Choice of prices and launches for a replay, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,

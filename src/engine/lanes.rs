@@ -5,8 +5,8 @@
 //! node of an earlier one is left for it. Launches begin in one order on all NPUs, so none holds a lane that another
 //! needs before it. Feeds have lanes of their own.
 
+use super::discipline::Discipline;
 use super::frames::{RunningInstance, node_of};
-use crate::collective::CollectiveBackend;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -20,7 +20,7 @@ pub(super) struct LaneState {
     pub holder: u64,
     /// Nodes that wait for the lane, by launch, and first ready, first served.
     queue: VecDeque<u64>,
-    /// Nodes that wait for the lane in insertion order ([`CollectiveBackend::IN_ORDER`]), lowest first.
+    /// Nodes that wait for the lane in insertion order, lowest first.
     #[expect(
         clippy::box_collection,
         reason = "8 bytes of a lane instead of 24; most lanes have none"
@@ -79,11 +79,10 @@ impl Lanes {
 
     /// Frees a lane whose holder of `instance` is complete; it is offered to others when the round is over.
     #[inline]
-    pub fn free<M: CollectiveBackend>(&mut self, lane: u32, instance: u32) {
+    pub fn free<D: Discipline>(&mut self, lane: u32, instance: u32) {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
-        // In insertion order nodes wait by id elsewhere, so the queue says nothing.
-        if M::IN_ORDER || !state.queue.is_empty() {
+        if D::offers_lane(!state.queue.is_empty()) {
             self.freed.push((instance, lane));
         }
     }

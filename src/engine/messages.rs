@@ -2,11 +2,12 @@
 
 use super::collective_run::InFlightOp;
 use super::direction_matching::UnsortedMessage;
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::frames::key;
 use super::plan::NONE;
 use super::{CommTiming, Engine};
-use crate::collective::{CollectiveBackend, ScriptEvent};
+use crate::collective::ScriptEvent;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange};
@@ -18,7 +19,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct MessageChannel {
     /// Messages that have arrived and that no receive has taken.
-    arrived: u32,
+    pub arrived: u32,
     /// Posted receives, as instance and node.
     pub listening: VecDeque<(u32, u32)>,
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
@@ -53,14 +54,15 @@ fn between_ranks(
 pub(super) struct PendingSend {
     /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
     /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
-    key: SendOrderKey,
+    pub key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
 }
 
-type SendOrderKey = (u32, u32, u32, u32, u64);
+/// Content key of a message.
+pub type SendOrderKey = (u32, u32, u32, u32, u64);
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
     pub(super) fn submit_or_defer(
         &mut self,
@@ -68,24 +70,29 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         key: SendOrderKey,
         message: NetworkMessage,
     ) {
-        if M::IN_ORDER {
-            self.network.submit(now, &message, &mut self.agenda)
-        } else {
-            self.pending_sends.push(PendingSend { key, message })
+        M::Order::submit(self, now, key, message);
+    }
+
+    /// Hands a message to the network.
+    #[inline]
+    pub(super) fn put_on_network(&mut self, now: Time, message: &NetworkMessage) {
+        if let Some(traffic) = &mut self.messages.traffic {
+            traffic.count(message);
         }
+        self.network.submit(now, message, &mut self.agenda);
     }
 
     /// Submits the collected messages of this instant in content order.
     pub(super) fn submit_pending(&mut self, now: Time) {
-        let mut leaving = std::mem::take(&mut self.pending_sends);
+        let mut leaving = std::mem::take(&mut self.messages.pending_sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
         for PendingSend { message, .. } in leaving.drain(..) {
             if N::SHARED {
-                self.ops.mark_submitted(message.op);
+                self.messages.ops.mark_submitted(message.op);
             }
-            self.network.submit(now, &message, &mut self.agenda);
+            self.put_on_network(now, &message);
         }
-        self.pending_sends = leaving;
+        self.messages.pending_sends = leaving;
     }
 
     /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
@@ -107,7 +114,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
         };
         for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
-            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.payload()));
+            alike
+                .sort_unstable_by_key(|event| self.messages.ops.submission_number(event.payload()));
         }
     }
 
@@ -130,7 +138,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
     #[inline]
     pub(super) fn pair(&self, instance: u32, message: usize) -> u32 {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         match running.planned.pairs[message] {
             NONE => NONE,
             pair => self.launches.frames[running.frame as usize].first_pair + pair,
@@ -139,7 +147,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Submits the message of a send that holds its lane.
     pub(super) fn send_message(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let peer = running.graph.messages()[index].peer;
         let peer = running.of.peers[peer as usize];
         let frame = &self.launches.frames[running.frame as usize];
@@ -148,15 +156,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let key = (ends.0.0, 0, running.serial as u32, node.0, 0);
         let pair = self.pair(instance, index);
         let ports = self.network.open(2);
-        let op = self.ops.insert(InFlightOp::Send {
+        let op = self.messages.ops.insert(InFlightOp::Send {
             pair,
             sender: instance,
             node: node.0,
             ports,
         });
-        // In insertion order a send completes when its message has arrived, so nobody asks when it has left.
-        let message = between_ranks(op, ends, ports, bytes, !M::IN_ORDER);
-        match self.rts_bytes {
+        // Where a send completes when its message has arrived, nobody asks when it has left.
+        let tell = !M::Order::SENDS_END_ON_ARRIVAL;
+        let message = between_ranks(op, ends, ports, bytes, tell);
+        match self.messages.rts_bytes {
             Some(_) => self.withhold_send(now, pair, message),
             None => self.submit_message(now, key, message),
         }
@@ -164,7 +173,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Submits the message of a sender without a trace, which sends when its receiver is ready.
     fn send_mirrored(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let peer = running.graph.messages()[index].peer;
         let peer = running.of.peers[peer as usize];
         let frame = &self.launches.frames[running.frame as usize];
@@ -179,7 +188,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             node.0.into(),
         );
         let ports = self.network.open(2);
-        let op = self.ops.insert(InFlightOp::Mirrored {
+        let op = self.messages.ops.insert(InFlightOp::Mirrored {
             receiver: instance,
             node: node.0,
             ports,
@@ -191,29 +200,31 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if N::SHARED {
             self.submit_or_defer(now, key, message);
         } else {
-            self.network.submit(now, &message, &mut self.agenda);
+            self.put_on_network(now, &message);
         }
     }
 
     pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         self.observer
             .issued(now, running.number, node, NodeKind::Receive);
         let index = running.graph.message_index(node);
         let pair = self.pair(instance, index);
-        if M::IN_ORDER {
-            self.post_rank_receive(now, pair, instance, node);
-            return;
-        }
-        if self.comm != CommTiming::Model {
+        M::Order::post_receive(self, now, (instance, node), pair);
+    }
+
+    /// Posts a receive whose match was made before the run.
+    pub(super) fn post_matched(&mut self, now: Time, instance: u32, node: NodeIndex, pair: u32) {
+        if self.settings.comm != CommTiming::Model {
             self.start_receive(now, instance, node, pair);
             return;
         }
         if pair == NONE {
-            self.send_mirrored(now, instance, node, index);
+            let graph = self.flow.instances[instance as usize].graph;
+            self.send_mirrored(now, instance, node, graph.message_index(node));
             return;
         }
-        let state = &mut self.pairs[pair as usize];
+        let state = &mut self.messages.pairs[pair as usize];
         state.posted = node.0 + 1;
         state.waiter = instance;
         if state.delivered {
@@ -223,8 +234,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     /// Posts a receive, after a rendezvous request where messages have to be requested.
-    fn post_rank_receive(&mut self, now: Time, pair: u32, instance: u32, node: NodeIndex) {
-        match self.rts_bytes {
+    pub(super) fn post_rank_receive(
+        &mut self,
+        now: Time,
+        pair: u32,
+        instance: u32,
+        node: NodeIndex,
+    ) {
+        match self.messages.rts_bytes {
             Some(_) => self.request_rank_message(now, pair, instance, node),
             None => self.match_or_post(now, pair, instance, node.0),
         }
@@ -232,7 +249,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Completes a receive with the oldest message of its channel, or posts it.
     pub(super) fn match_or_post(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
-        let channel = &mut self.channels[pair as usize];
+        let channel = &mut self.messages.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
             let event = Event::new(EventClass::Node, instance, node);
@@ -247,27 +264,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         if pair == NONE {
             return;
         }
-        if M::IN_ORDER {
-            // ASTRA-sim completes the send on arrival, before the receive.
-            self.end_node(now, sender, NodeIndex(node));
-            let channel = &mut self.channels[pair as usize];
-            match channel.listening.pop_front() {
-                Some((instance, node)) => self.end_node(now, instance, NodeIndex(node)),
-                None => channel.arrived += 1,
-            }
-            return;
-        }
-        let state = &mut self.pairs[pair as usize];
-        state.delivered = true;
-        if let Some(node) = state.posted.checked_sub(1) {
-            let event = Event::new(EventClass::Node, state.waiter, node);
-            self.agenda.push(now, event);
-        }
+        M::Order::message_arrived(self, now, pair, (sender, NodeIndex(node)));
     }
 
     #[inline]
     pub(super) fn network_event(&mut self, now: Time, event: NetworkEvent) {
-        let (agenda, notices) = (&mut self.agenda, &mut self.notices);
+        let (agenda, notices) = (&mut self.agenda, &mut self.messages.notices);
         self.network.handle(now, event, agenda, notices);
         self.take_notices(now);
         self.advance_begun(now);
@@ -275,15 +277,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     #[inline]
     fn take_notices(&mut self, now: Time) {
-        while let Some(notice) = self.notices.pop() {
+        while let Some(notice) = self.messages.notices.pop() {
             match notice {
-                DeliveryNotice::Injected(op) => match self.ops.get(op) {
+                DeliveryNotice::Injected(op) => match self.messages.ops.get(op) {
                     InFlightOp::Send { sender, node, .. } => {
                         self.agenda
                             .push(now, Event::new(EventClass::Node, sender, node));
                     }
                     InFlightOp::Step { run, from, .. } => {
-                        if let Some(progress) = &mut self.runs[run as usize].progress {
+                        if let Some(progress) = &mut self.collectives.runs[run as usize].progress {
                             progress.cells[from as usize].leaving = false;
                         }
                         self.advance(now, run, from);
@@ -295,7 +297,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     | InFlightOp::RankRequest { .. }
                     | InFlightOp::Mirrored { .. } => {}
                 },
-                DeliveryNotice::Delivered(op) => match self.ops.remove(op) {
+                DeliveryNotice::Delivered(op) => match self.messages.ops.remove(op) {
                     InFlightOp::Send {
                         pair,
                         ports,
@@ -321,7 +323,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         stage,
                         recv_posted,
                     } => {
-                        if self.mixed_directions {
+                        if self.collectives.mixed_directions {
                             let message = UnsortedMessage {
                                 from,
                                 stage,
@@ -349,7 +351,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                         stage,
                         step,
                     } => {
-                        if self.mixed_directions {
+                        if self.collectives.mixed_directions {
                             let request = UnsortedMessage {
                                 from,
                                 stage,

@@ -1,23 +1,22 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
-use super::frames::{SERVED, key, node_of};
-use super::insertion_order::wake;
+use super::frames::{SERVED, TURNS, key, node_of};
 use super::plan::NONE;
 use super::{COMPLETE, CommTiming, DELAYED, Engine};
-use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Starts the delay of `node`, whose dependencies are complete and which was recorded to last `delay`.
     #[inline(never)]
     pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
-        let delay = self.host.duration(delay);
-        let number = self.instances[instance as usize].number;
+        let delay = self.settings.host.duration(delay);
+        let number = self.flow.instances[instance as usize].number;
         self.observer.delayed(now, number, node);
         let event = Event::new(EventClass::Ready, instance, node.0);
         self.agenda.push(now + delay, event);
@@ -25,35 +24,37 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &mut self.instances[instance as usize];
-        let (graph, first) = (running.graph, running.first_node);
+        let running = &mut self.flow.instances[instance as usize];
+        let (graph, first, flags) = (running.graph, running.first_node, running.flags);
+        let (lanes, first_lane) = (&running.shared.lanes, running.first_lane);
         let kind = graph.kind(node);
         running.left -= 1;
+        running.collectives -= u32::from(kind == NodeKind::Collective);
         if running.left == 0 {
             self.launches.ended.push(instance);
         }
         self.observer.completed(now, running.number, node, kind);
-        self.dependencies_left[first + node.index()] = COMPLETE;
-        self.completed += 1;
+        self.flow.dependencies_left[first + node.index()] = COMPLETE;
+        self.flow.completed += 1;
         self.outcome.makespan = now.since(Time::ZERO);
-        if M::IN_ORDER && !self.dormant.is_empty() {
-            wake(&mut self.dormant, instance, &mut self.ready);
-        }
-        let lane = running.shared.lanes[graph.lane(node) as usize];
-        if running.flags & SERVED != 0 && kind == NodeKind::Compute {
+        M::Order::node_ended(self, instance);
+        if flags & SERVED != 0 && kind == NodeKind::Compute {
             self.end_job(now, instance, node);
-        } else if lane != NONE {
-            let lane = running.first_lane + lane;
-            if self.launches.many {
-                self.lanes.pass(lane);
+        } else {
+            let lane = lanes[graph.lane(node) as usize];
+            if lane != NONE {
+                let lane = first_lane + lane;
+                if flags & TURNS != 0 {
+                    self.processors.lanes.pass(lane);
+                }
+                self.processors.lanes.free::<M::Order>(lane, instance);
             }
-            self.lanes.free::<M>(lane, instance);
         }
         for next in graph.successors(node) {
-            let left = &mut self.dependencies_left[first + next.index()];
+            let left = &mut self.flow.dependencies_left[first + next.index()];
             *left -= 1;
             if *left == 0 {
-                self.ready.push(key(instance, next));
+                self.flow.ready.push(key(instance, next));
             } else if *left == DELAYED {
                 *left = 0;
                 self.delay(now, instance, next, graph.delay(next));
@@ -64,13 +65,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
     #[inline]
     pub(super) fn dispatch_ready(&mut self, now: Time) {
-        if !self.lanes.freed.is_empty() {
+        if !self.processors.lanes.freed.is_empty() {
             self.grant_freed_lanes(now);
         }
-        if self.ready.is_empty() {
+        if self.flow.ready.is_empty() {
             return;
         }
-        let mut ready = std::mem::take(&mut self.ready);
+        let mut ready = std::mem::take(&mut self.flow.ready);
         if ready.len() > 1 {
             if self.launches.many {
                 ready.sort_unstable_by_key(|&word| self.content_of(word));
@@ -83,27 +84,21 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             self.post(now, instance, node);
         }
         ready.clear();
-        self.ready = ready;
+        self.flow.ready = ready;
     }
 
     /// Schedules the completion of a node that holds its lane until `end`.
     #[inline]
     pub(super) fn complete_at(&mut self, end: Time, instance: u32, node: NodeIndex) {
-        let event = Event::new(EventClass::Node, instance, node.0);
-        if M::IN_ORDER {
-            let npu = self.instances[instance as usize].npu;
-            self.agenda.delay(npu.0, end, event, 0);
-        } else {
-            self.agenda.push(end, event);
-        }
+        M::Order::end_at(self, end, (instance, node));
     }
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
     pub(super) fn grant_freed_lanes(&mut self, now: Time) {
-        let mut freed = std::mem::take(&mut self.lanes.freed);
+        let mut freed = std::mem::take(&mut self.processors.lanes.freed);
         if self.launches.many {
             freed.sort_unstable_by_key(|&(instance, lane)| {
-                let running = &self.instances[instance as usize];
+                let running = &self.flow.instances[instance as usize];
                 let feed = self.frame_of(instance).record.feed;
                 (running.npu, feed, lane)
             });
@@ -111,20 +106,37 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             freed.sort_unstable();
         }
         for &(_, lane) in &freed {
-            if let Some(word) = self.lanes.grant(lane) {
+            if let Some(word) = self.processors.lanes.grant(lane) {
                 let (instance, node) = node_of(word);
                 self.issue(now, instance, node);
             }
         }
         freed.clear();
-        self.lanes.freed = freed;
+        self.processors.lanes.freed = freed;
     }
 
     /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
     #[inline]
     pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         match running.graph.kind(node) {
+            // By far the most nodes: their price is known, and nothing takes turns.
+            kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
+                if running.flags == 0 =>
+            {
+                let lane =
+                    running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
+                if self
+                    .processors
+                    .lanes
+                    .take_or_wait(lane, key(instance, node))
+                {
+                    self.observer.issued(now, running.number, node, kind);
+                    let end = now + running.shared.prices[node.index()];
+                    let event = Event::new(EventClass::Node, instance, node.0);
+                    self.agenda.push(end, event);
+                }
+            }
             NodeKind::Nothing => {
                 let number = running.number;
                 self.observer.issued(now, number, node, NodeKind::Nothing);
@@ -133,32 +145,37 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
             NodeKind::Collective => {
-                let alone = self.comm != CommTiming::Model && self.waits_for_nobody(instance, node);
+                let alone = self.settings.comm != CommTiming::Model
+                    && self.waits_for_nobody(instance, node);
                 if alone {
                     self.enqueue(now, instance, node);
-                    if self.comm == CommTiming::Captured {
+                    if self.settings.comm == CommTiming::Captured {
                         return;
                     }
                 }
                 let (slot, sequence) = self.call_of(instance, node);
-                let launch_order = &mut self.groups[slot.group as usize].order;
+                let launch_order = &mut self.collectives.groups[slot.group as usize].order;
                 // A node that waits for nobody counts as ready like all others, but has left before it is reached.
                 let parked = if alone { NONE } else { node.0 };
                 if launch_order.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
-                let parked = |e: &mut Self| e.groups[slot.group as usize].order.next_parked();
+                let parked = |e: &mut Self| {
+                    e.collectives.groups[slot.group as usize]
+                        .order
+                        .next_parked()
+                };
                 while let Some((member, node)) = parked(self) {
                     if node == NONE {
                         continue;
                     }
-                    let group = &self.groups[slot.group as usize];
+                    let group = &self.collectives.groups[slot.group as usize];
                     let instance = group.instance(group.plan.members[member as usize]);
                     self.enqueue(now, instance, NodeIndex(node));
                 }
             }
             kind if self.is_served(instance, kind) => {
-                let number = self.instances[instance as usize].number;
+                let number = self.flow.instances[instance as usize].number;
                 self.observer.issued(now, number, node, kind);
                 self.submit_job(now, instance, node);
             }
@@ -169,20 +186,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
     pub(super) fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let (instance, node) = node_of(word);
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         (running.npu, running.serial, node)
     }
 
     /// Takes the node's lane if it is free, and a place in its queue otherwise.
     #[inline]
     pub(super) fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let (lane, word) = (running.first_lane + lane, key(instance, node));
-        let taken = if self.launches.many {
-            self.lanes.take_in_turn(lane, word, &self.instances)
+        let taken = if running.flags & TURNS != 0 {
+            self.processors
+                .lanes
+                .take_in_turn(lane, word, &self.flow.instances)
         } else {
-            self.lanes.take_or_wait(lane, word)
+            self.processors.lanes.take_or_wait(lane, word)
         };
         if taken {
             self.issue(now, instance, node);
@@ -192,8 +211,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Starts a node that holds its lane.
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
+        let running = &mut self.flow.instances[instance as usize];
         let kind = running.graph.kind(node);
+        running.collectives += u32::from(kind == NodeKind::Collective);
+        let running = &*running;
         self.observer.issued(now, running.number, node, kind);
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
@@ -203,7 +224,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             NodeKind::RemoteMemory => self.start_remote_access(now, instance, node),
             NodeKind::Send => {
                 let index = running.graph.message_index(node);
-                if self.comm != CommTiming::Model {
+                if self.settings.comm != CommTiming::Model {
                     self.start_send(now, instance, node);
                     return;
                 }

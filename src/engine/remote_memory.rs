@@ -4,16 +4,17 @@
 //! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
 //! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
 
+use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::frames::key;
+use super::plan::NONE;
 use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal};
-use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
-use crate::memory::{MOST_CHUNKS, PortRequest, RemoteMemoryAccess, RemoteMemoryModel};
-use crate::network::{NetworkBackend, NetworkKind, ServerId};
+use crate::memory::{EdgePorts, MOST_CHUNKS, PortRequest, RemoteMemoryAccess, RemoteMemoryModel};
+use crate::network::{EdgeAccess, NetworkBackend, NetworkKind, ServerId};
 use crate::report::Observer;
-use crate::units::Time;
+use crate::units::{BufferShare, Time};
 
 /// Hint for accesses with too many chunks.
 pub(super) const FEWER: &str =
@@ -48,22 +49,40 @@ fn port(npu: Npu, dimension: usize, store: bool) -> ServerId {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Starts a load or store beyond the NPU.
     pub(super) fn start_remote_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let graph = self.instances[instance as usize].graph;
+        let graph = self.flow.instances[instance as usize].graph;
         let access = RemoteMemoryAccess {
-            npu: self.instances[instance as usize].npu,
+            npu: self.flow.instances[instance as usize].npu,
             bytes: graph.bytes(node),
             store: graph.stores(node),
             in_switch: graph.in_switch(node).is_some(),
             token: key(instance, node),
         };
-        if let Some(dimension) = self.attached_dimension {
+        if let Some((memory, ports)) = self.memory.edge {
+            let port = self.edge_port(access.npu, ports);
+            let end = self.network.access(
+                now,
+                &EdgeAccess {
+                    npu: access.npu,
+                    port,
+                    at: ports.core(port),
+                    store: access.store,
+                    amount: BufferShare::whole(access.bytes),
+                    bandwidth: memory.bandwidth,
+                    latency: memory.latency,
+                },
+            );
+            self.complete_at(end, instance, node);
+            return;
+        }
+        if let Some(dimension) = self.memory.attached_dimension {
             let place = port(access.npu, dimension, access.store);
-            self.approached_ports.push(place);
+            self.memory.approached_ports.push(place);
         }
         let remote = self
+            .memory
             .remote
             .as_mut()
             .expect("the plan refused machines without");
@@ -72,9 +91,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         }
     }
 
+    /// Returns the port that `npu` uses, which is looked for once.
+    fn edge_port(&mut self, npu: Npu, ports: &EdgePorts) -> u32 {
+        let known = &mut self.memory.edge_port_of;
+        if npu.index() >= known.len() {
+            known.resize(npu.index() + 1, NONE);
+        }
+        let port = &mut known[npu.index()];
+        if *port == NONE {
+            let nearest = ports.nearest(npu, self.settings.topology);
+            *port = nearest.expect("the plan refused cores that reach none");
+        }
+        *port
+    }
+
     /// Announces the accesses that began, and materializes collectives that had reserved their ports.
     pub(super) fn announce_accesses(&mut self, now: Time) {
-        let mut reaching = std::mem::take(&mut self.approached_ports);
+        let mut reaching = std::mem::take(&mut self.memory.approached_ports);
         for place in reaching.drain(..) {
             let Some(servers) = self.network.attachments() else {
                 continue;
@@ -84,12 +117,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 self.materialize(now, id);
             }
         }
-        self.approached_ports = reaching;
+        self.memory.approached_ports = reaching;
     }
 
     /// Submits chunks of loads and stores to their ports.
     fn submit_chunks(&mut self, now: Time) {
-        let Some((remote, dimension)) = self.remote.as_mut().zip(self.attached_dimension) else {
+        let Some((remote, dimension)) = self
+            .memory
+            .remote
+            .as_mut()
+            .zip(self.memory.attached_dimension)
+        else {
             return;
         };
         let network = &mut self.network;
@@ -105,19 +143,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 servers.serve(now, place, request.span)
             }
         };
-        let ends = &mut self.ends;
+        let ends = &mut self.memory.ends;
         remote.pass(now, serve, |end| ends.push(end));
         self.end_accesses();
     }
 
     /// Schedules the completions of loads and stores.
     fn end_accesses(&mut self) {
-        let mut ends = std::mem::take(&mut self.ends);
+        let mut ends = std::mem::take(&mut self.memory.ends);
         for end in ends.drain(..) {
             let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
             self.complete_at(end.at, instance, node);
         }
-        self.ends = ends;
+        self.memory.ends = ends;
     }
 
     /// Shares the links of the remote memory anew, if accesses began or ended at this instant and no event of it is
@@ -125,6 +163,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
         let unsettled = self
+            .memory
             .remote
             .as_ref()
             .is_some_and(RemoteMemoryModel::is_unsettled);
@@ -132,7 +171,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return false;
         }
         self.submit_chunks(now);
-        let Some(remote) = &mut self.remote else {
+        let Some(remote) = &mut self.memory.remote else {
             return false;
         };
         if remote.is_full() {
@@ -149,8 +188,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Ends accesses that have streamed, unless a later settlement has replaced `settlement`.
     pub(super) fn memory_event(&mut self, now: Time, settlement: u32) {
-        let ends = &mut self.ends;
-        if let Some(remote) = &mut self.remote {
+        let ends = &mut self.memory.ends;
+        if let Some(remote) = &mut self.memory.remote {
             remote.handle_settlement(now, settlement, |end| ends.push(end));
         }
         self.end_accesses();

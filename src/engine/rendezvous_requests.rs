@@ -5,22 +5,25 @@
 //! under one tag, because requests do not carry a size.
 
 use super::collective_run::InFlightOp;
+use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::plan::NONE;
 use super::{Engine, MessageChannel};
-use crate::collective::CollectiveBackend;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
 use crate::units::{BufferShare, Time};
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn request_messages(&mut self, now: Time, id: u32, cell: u32) {
         for k in 0.. {
-            let run = &self.runs[id as usize];
-            let group = self.groups[run.group as usize].plan;
-            let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
+            let run = &self.collectives.runs[id as usize];
+            let group = self.collectives.groups[run.group as usize].plan;
+            let schedule = self
+                .collectives
+                .schedules
+                .get(run.schedule_at(run.position(cell)));
             let place = run.place(cell, schedule, group, &*self.backend);
             let Some((stage, queue_slot, Some(line))) = place else {
                 return;
@@ -56,8 +59,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         instance: u32,
         node: NodeIndex,
     ) {
-        let graph = self.instances[instance as usize].graph;
-        let of = self.instances[instance as usize].of;
+        let graph = self.flow.instances[instance as usize].graph;
+        let of = self.flow.instances[instance as usize].of;
         let peer = of.peers[graph.messages()[graph.message_index(node)].peer as usize];
         let npus = &self.frame_of(instance).plan.npu_of;
         let ends = (npus[of.rank.index()], npus[peer.index()]);
@@ -74,10 +77,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     fn send_request(&mut self, now: Time, op: InFlightOp, ends: (Npu, Npu)) {
-        let op = self.ops.insert(op);
-        let amount = BufferShare::whole(self.rts_bytes.unwrap_or(0));
+        let op = self.messages.ops.insert(op);
+        let amount = BufferShare::whole(self.messages.rts_bytes.unwrap_or(0));
         let message = NetworkMessage::plain(op, ends, amount);
-        self.network.submit(now, &message, &mut self.agenda);
+        self.put_on_network(now, &message);
     }
 
     /// Returns the channel that counts the requests of a channel; in insertion order there is one launch.
@@ -88,11 +91,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Handles the arrival of a member's request: releases the message if it is ready, and remembers the request
     /// otherwise.
     pub(super) fn on_request(&mut self, now: Time, id: u32, to: u32, stage: u16, step: u32) {
-        if let Some(op) = self.expected.remove(&(id, to, stage, step)) {
+        if let Some(op) = self.messages.expected.remove(&(id, to, stage, step)) {
             self.release_send(now, op);
             return;
         }
-        let progress = self.runs[id as usize]
+        let progress = self.collectives.runs[id as usize]
             .progress
             .as_mut()
             .expect("a member waits for it");
@@ -104,7 +107,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn on_rank_request(&mut self, now: Time, pair: u32, receiver: u32, node: u32) {
         self.match_or_post(now, pair, receiver, node);
         let channel = self.request_channel(pair);
-        let channel = &mut self.channels[channel];
+        let channel = &mut self.messages.channels[channel];
         match channel.expected.pop_front() {
             Some(op) => self.release_send(now, op),
             None => channel.asked += 1,
@@ -114,11 +117,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Withholds an issued send until its request has arrived.
     pub(super) fn withhold_send(&mut self, now: Time, pair: u32, message: NetworkMessage) {
         let op = message.op;
-        self.withheld_sends.insert(op, message);
+        self.messages.withheld_sends.insert(op, message);
         let channel = self.request_channel(pair);
         let MessageChannel {
             asked, expected, ..
-        } = &mut self.channels[channel];
+        } = &mut self.messages.channels[channel];
         match asked {
             0 => expected.push_back(op),
             _ => {
@@ -132,8 +135,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Submits a message that was withheld.
     pub(super) fn release_send(&mut self, now: Time, op: u32) {
         debug_assert_ne!(op, NONE, "ops are slots");
-        if let Some(message) = self.withheld_sends.remove(&op) {
-            self.network.submit(now, &message, &mut self.agenda);
+        if let Some(message) = self.messages.withheld_sends.remove(&op) {
+            self.put_on_network(now, &message);
         }
     }
 }

@@ -7,13 +7,14 @@
 use super::Engine;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::collective_run::InFlightOp;
+use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
-use crate::collective::{CollectiveBackend, ScriptAction, ScriptEvent};
+use crate::collective::{ScriptAction, ScriptEvent};
 use crate::network::{NetworkBackend, NetworkMessage};
 use crate::report::Observer;
 use crate::units::{BufferShare, Time};
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
     pub(super) fn play(&mut self, now: Time, id: u32, cell: u32, cue: ScriptEvent) {
         let mut acts = Vec::new();
@@ -28,7 +29,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     label,
                     part,
                 } => {
-                    let run = &self.runs[id as usize];
+                    let run = &self.collectives.runs[id as usize];
                     let op = InFlightOp::Scripted {
                         run: id,
                         from: cell,
@@ -38,15 +39,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                     };
                     self.send_part(now, op, BufferShare::whole(bytes));
                 }
-                ScriptAction::Wait { span, part } if M::IN_ORDER => {
-                    let run = &self.runs[id as usize];
-                    let group = self.groups[run.group as usize].plan;
+                ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
+                    let run = &self.collectives.runs[id as usize];
+                    let group = self.collectives.groups[run.group as usize].plan;
                     let npu = group.extent.npus[run.position(cell) as usize];
                     let event = Event::new(EventClass::ScriptEvent, id, cell);
                     self.agenda.delay(npu.0, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => self.take_later(now + span, id, cell, part),
-                ScriptAction::TakeArrived { part } if M::IN_ORDER => {
+                ScriptAction::TakeArrived { part } if M::Order::AT_ONCE => {
                     self.take_later(now, id, cell, part)
                 }
                 ScriptAction::TakeArrived { part } => {
@@ -59,11 +60,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
     fn cue(&mut self, id: u32, cell: u32, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
-        let run = &self.runs[id as usize];
-        let extent = &self.groups[run.group as usize].plan.extent;
+        let run = &self.collectives.runs[id as usize];
+        let extent = &self.collectives.groups[run.group as usize].plan.extent;
         let (player, root) = ((id, run.position(cell)), run.root);
         // A message may come before its receiver begins, but all scripts have one stage.
-        let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
+        let Some(stage) = self
+            .collectives
+            .schedules
+            .get(run.schedule)
+            .stages()
+            .first()
+            .copied()
+        else {
             return;
         };
         self.backend
@@ -73,7 +81,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Schedules the end of a part of a script at `at`.
     fn take_later(&mut self, at: Time, id: u32, cell: u32, part: u32) {
         // The op is only a handle for the event, and no message is counted.
-        let op = self.ops.reserve(InFlightOp::Scripted {
+        let op = self.messages.ops.reserve(InFlightOp::Scripted {
             run: id,
             from: cell,
             to: cell,
@@ -97,16 +105,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         else {
             return;
         };
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.collectives.runs[id as usize];
         run.messages += 1;
-        let group = self.groups[run.group as usize].plan;
+        let group = self.collectives.groups[run.group as usize].plan;
         let extent = &group.extent;
         let (from, to) = (run.position(from), run.position(to));
         let ends = (extent.npus[from as usize], extent.npus[to as usize]);
-        let op = self.ops.insert(op);
-        if M::IN_ORDER {
+        let op = self.messages.ops.insert(op);
+        if !M::Order::OPENS_PORTS {
             let message = NetworkMessage::plain(op, ends, amount);
-            self.network.submit(now, &message, &mut self.agenda);
+            self.put_on_network(now, &message);
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
@@ -115,7 +123,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let port = group.port(phase.unwrap_or(0), position, side);
             progress.ports.port(port)
         };
-        let [out, into] = group.sides_between(self.topology, from, to);
+        let [out, into] = group.sides_between(self.settings.topology, from, to);
         let message = NetworkMessage {
             op,
             ends,
@@ -134,8 +142,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     /// Delivers a message of a script. In insertion order its part is over for the sender first.
     pub(super) fn scripted(&mut self, now: Time, id: u32, ends: (u32, u32), what: (u32, u32)) {
         let ((from, to), (part, label)) = (ends, what);
-        let position = self.runs[id as usize].position(from);
-        if M::IN_ORDER {
+        let position = self.collectives.runs[id as usize].position(from);
+        if M::Order::SENDS_END_ON_ARRIVAL {
             self.play(now, id, from, ScriptEvent::OpCompleted { part });
         }
         let from = position;
@@ -146,7 +154,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     pub(super) fn taken(&mut self, now: Time, op: u32) {
         if let InFlightOp::Scripted {
             run, from, part, ..
-        } = self.ops.remove(op)
+        } = self.messages.ops.remove(op)
         {
             self.play(now, run, from, ScriptEvent::OpCompleted { part });
         }

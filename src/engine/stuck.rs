@@ -1,12 +1,12 @@
 //! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
+use super::discipline::{CollectiveModel, Discipline};
 use super::error::{NodeRef, Stuck, WaitingNode};
 use super::frames::{HELD, key, node_of};
 use super::lanes::FREE;
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use super::{COMPLETE, CommTiming, DELAYED, Engine};
-use crate::collective::CollectiveBackend;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
@@ -23,18 +23,18 @@ const NAMED: usize = 24;
 /// An incomplete node of an instance.
 type InstanceNode = (u32, NodeIndex);
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Describes the state in which the replay deadlocked.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
         let mut first = None;
-        for (i, running) in self.instances.iter().enumerate() {
+        for (i, running) in self.flow.instances.iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                if self.dependencies_left[running.first_node + node.index()] != 0 {
+                if self.flow.dependencies_left[running.first_node + node.index()] != 0 {
                     continue;
                 }
                 let vertex = (i as u32, node);
@@ -52,7 +52,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             }
         }
         Stuck {
-            completed: self.completed,
+            completed: self.flow.completed,
             total: self.launches.nodes,
             waiting,
             unnamed,
@@ -61,7 +61,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     fn reference(&self, (instance, node): InstanceNode) -> NodeRef {
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let graph = running.graph;
         NodeRef {
             launch: self.launches.many.then_some(LaunchSerial(running.serial)),
@@ -73,20 +73,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     }
 
     fn is_complete(&self, (instance, node): InstanceNode) -> bool {
-        let running = &self.instances[instance as usize];
-        self.dependencies_left[running.first_node + node.index()] == COMPLETE
+        let running = &self.flow.instances[instance as usize];
+        self.flow.dependencies_left[running.first_node + node.index()] == COMPLETE
     }
 
     /// Describes what a posted node waits for, with one node that it waits for.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let (instance, node) = vertex;
-        let kind = self.instances[instance as usize].graph.kind(node);
-        if self.dormant.contains(&key(instance, node)) {
+        let kind = self.flow.instances[instance as usize].graph.kind(node);
+        if self.flow.dormant.contains(&key(instance, node)) {
             let text = "another node of its rank to end: what set it free ended at once, and only ends that \
                         come later make a rank look for ready nodes";
             return (text.to_owned(), None);
         }
-        if self.instances[instance as usize].flags & HELD != 0 {
+        if self.flow.instances[instance as usize].flags & HELD != 0 {
             return ("its rank to be released by its feed".to_owned(), None);
         }
         if self.is_served(instance, kind) {
@@ -95,7 +95,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 None,
             );
         }
-        if M::IN_ORDER {
+        if M::Order::MATCHES_AS_ISSUED {
             return match kind {
                 NodeKind::Receive => self.wait_in_channel(vertex),
                 kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
@@ -108,7 +108,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         match kind {
             NodeKind::Receive => self.wait_for_other_half(vertex),
             // Where messages last as recorded, a send waits for its receive.
-            NodeKind::Send if self.comm == CommTiming::Recorded => self
+            NodeKind::Send if self.settings.comm == CommTiming::Recorded => self
                 .wait_for_lane(vertex)
                 .unwrap_or_else(|| self.wait_for_other_half(vertex)),
             NodeKind::Collective => self
@@ -125,15 +125,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         &self,
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let graph = self.instances[instance as usize].graph;
+        let graph = self.flow.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.instances[instance as usize].of.peers[message.peer as usize];
-        let pair = self.instances[instance as usize].planned.pairs[index];
+        let peer = self.flow.instances[instance as usize].of.peers[message.peer as usize];
+        let pair = self.flow.instances[instance as usize].planned.pairs[index];
         let other = self.instance_beside(instance, peer);
         let half = (other != NONE).then(|| {
-            let pairs = &self.instances[other as usize].planned.pairs;
-            let messages = self.instances[other as usize].graph.messages();
+            let pairs = &self.flow.instances[other as usize].planned.pairs;
+            let messages = self.flow.instances[other as usize].graph.messages();
             let found = pairs
                 .iter()
                 .position(|&p| p == pair)
@@ -158,7 +158,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             return None;
         }
         let (slot, sequence) = self.call_of(instance, node);
-        let before = self.groups[slot.group as usize]
+        let before = self.collectives.groups[slot.group as usize]
             .order
             .blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
@@ -171,13 +171,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
         let (instance, node) = vertex;
-        let running = &self.instances[instance as usize];
+        let running = &self.flow.instances[instance as usize];
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         if lane == NONE {
             return None;
         }
         let lane = running.first_lane + lane;
-        let holder = match self.lanes.holder(lane) {
+        let holder = match self.processors.lanes.holder(lane) {
             FREE => return self.wait_for_launch(vertex, lane),
             holder => node_of(holder),
         };
@@ -194,8 +194,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         (instance, _): InstanceNode,
         lane: u32,
     ) -> Option<(String, Option<InstanceNode>)> {
-        let turn = self.lanes.turn(lane).filter(|&turn| turn != instance)?;
-        let running = &self.instances[turn as usize];
+        let turn = self
+            .processors
+            .lanes
+            .turn(lane)
+            .filter(|&turn| turn != instance)?;
+        let running = &self.flow.instances[turn as usize];
         let holds = |node: &NodeIndex| {
             let of = running.shared.lanes[running.graph.lane(*node) as usize];
             of != NONE && running.first_lane + of == lane && !self.is_complete((turn, *node))
@@ -212,10 +216,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.call_of(instance, node);
-        let running = &self.groups[slot.group as usize];
+        let running = &self.collectives.groups[slot.group as usize];
         let group = running.plan;
-        let run = self.groups[slot.group as usize].order.run_of[sequence as usize];
-        let run = self.runs.get(run as usize);
+        let run = self.collectives.groups[slot.group as usize].order.run_of[sequence as usize];
+        let run = self.collectives.runs.get(run as usize);
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let other = running.instance(*rank);
@@ -225,7 +229,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             let own = self.call_node(other, slot.group, sequence);
             // Where members launch together, there is no run before all of them are ready.
             let there = match run {
-                Some(run) => run.nodes[member] != NONE,
+                Some(run) => run.arrivals.nodes[member] != NONE,
                 None => own.is_some_and(|own| self.is_posted(own)),
             };
             if !there {
@@ -250,7 +254,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns the node of an instance for a collective of a group.
     fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<InstanceNode> {
-        let calls = self.instances[instance as usize].graph.calls();
+        let calls = self.flow.instances[instance as usize].graph.calls();
         let of = |node| {
             let (slot, own) = self.call_of(instance, node);
             (slot.group, own) == (group, sequence)
@@ -261,8 +265,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Formats a node with its state.
     fn state(&self, vertex: InstanceNode) -> String {
-        let running = &self.instances[vertex.0 as usize];
-        let left = match self.dependencies_left[running.first_node + vertex.1.index()] {
+        let running = &self.flow.instances[vertex.0 as usize];
+        let left = match self.flow.dependencies_left[running.first_node + vertex.1.index()] {
             COMPLETE => "is complete".to_owned(),
             0 => "is ready".to_owned(),
             // The flag of a delay is no dependency.
@@ -306,8 +310,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns whether all dependencies of a node are complete.
     fn is_posted(&self, (instance, node): InstanceNode) -> bool {
-        let running = &self.instances[instance as usize];
-        self.dependencies_left[running.first_node + node.index()] == 0
+        let running = &self.flow.instances[instance as usize];
+        self.flow.dependencies_left[running.first_node + node.index()] == 0
     }
 }
 
@@ -316,14 +320,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 struct BlockingDependencies(BTreeMap<u32, Vec<u32>>);
 
 impl BlockingDependencies {
-    fn of<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend>(
+    fn of<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
         &mut self,
         engine: &Engine<'_, O, N, M>,
         (i, node): InstanceNode,
     ) -> Option<InstanceNode> {
         // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
-            let graph = engine.instances[i as usize].graph;
+            let graph = engine.flow.instances[i as usize].graph;
             let mut blockers = vec![NONE; graph.len()];
             for from in graph.nodes().filter(|&n| !engine.is_complete((i, n))) {
                 for to in graph.successors(from) {

@@ -6,9 +6,9 @@
 //! unless durations are as recorded and most kernels have one, where a few without are counted and reported. Where
 //! most kernels have no price, a report would say nothing about them, so that is refused too.
 
+use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
 use super::matching;
-use super::plan::PricingCoverage;
 use crate::compute::ComputeModel;
 use crate::ids::{NodeIndex, Rank};
 use crate::machine::Machine;

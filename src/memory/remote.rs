@@ -6,6 +6,7 @@ use super::{
 };
 use crate::ids::Npu;
 use crate::units::{Bandwidth, BufferShare, Span, Time};
+use std::fmt;
 
 /// A load or store beyond the NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,13 @@ pub struct RemoteMemoryAccess {
     pub in_switch: bool,
     /// The caller's own number for it.
     pub token: u64,
+}
+
+/// Memory beyond NPUs, as others may model it.
+pub trait MemoryModel: fmt::Debug {
+    /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns when it ends, not before. Accesses come in
+    /// the order of time, and those of an instant in the order in which they take their lanes.
+    fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
 /// State of the remote memory of a running machine: its channels or links.
@@ -39,7 +47,11 @@ enum AttachmentState {
     PerNpu(per_npu::NpuChannels),
     Pool(pool::PoolChannel),
     PerNode(per_node::NodeChannels),
+    /// The network serves its accesses.
+    Network,
     Shared(Box<fair_sharing::FairSharing>),
+    /// A model of the caller's own.
+    Own(Box<dyn MemoryModel>),
 }
 
 /// Stage between a channel and the NPU.
@@ -80,6 +92,7 @@ impl RemoteMemoryModel {
             MemoryAttachment::Switch(design) => shared(design.layout(one, npus)),
             MemoryAttachment::Ring(design) => shared(design.layout(one, npus)),
             MemoryAttachment::Mesh(design) => shared(design.layout(one, npus)),
+            MemoryAttachment::Edge(_) => AttachmentState::Network,
         };
         Self {
             latency: memory.latency,
@@ -93,6 +106,17 @@ impl RemoteMemoryModel {
                 )),
                 Some(through) => ChannelPort::Alone(through.clone(), one),
             },
+        }
+    }
+
+    /// Creates memory that a model of the caller's own answers for.
+    pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
+        Self {
+            latency: memory.latency,
+            bandwidth: memory.bandwidth,
+            whole_ns: false,
+            state: AttachmentState::Own(model),
+            ports: ChannelPort::None,
         }
     }
 
@@ -113,10 +137,12 @@ impl RemoteMemoryModel {
             AttachmentState::PerNpu(channels) => channels.access(now, access.npu, span),
             AttachmentState::Pool(channel) => channel.access(now, span),
             AttachmentState::PerNode(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Network => unreachable!("the network serves it"),
             AttachmentState::Shared(sharing) => {
                 sharing.begin(now, access);
                 return None;
             }
+            AttachmentState::Own(model) => model.access(now, &access).max(now),
         };
         match &mut self.ports {
             ChannelPort::None => Some(free),

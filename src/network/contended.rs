@@ -38,6 +38,12 @@
 //! nothing piles up behind a fast port. The port itself is held for m/B only, so messages over other paths use it in
 //! the meantime. Queues further on exert no back-pressure on the sender.
 //!
+//! # Loads and stores at memory ports
+//!
+//! A port is one more server, with the rate and latency of its memory: the first on the way of a load, the last on that
+//! of a store. An access joins the queues of all servers on its way when it is issued (`contended/memory_port.rs`), not
+//! one after another as its bytes come there.
+//!
 //! # Events
 //!
 //! As messages join a server when they are ready, in the order of events, a time until which it is busy is all
@@ -46,7 +52,10 @@
 //! and those of one sender in the order in which they left.
 
 use super::servers::ServerTable;
-use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
+use super::{
+    DeliveryNotice, EdgeAccess, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    NetworkOccupancy,
+};
 use crate::ids::Npu;
 use crate::topology::{DimensionShape, SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
@@ -57,7 +66,8 @@ use std::marker::PhantomData;
 pub use route::ContentionScope;
 
 mod in_flight;
-mod route;
+mod memory_port;
+pub(super) mod route;
 
 /// Selection of the servers of a contention model.
 pub trait ContentionModel {
@@ -75,6 +85,8 @@ pub struct ContendedNetwork<'a, D> {
     servers: ServerTable,
     /// By op.
     in_flight: Vec<Option<InFlightMessage>>,
+    /// By port of the memory at the edges, until when it is busy, and how long it has been.
+    memory_ports: Vec<(Time, Span)>,
     detail: PhantomData<D>,
 }
 
@@ -85,6 +97,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
             topology,
             servers: ServerTable::new(topology.dimensions().len()),
             in_flight: Vec::new(),
+            memory_ports: Vec::new(),
             detail: PhantomData,
         }
     }
@@ -136,6 +149,14 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         self.advance(begin, message.op, agenda);
     }
 
+    fn access(&mut self, now: Time, access: &EdgeAccess) -> Time {
+        memory_port::serve(self, now, access)
+    }
+
+    fn occupancy(&self) -> Option<NetworkOccupancy> {
+        NetworkOccupancy::of(self.topology, &self.servers, &self.memory_ports)
+    }
+
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         Some(self.topology.path(a, b)?.time(amount))
     }
@@ -146,6 +167,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             // Egress and ingress of an NPU along a dimension are its own.
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
+            _ if self.topology.is_half_duplex() => false,
             // One link in each direction, which no other message passes.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
             // Each sends over its own link upwards. On a mesh the last sends to the first over links
@@ -169,7 +191,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         if !self.servers.any_claimed() {
             return None;
         }
-        let mut route = RouteCursor::new(D::REACH, ends);
+        let mut route = RouteCursor::new(D::REACH, ends, self.topology);
         let stops = std::iter::from_fn(|| route.next(self.topology));
         stops
             .filter_map(|stop| self.servers.claimed(stop.place))

@@ -31,6 +31,8 @@ pub struct ServerId {
 struct ServerState {
     /// Until when it is busy with those that have come.
     free: Time,
+    /// How long it has been busy with them.
+    busy: Span,
     /// Messages in flight that have yet to arrive.
     coming: u32,
     claim: u32,
@@ -38,6 +40,7 @@ struct ServerState {
 
 const IDLE: ServerState = ServerState {
     free: Time::ZERO,
+    busy: Span::ZERO,
     coming: 0,
     claim: NONE,
 };
@@ -117,7 +120,39 @@ impl ServerTable {
         let server = self.at(place);
         let begin = now.max(server.free);
         server.free = begin + span;
+        server.busy += span;
         begin
+    }
+
+    /// Time until which it is busy with those that have come.
+    #[inline]
+    pub(super) fn free(&self, place: ServerId) -> Time {
+        self.get(place).free
+    }
+
+    /// Keeps it busy for `span` from `begin` on.
+    #[inline]
+    pub(super) fn hold(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.at(place);
+        server.free = begin + span;
+        server.busy += span;
+    }
+
+    /// Servers that were ever busy, and how long.
+    pub(super) fn busy(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+        let rows = self.rows.iter().enumerate();
+        rows.flat_map(|(row, servers)| {
+            let (dimension, side) = (row / SIDES, row % SIDES);
+            let servers = (0..).map(Npu).zip(servers);
+            servers.filter_map(move |(npu, server)| {
+                let place = ServerId {
+                    dimension,
+                    side,
+                    npu,
+                };
+                (server.busy > Span::ZERO).then_some((place, server.busy))
+            })
+        })
     }
 
     /// Returns true if it is free `now`, no message in flight will pass it, and it is not reserved.

@@ -9,7 +9,7 @@ mod file;
 mod shapes;
 mod technology;
 
-pub use technology::{Interpolation, LinkTechnology};
+pub use technology::{LinkInterpolation, LinkTechnology};
 
 /// The most chips of a graph: all pairs of chips are looked at.
 pub const MOST_CHIPS: u32 = 4096;
@@ -36,7 +36,7 @@ pub enum ChipGraphError {
         "{found:?} is no topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
     )]
     Shape {
-        /// What was found.
+        /// Found entry.
         found: String,
     },
     /// A line of a file is none.
@@ -46,9 +46,9 @@ pub enum ChipGraphError {
         file: String,
         /// Line, from 1.
         line: usize,
-        /// What was found.
+        /// Found entry.
         found: String,
-        /// What was expected.
+        /// Expected entry.
         expected: String,
     },
     /// A link is there in one direction, or its two ends disagree.
@@ -62,7 +62,7 @@ pub enum ChipGraphError {
         to: u32,
         /// The distance that the first states.
         there: u32,
-        /// What the other states.
+        /// Entry of the other chip.
         back: String,
     },
     /// Chips cannot reach one another.
@@ -143,6 +143,21 @@ impl ChipGraph {
     /// The chips that `chip` is linked to, with the distances.
     pub fn neighbours(&self, chip: u32) -> &[(u32, u32)] {
         &self.links[chip as usize]
+    }
+
+    /// Its links, each once, with their distances where these are not 1: `0-1,1-2:3`.
+    pub fn link_list(&self) -> String {
+        let links = (0..self.chips()).flat_map(|from| {
+            let later = self
+                .neighbours(from)
+                .iter()
+                .filter(move |(to, _)| *to > from);
+            later.map(move |(to, distance)| match distance {
+                1 => format!("{from}-{to}"),
+                _ => format!("{from}-{to}:{distance}"),
+            })
+        });
+        links.collect::<Vec<_>>().join(",")
     }
 
     /// Hops from `chip` to each chip that it reaches.

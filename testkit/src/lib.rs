@@ -14,3 +14,4 @@ pub mod capture;
 pub mod port_chunks;
 pub mod serving;
 pub mod switch_pool;
+pub mod tile_transfers;

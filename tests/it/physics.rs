@@ -12,6 +12,7 @@
 //!
 //! The other modules are tests, one theme each.
 
+mod adapters;
 mod as_recorded;
 mod auto;
 mod bandwidth;
@@ -51,6 +52,8 @@ mod skewed;
 mod stuck;
 mod table_v;
 mod through;
+mod tile_transfers;
+mod tiles;
 mod trains;
 mod turns;
 mod wires;

@@ -71,9 +71,9 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();
-    assert_eq!(engine.completed, 20_000);
+    assert_eq!(engine.flow.completed, 20_000);
     assert_eq!(engine.outcome.makespan.0, ends[ends.len() - 1]);
     assert_eq!(engine.launches.frames.len(), most);
-    assert_eq!(engine.instances.len(), most);
-    assert_eq!(engine.dependencies_left.len(), most);
+    assert_eq!(engine.flow.instances.len(), most);
+    assert_eq!(engine.flow.dependencies_left.len(), most);
 }

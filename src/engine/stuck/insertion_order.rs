@@ -1,7 +1,7 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
 use super::InstanceNode;
-use crate::collective::CollectiveBackend;
+use crate::engine::CollectiveModel;
 use crate::engine::collective_run::{OUTSIDE, StepwiseProgress};
 use crate::engine::plan::{NONE, group_text};
 use crate::engine::{Engine, ReplayRefusal, matching};
@@ -10,19 +10,19 @@ use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
 use crate::report::Observer;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Describes a message that waits for its other half.
     pub(super) fn wait_in_channel(
         &self,
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let graph = self.instances[instance as usize].graph;
+        let graph = self.flow.instances[instance as usize].graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.instances[instance as usize].of.peers[message.peer as usize];
-        let channel = self.instances[instance as usize].planned.pairs[index];
+        let peer = self.flow.instances[instance as usize].of.peers[message.peer as usize];
+        let channel = self.flow.instances[instance as usize].planned.pairs[index];
         let other = self.instance_beside(instance, peer);
-        let half = self.instances.get(other as usize).and_then(|running| {
+        let half = self.flow.instances.get(other as usize).and_then(|running| {
             let messages = running.graph.messages();
             let halves = messages.iter().zip(&running.planned.pairs);
             let mut halves =
@@ -49,13 +49,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         &self,
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let call = self.instances[instance as usize].graph.call(node);
-        let slot = self.instances[instance as usize].planned.slots[call.group as usize];
-        let group = self.groups[slot.group as usize].plan;
-        let mut runs = self.runs.iter().filter(|run| {
+        let call = self.flow.instances[instance as usize].graph.call(node);
+        let slot = self.flow.instances[instance as usize].planned.slots[call.group as usize];
+        let group = self.collectives.groups[slot.group as usize].plan;
+        let mut runs = self.collectives.runs.iter().filter(|run| {
             run.group == slot.group
                 && run.progress.is_some()
-                && run.nodes.get(slot.member as usize) == Some(&node.0)
+                && run.arrivals.nodes.get(slot.member as usize) == Some(&node.0)
         });
         let Some(run) = runs.next() else {
             return ("an event that never came".to_owned(), None);
@@ -63,14 +63,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
         let missing: Vec<_> = group
             .members
             .iter()
-            .zip(&run.nodes)
+            .zip(&run.arrivals.nodes)
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
             let other = self.instance_beside(instance, **rank);
             // The first collective of the group that the member has not completed is in the way.
-            let calls = self.instances[other as usize].graph.calls().iter();
-            let slots = &self.instances[other as usize].planned.slots;
+            let calls = self.flow.instances[other as usize].graph.calls().iter();
+            let slots = &self.flow.instances[other as usize].planned.slots;
             let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
             let next = calls.find(|call| !self.is_complete((other, call.node)));
             let vertex = next.map(|call| (other, call.node));
@@ -86,7 +86,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
             );
             return (text, vertex);
         }
-        let stages = self.schedules.get(run.schedule).stages();
+        let stages = self.collectives.schedules.get(run.schedule).stages();
         let scripted = stages.iter().any(|stage| self.backend.is_scripted(stage));
         if scripted {
             let text =
@@ -144,13 +144,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
 
     /// Returns a refusal if members issued different collectives under one number.
     pub(in crate::engine) fn disagreement(&self) -> Option<ReplayRefusal> {
-        let disagreement = self.disagreement?;
+        let disagreement = self.collectives.disagreement?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
-        let own = self.instances[instance as usize].of;
-        let graph = self.instances[instance as usize].graph;
-        let theirs = self.groups[group as usize].instance(rank);
-        let their_graph = self.instances[theirs as usize].graph;
+        let own = self.flow.instances[instance as usize].of;
+        let graph = self.flow.instances[instance as usize].graph;
+        let theirs = self.collectives.groups[group as usize].instance(rank);
+        let their_graph = self.flow.instances[theirs as usize].graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
                 "{} is {} of {} bytes",
@@ -159,7 +159,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveBackend> Engine<'_, O
                 graph.bytes(node)
             )
         };
-        let group = group_text(self.groups[group as usize].plan);
+        let group = group_text(self.collectives.groups[group as usize].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \

@@ -1,7 +1,7 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
 use super::{BANDWIDTH, LATENCY, capacity, curves};
-use crate::compute::PeakRates;
+use crate::compute::{PeakRates, SystolicArrays};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::machine::NpuClass;
 use crate::memory::LocalMemory;
@@ -19,10 +19,16 @@ const KEYS: &[&str] = &[
     "attention",
     "moving",
     "power",
+    "slowdown",
+    "beside_collectives",
+    "systolic",
 ];
 
 /// An example of a rate, for messages.
 const RATE: &str = "989.4 TFLOP/s";
+
+/// The most rows or columns of an array, or arrays.
+const MAX_SIDE: u32 = 1 << 16;
 
 /// The most lanes of either kind that an NPU may have.
 const MAX_LANES: u32 = 1 << 16;
@@ -54,7 +60,16 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     Ok(NpuClass {
         name: name.to_owned(),
         curves: curves::curves(&table)?,
-        peaks: peaks(&table)?,
+        peaks: {
+            let mut peaks = peaks(&table)?;
+            peaks.set_systolic(
+                table
+                    .get("systolic")
+                    .map(|field| systolic(&field))
+                    .transpose()?,
+            );
+            peaks
+        },
         memory: LocalMemory {
             bandwidth: table.quantity("memory_bandwidth", BANDWIDTH)?,
             latency: table.quantity("memory_latency", LATENCY)?,
@@ -62,6 +77,37 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
         },
         lanes: lanes("lanes")?,
         host_lanes: lanes("host_lanes")?,
+        slowdown: slowdown(&table)?,
+    })
+}
+
+/// Reads the factor on kernels; 1 if there is none.
+fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
+    let Some(field) = class.get("slowdown") else {
+        return Ok(1.0);
+    };
+    let factor = field.positive(1e6)?;
+    if factor < 1.0 {
+        return Err(field.refuse(factor, "a factor of at least 1"));
+    }
+    Ok(factor)
+}
+
+/// Systolic arrays: rows and columns of one, how many along the rows and columns of a result, and their clock.
+fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
+    let table = field.table(Some(&["array", "arrays", "clock"]))?;
+    let pair = |field: ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
+        let expected = "two whole numbers such as [32, 32]";
+        let items = field.items(expected)?;
+        match items.as_slice() {
+            [a, b] => Ok([a.count(MAX_SIDE)?, b.count(MAX_SIDE)?]),
+            _ => Err(field.refuse(format_args!("{} numbers", items.len()), expected)),
+        }
+    };
+    Ok(SystolicArrays {
+        array: pair(table.need("array", "rows and columns of an array such as [32, 32]")?)?,
+        arrays: table.get("arrays").map(pair).transpose()?.unwrap_or([1, 1]),
+        clock: table.quantity("clock", "1.2 GHz")?,
     })
 }
 

@@ -1,11 +1,11 @@
 //! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::{BANDWIDTH, LATENCY, SEGMENT, collective_curves};
+use super::{BANDWIDTH, LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
-use crate::config::{ConfigError, ConfigTable, quoted};
+use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::network::NetworkKind;
-use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
+use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use crate::units::Bytes;
 
 /// The keys that each table may have.
@@ -19,6 +19,11 @@ pub(super) const KEYS: &[&str] = &[
     "scalable",
     "curve",
     "protocol",
+    "levels",
+    "oversubscription",
+    "links",
+    "routes",
+    "seed",
 ];
 
 /// The keys that the table of the network may have.
@@ -38,7 +43,7 @@ pub(super) struct NetworkSection {
 
 /// Reads and checks all dimensions and the network table.
 pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigError> {
-    let expected = "a table [[dimension]] for each dimension, innermost first";
+    let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
     let field = root.need("dimension", expected)?;
     let tables = field.tables(KEYS)?;
     let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
@@ -76,10 +81,22 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     }
     let topology =
         Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
-    let (model, switching) = match root.get("network") {
-        Some(field) => traffic(&field.table(Some(NETWORK))?)?,
-        None => (NetworkKind::default(), SwitchingMode::IDEAL),
+    let topology = wiring::wired(root, &tables, topology)?;
+    let own = topology.graph().is_some();
+    let usual = if own {
+        NetworkKind::FairSharing
+    } else {
+        NetworkKind::default()
     };
+    let (model, switching) = match root.get("network") {
+        Some(field) => traffic(&field, usual)?,
+        None => (usual, SwitchingMode::IDEAL),
+    };
+    if own && (model, switching) != (usual, SwitchingMode::IDEAL) {
+        let found = "another model or switching for links of the machine's own";
+        let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them";
+        return Err(root.need("network", expected)?.refuse(found, expected));
+    }
     Ok(NetworkSection {
         topology: topology.with_switching(switching),
         model,
@@ -90,8 +107,12 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     })
 }
 
-/// Reads the network model and the switching mode; every key may be absent.
-fn traffic(table: &ConfigTable<'_>) -> Result<(NetworkKind, SwitchingMode), ConfigError> {
+/// Reads the network model, or takes `default`, and the switching mode; every key may be absent.
+pub(super) fn traffic(
+    field: &ConfigField<'_>,
+    default: NetworkKind,
+) -> Result<(NetworkKind, SwitchingMode), ConfigError> {
+    let table = field.table(Some(NETWORK))?;
     let model = table
         .get("model")
         .map(|field| field.choice(&NetworkKind::ALL));
@@ -111,7 +132,7 @@ fn traffic(table: &ConfigTable<'_>) -> Result<(NetworkKind, SwitchingMode), Conf
         }
         switching = SwitchingMode::CutThrough { segment };
     }
-    Ok((model.transpose()?.unwrap_or_default(), switching))
+    Ok((model.transpose()?.unwrap_or(default), switching))
 }
 
 fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {
@@ -121,7 +142,7 @@ fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> 
             .need("name", "the dimension's name")?
             .line()?
             .to_owned(),
-        shape: table.choice("shape", &DimensionShape::ALL)?,
+        shape: wiring::shape(table)?,
         size: size.count(Topology::MAX_NPUS)?,
         bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
         latency: table.quantity("latency", LATENCY)?,

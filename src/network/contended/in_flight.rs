@@ -1,11 +1,12 @@
 //! A message in flight: its position on its route, and its times there.
 
+use super::route::{is_border, link};
 use super::{
     BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
     Time, Topology,
 };
 use crate::network::servers::ServerId;
-use crate::topology::NetworkPath;
+use crate::topology::{LinkCount, NetworkPath};
 use crate::units::{Bandwidth, InverseRate};
 
 /// A message in flight: the next server that it has to pass, and its times there.
@@ -33,6 +34,8 @@ pub(super) struct InFlightMessage {
     before: InverseRate,
     links: u32,
     passed: Span,
+    /// Links passed between dies, of tiles; `links` are those inside dies then, along both dimensions.
+    borders: u32,
 }
 
 impl InFlightMessage {
@@ -44,7 +47,7 @@ impl InFlightMessage {
         reach: ContentionScope,
         topology: &Topology,
     ) -> Self {
-        let mut route = RouteCursor::new(reach, message.ends);
+        let mut route = RouteCursor::new(reach, message.ends, topology);
         let whole = route;
         let stop = route
             .next(topology)
@@ -64,6 +67,7 @@ impl InFlightMessage {
             before: InverseRate::ZERO,
             links: 0,
             passed: Span::ZERO,
+            borders: 0,
         };
         in_flight.enter_dimension(&whole, topology);
         in_flight.enter_links(topology);
@@ -109,7 +113,7 @@ impl InFlightMessage {
         let between = match links {
             0 => zero,
             _ => {
-                let latency = topology.dimensions()[place.dimension].latency;
+                let (_, latency) = link(place, topology);
                 latency.times(u64::from(links)) + self.transit
             }
         };
@@ -117,7 +121,10 @@ impl InFlightMessage {
         self.tail = begin + self.span() + between;
         let behind = self.route;
         self.stop = self.route.next(topology)?;
-        if self.stop.place.dimension != place.dimension {
+        if topology.tiles().is_some() {
+            // Links along a dimension are of two classes there.
+            self.enter_dimension(&behind, topology);
+        } else if self.stop.place.dimension != place.dimension {
             // Added up dimension by dimension, as Topology::path does, so that both round alike.
             self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
@@ -140,7 +147,7 @@ impl InFlightMessage {
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
         let rest = topology.switching().rest(self.amount);
-        let own = topology.link(self.stop.place.dimension);
+        let (own, _) = link(self.stop.place, topology);
         let ahead =
             (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
         let slower = |slowest: Bandwidth, d: usize| {
@@ -150,7 +157,13 @@ impl InFlightMessage {
                 slowest
             }
         };
-        let slowest = ahead.fold(own, slower);
+        let slowest = match topology.tiles() {
+            Some(_) => {
+                let (at, to) = way.ends();
+                topology.path(at, to).map_or(own, |path| path.bandwidth)
+            }
+            None => ahead.fold(own, slower),
+        };
         self.rest = own.serialization(rest);
         self.slowest_rest = if slowest == own {
             self.rest
@@ -165,15 +178,28 @@ impl InFlightMessage {
         if topology.switching() == SwitchingMode::IDEAL {
             return;
         }
-        let bandwidth = topology.link(self.stop.place.dimension);
+        let (bandwidth, _) = link(self.stop.place, topology);
         let links = self.stop.links;
         let segment = topology.switching().segment(self.amount);
+        let border = is_border(self.stop.place, topology);
         let mut pass = |links: u32| {
-            self.links += links;
-            let passed = self
-                .before
-                .plus(self.links, bandwidth)
-                .serialization(segment);
+            *(if border {
+                &mut self.borders
+            } else {
+                &mut self.links
+            }) += links;
+            // Added up by class, as Topology::path does, so that both round alike.
+            let all = match topology.tiles() {
+                Some(tiles) => {
+                    let count = LinkCount {
+                        inside: self.links,
+                        borders: self.borders,
+                    };
+                    tiles.inverse(topology.link(0), count)
+                }
+                None => self.before.plus(self.links, bandwidth),
+            };
+            let passed = all.serialization(segment);
             let more = passed - self.passed;
             self.passed = passed;
             more

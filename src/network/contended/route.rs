@@ -2,7 +2,8 @@
 
 use crate::ids::Npu;
 use crate::network::servers::{IN, OUT, ServerId};
-use crate::topology::{DimensionShape, Topology};
+use crate::topology::{DimensionShape, TileGrid, Topology};
+use crate::units::{Bandwidth, Span};
 
 /// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to
 /// the switch and from it. Fully connected: egress and ingress, whatever the peer.
@@ -23,7 +24,7 @@ pub enum ContentionScope {
 
 /// A server on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RouteHop {
+pub(in crate::network) struct RouteHop {
     pub place: ServerId,
     /// Number of links between this server and the next: none at the far end of a link.
     pub links: u32,
@@ -34,11 +35,13 @@ pub(super) struct RouteHop {
 
 /// Remainder of a route.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RouteCursor {
+pub(in crate::network) struct RouteCursor {
     reach: ContentionScope,
     at: Npu,
     to: Npu,
-    dimension: usize,
+    /// Dimensions crossed, the first of which is `first`.
+    crossed: usize,
+    first: usize,
     /// The side of the second of the two servers in this dimension, where the first has been passed and `at` is
     /// beyond both.
     second: Option<u8>,
@@ -46,21 +49,36 @@ pub(super) struct RouteCursor {
 
 impl RouteCursor {
     /// All of the way.
-    pub fn new(reach: ContentionScope, (at, to): (Npu, Npu)) -> Self {
+    pub fn new(reach: ContentionScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
         Self {
             reach,
             at,
             to,
-            dimension: 0,
+            crossed: 0,
+            // Replays over ways that have faults in either order are refused before they run.
+            first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
+    }
+
+    /// The ends of the rest of the way.
+    pub fn ends(&self) -> (Npu, Npu) {
+        (self.at, self.to)
     }
 
     /// The next server, `None` after the last.
     #[inline]
     pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
-        while let Some(dimension) = topology.dimensions().get(self.dimension) {
-            let (d, shape, size) = (self.dimension, dimension.shape, dimension.size);
+        let count = topology.dimensions().len();
+        while self.crossed < count {
+            let turned = self.first + self.crossed;
+            let d = if turned < count {
+                turned
+            } else {
+                turned - count
+            };
+            let dimension = &topology.dimensions()[d];
+            let (shape, size) = (dimension.shape, dimension.size);
             let from = self.at;
             let place = |side, npu| ServerId {
                 dimension: d,
@@ -68,7 +86,7 @@ impl RouteCursor {
                 npu,
             };
             if let Some(side) = self.second.take() {
-                self.dimension += 1;
+                self.crossed += 1;
                 // The link from a switch; otherwise the end of the way here.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
@@ -102,13 +120,17 @@ impl RouteCursor {
                     }
                 };
                 self.at = topology.moved(from, d, next);
-                return Some(RouteHop {
-                    place: place(side, from),
-                    links,
-                    last,
-                });
+                // Both directions of a half-duplex link are one server, that of its lower end; two neighbours around a
+                // ring have one link.
+                let from_above = side == DOWN || (size == 2 && x == 1);
+                let place = if last && from_above && topology.is_half_duplex() {
+                    place(UP, self.at)
+                } else {
+                    place(side, from)
+                };
+                return Some(RouteHop { place, links, last });
             }
-            self.dimension += 1;
+            self.crossed += 1;
         }
         None
     }
@@ -117,6 +139,34 @@ impl RouteCursor {
     pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
         topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
     }
+}
+
+/// Coordinate of the lower end of a link between neighbours.
+#[inline]
+fn lower_end(place: ServerId, topology: &Topology) -> u32 {
+    let x = topology.coordinate(place.npu, place.dimension);
+    match (place.side, x) {
+        (DOWN, 0) => topology.dimensions()[place.dimension].size - 1,
+        (DOWN, _) => x - 1,
+        _ => x,
+    }
+}
+
+/// Rate and latency of the link behind a server.
+#[inline]
+pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
+    let d = place.dimension;
+    match topology.tiles() {
+        Some(_) => topology.link_at(d, lower_end(place, topology)),
+        None => (topology.link(d), topology.dimensions()[d].latency),
+    }
+}
+
+/// True if the link lies between two dies.
+#[inline]
+pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
+    let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
+    topology.tiles().is_some_and(lies)
 }
 
 /// All servers that `npu` sends and receives with along dimension `d`.
@@ -158,7 +208,6 @@ pub(super) fn sides(
 mod tests {
     use super::*;
     use crate::topology::TopologyDimension;
-    use crate::units::{Bandwidth, Span};
 
     fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
         let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
@@ -173,7 +222,7 @@ mod tests {
 
     /// The servers between two NPUs: dimension, side, NPU.
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
-        let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)));
+        let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
         let place = |stop: RouteHop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
         stops.map(place).collect()
@@ -208,7 +257,7 @@ mod tests {
             (DimensionShape::FullyConnected, 2),
         ]);
         let ports = |a, b| -> Vec<_> {
-            let mut route = RouteCursor::new(ContentionScope::Ports, (Npu(a), Npu(b)));
+            let mut route = RouteCursor::new(ContentionScope::Ports, (Npu(a), Npu(b)), &t);
             let stops = std::iter::from_fn(|| route.next(&t));
             let place = |s: RouteHop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
             stops.map(place).collect()

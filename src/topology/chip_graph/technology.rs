@@ -5,9 +5,9 @@
 //! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
 //! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
 
-/// What holds between two numbers of links that the table has.
+/// Rule for numbers of links between two that the table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interpolation {
+pub enum LinkInterpolation {
     /// Nothing: only the numbers of the table are known.
     None,
     /// The rate of the next larger number, the slower one.
@@ -24,12 +24,12 @@ pub struct LinkTechnology {
     /// By number of links, ascending, at least 1.
     pub links: Vec<(u32, f64)>,
     /// Between them.
-    pub interpolation: Interpolation,
+    pub interpolation: LinkInterpolation,
 }
 
 impl LinkTechnology {
     /// Table III, at the level of TPU v4.
-    pub fn table_three(interpolation: Interpolation) -> Self {
+    pub fn table_three(interpolation: LinkInterpolation) -> Self {
         Self {
             interface: 1e9,
             links: vec![(1, 180e9), (3, 64e9), (12, 25e9)],
@@ -49,9 +49,9 @@ impl LinkTechnology {
         }
         let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
         match self.interpolation {
-            Interpolation::None => None,
-            Interpolation::Step => Some(slower),
-            Interpolation::Logarithmic => {
+            LinkInterpolation::None => None,
+            LinkInterpolation::Step => Some(slower),
+            LinkInterpolation::Logarithmic => {
                 let log = |value: f64| libm::log(value);
                 let along = (log(links.into()) - log(fewer.into()))
                     / (log(more.into()) - log(fewer.into()));

@@ -1,3 +1,5 @@
+//! Chip graphs as read, and their measures derived by hand.
+
 use super::*;
 
 fn graph(name: &str) -> ChipGraph {
@@ -71,7 +73,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
 /// at 1 GB/s 64 / (12/7) = 37.3 times the torus at 64 GB/s a link.
 #[test]
 fn communication_follows_hops_and_rates() {
-    let technology = LinkTechnology::table_three(Interpolation::None);
+    let technology = LinkTechnology::table_three(LinkInterpolation::None);
     let hops = |name: &str| graph(name).summary().mean_hops;
     assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
     let torus = hops("torus:2x4") / technology.rate(3).unwrap();
@@ -203,16 +205,16 @@ fn what_is_not_symmetric_or_connected_is_refused() {
 #[test]
 fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     let rate = |interpolation, links| LinkTechnology::table_three(interpolation).rate(links);
-    assert_eq!(rate(Interpolation::None, 2), None);
-    assert_eq!(rate(Interpolation::Step, 2), Some(64e9));
-    assert_eq!(rate(Interpolation::Step, 13), None);
+    assert_eq!(rate(LinkInterpolation::None, 2), None);
+    assert_eq!(rate(LinkInterpolation::Step, 2), Some(64e9));
+    assert_eq!(rate(LinkInterpolation::Step, 13), None);
     // 180 x (64 / 180)^(ln 2 / ln 3) = 93.8.
-    let between = rate(Interpolation::Logarithmic, 2).unwrap();
+    let between = rate(LinkInterpolation::Logarithmic, 2).unwrap();
     assert!((between / 1e9 - 93.77).abs() < 0.05, "{between}");
     for interpolation in [
-        Interpolation::None,
-        Interpolation::Step,
-        Interpolation::Logarithmic,
+        LinkInterpolation::None,
+        LinkInterpolation::Step,
+        LinkInterpolation::Logarithmic,
     ] {
         assert_eq!(
             [0, 1, 3, 12].map(|links| rate(interpolation, links).unwrap() / 1e9),

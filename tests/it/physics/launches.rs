@@ -76,7 +76,12 @@ fn steps_overlap_where_their_dependencies_allow() {
         &[],
     );
     let machine = machine(&[ring(2)]);
-    for (network, _) in NetworkKind::ALL {
+    // A send is over when its last byte has left, and under `exclusive` when its route is free again.
+    let models = NetworkKind::ALL.map(|(network, _)| network);
+    for network in models
+        .into_iter()
+        .filter(|one| *one != NetworkKind::Exclusive)
+    {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
         let mut feed = RepeatedLaunch::new(0, 3);
         let mut log = LaunchLog::default();

@@ -172,6 +172,7 @@ pub fn phase(
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, P::AllReduce) => {
             unreachable!("it is two stages")
         }
+        (CollectiveAlgorithm::Own(_), _) => unreachable!("there is none here"),
     }
 }
 

@@ -45,6 +45,7 @@ pub fn program(
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, _) => {
             unreachable!("they are counted")
         }
+        (CollectiveAlgorithm::Own(_), _) => unreachable!("there is none here"),
     }
 }
 

@@ -114,6 +114,7 @@ pub fn machine_of(
         },
         lanes: 1024,
         host_lanes: 1024,
+        slowdown: 1.0,
     };
     let topology = Topology::new(dimensions.collect()).unwrap();
     let topology = topology.with_switching(switching);

@@ -1,0 +1,110 @@
+//! Options of a replay.
+
+use super::extensions::Extensions;
+use crate::collective::CustomCollective;
+use crate::compute::{ComputeModel, HostTiming};
+use crate::ids::Npu;
+use crate::network::NetworkKind;
+use crate::workload::MissingRankPolicy;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Options of a replay.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ReplayOptions {
+    /// Source of the durations of kernels.
+    pub compute: ComputeModel,
+    /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
+    pub host: HostTiming,
+    /// How the machine's host launches the nodes of graphs in which the host has no work of its own.
+    pub launch: LaunchMode,
+    /// Source of the durations of collectives and messages.
+    pub comm: CommTiming,
+    /// Treatment of ranks without a trace.
+    pub missing_ranks: MissingRankPolicy,
+    /// NPU of each rank; rank r sits on NPU r if absent.
+    pub map: Option<Vec<Npu>>,
+    /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
+    /// collectives and messages.
+    pub network: Option<NetworkKind>,
+    /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
+    /// and nothing disturbs them; if absent, where kernels are priced by curves.
+    pub measured_collectives: Option<bool>,
+    /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
+    /// [corrections](crate::machine::Machine::corrections) of the workload's most frequent product, or none.
+    pub correction: Option<f64>,
+    /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
+    /// [`CommTiming::Model`] carries out collectives at all.
+    pub stepwise: bool,
+    /// Models of the caller's own, in place of the machine's.
+    pub extensions: Extensions,
+    /// Count the bytes over every link; every collective is carried out message by message for that.
+    pub links: bool,
+    /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have
+    /// scripts. Have an effect only where [`CommTiming::Model`] carries out collectives natively.
+    pub custom: Vec<CustomCollective>,
+    /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
+    /// a receive never does. In insertion order only ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
+    pub allow_unmatched: bool,
+}
+
+impl ReplayOptions {
+    /// Returns the defaults as `change` leaves them.
+    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = Self::default();
+        change(&mut options);
+        options
+    }
+}
+
+/// How a host launches work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LaunchMode {
+    /// Eagerly where kernels are priced by curves, and in no time otherwise.
+    #[default]
+    Auto,
+    /// In no time.
+    None,
+    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
+    /// in no time where it has none.
+    Eager,
+    /// All of a step at once, as CUDA graphs do.
+    Graph,
+}
+
+/// Source of the durations of collectives and messages.
+///
+/// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
+/// ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum CommTiming {
+    /// By the model of the machine's network.
+    #[default]
+    Model,
+    /// As captured, waiting included, every rank by itself: start + wait + recorded duration. No rank waits for
+    /// another, so the replay shows what the conversion of a capture kept.
+    Captured,
+    /// Transfers last as recorded, and waiting results from the replay: a member's part ends at the last start of
+    /// those that it waits for, plus its own recorded duration.
+    ///
+    /// A member waits for all members and itself; in broadcast, scatter, reduce and gather the root waits for all,
+    /// and any other member for itself and the root. Both halves of a message wait for each other. An *eager* member
+    /// waits for nobody; a receive always waits for its send. A member without a trace starts with the last that has
+    /// one, and the half of a message without a trace with the other half.
+    Recorded,
+}
+
+impl fmt::Display for CommTiming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Model => "model",
+            Self::Captured => "captured",
+            Self::Recorded => "recorded",
+        })
+    }
+}

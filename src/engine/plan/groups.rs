@@ -1,0 +1,124 @@
+//! Groups on the machine: for each slot of each instance the members that take part, and where they lie.
+
+use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
+use crate::collective::GroupMembers;
+use crate::engine::CollectiveModel;
+use crate::ids::{GroupId, Npu, Rank};
+use crate::machine::Machine;
+use crate::workload::Workload;
+use std::collections::BTreeMap;
+
+impl ReplayPlan {
+    /// Finds the group on the machine for each slot of each instance.
+    pub(super) fn bind_groups<M: CollectiveModel>(
+        &mut self,
+        workload: &Workload,
+        machine: &Machine,
+        backend: &M,
+    ) {
+        let mut known: BTreeMap<(GroupId, NpuCoordinates), u32> = BTreeMap::new();
+        // The members of each group, partitioned by the dimensions that a mask leaves out.
+        let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
+            BTreeMap::new();
+        // A mask that excludes nobody is dropped, so that it makes no second group.
+        let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
+        for (i, instance) in workload.instances().iter().enumerate() {
+            let graph = workload.graph(instance);
+            let npu = self.instances[i].npu;
+            let slots = graph.group_slots().iter().zip(&instance.groups);
+            for (slot_index, (slot, &id)) in slots.enumerate() {
+                // With only some dimensions taking part, members that differ from this rank in the others are
+                // excluded.
+                let dimensions = machine.topology().dimensions();
+                let out: Vec<usize> = match slot.dimensions {
+                    None => Vec::new(),
+                    Some(mask) => (0..dimensions.len())
+                        // A mask has 32 bits; dimensions beyond them never take part.
+                        .filter(|&d| d >= 32 || mask >> d & 1 == 0)
+                        // All members agree in a dimension of one NPU, so it partitions nothing.
+                        .filter(|&d| dimensions[d].size > 1)
+                        .collect(),
+                };
+                let place = |npu| -> NpuCoordinates {
+                    let at = |&d: &usize| (d, machine.topology().coordinate(npu, d));
+                    out.iter().map(at).collect()
+                };
+                let own = place(npu);
+                let group = *known.entry((id, own.clone())).or_insert_with(|| {
+                    let group = &workload.groups()[id.index()];
+                    let all = &group.members;
+                    let parts = parted.entry((id, out.clone())).or_insert_with(|| {
+                        let mut parts: BTreeMap<NpuCoordinates, Vec<Rank>> = BTreeMap::new();
+                        for rank in all {
+                            let place = place(self.npu_of[rank.index()]);
+                            parts.entry(place).or_default().push(*rank);
+                        }
+                        parts
+                    });
+                    let members = parts.remove(&own).expect("this rank is one of them");
+                    let new = self.groups.len() as u32;
+                    let everyone = members.len() == all.len();
+                    if everyone && *whole.entry(id).or_insert(new) != new {
+                        return whole[&id];
+                    }
+                    let dimensions = slot.dimensions.filter(|_| !everyone);
+                    let name = group.name.clone();
+                    let plan = self.group((id, name), dimensions, members, machine, backend);
+                    self.groups.push(plan);
+                    new
+                });
+                let mixed = &self.shared[self.instances[i].shared as usize].mixed;
+                self.groups[group as usize].launches_together |= mixed[slot_index];
+                let members = &self.groups[group as usize].members;
+                // Members are mostly in order already, and then this is quick.
+                let member = members
+                    .binary_search(&instance.rank)
+                    .ok()
+                    .or_else(|| members.iter().position(|&m| m == instance.rank));
+                self.instances[i].slots.push(BoundSlot {
+                    group,
+                    member: member.map_or(NONE, |m| m as u32),
+                });
+            }
+        }
+    }
+
+    fn group<M: CollectiveModel>(
+        &self,
+        (id, name): (GroupId, Option<String>),
+        dimensions: Option<u32>,
+        members: Vec<Rank>,
+        machine: &Machine,
+        backend: &M,
+    ) -> GroupPlan {
+        let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
+        let named = name.is_some();
+        let party = GroupMembers { npus: &npus, named };
+        let extent = backend.extent(party, machine.topology());
+        let paths = extent.phases.iter();
+        let paths = paths.map(|phase| backend.paths(&extent, phase, machine.topology()));
+        let dimensions_of = machine.topology().dimensions();
+        // Rings and meshes have links to either side instead of ports.
+        let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
+        let sided = if extent.regular {
+            extent.phases.iter().any(|phase| wired(phase.dimension))
+        } else {
+            (0..dimensions_of.len()).any(wired)
+        };
+        GroupPlan {
+            id,
+            name,
+            dimensions,
+            present: members
+                .iter()
+                .filter(|m| self.instance_of[m.index()] != NONE)
+                .count() as u32,
+            paths: paths.collect(),
+            sides: 1 + u32::from(sided),
+            extent,
+            members,
+            calls: Vec::new(),
+            launches_together: false,
+        }
+    }
+}

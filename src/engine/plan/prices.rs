@@ -1,0 +1,201 @@
+//! Prices of nodes, and lanes of the NPU, for a graph on a class.
+
+use super::{NONE, SharedGraphPlan};
+use crate::compute::{KernelProfile, KernelTiming};
+use crate::engine::coverage::PricingCoverage;
+use crate::engine::options::{CommTiming, ReplayOptions};
+use crate::engine::unpriced_kernels::UnpricedKernels;
+use crate::engine::{ReplayRefusal, matching, remote_memory};
+use crate::graph::{Graph, Lane, NodeKind};
+use crate::ids::NodeIndex;
+use crate::machine::{Machine, NpuClass};
+use crate::units::{Bytes, Span};
+use crate::workload::RankInstance;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// Prices the nodes of `graph` on `class` and maps its lanes.
+pub(super) fn price_graph(
+    graph: &Graph,
+    class: &NpuClass,
+    machine: &Machine,
+    instance: &RankInstance,
+    options: &ReplayOptions,
+) -> Result<SharedGraphPlan, ReplayRefusal> {
+    let refusal = |node: NodeIndex, found: String, hint: &str| {
+        let node = matching::describe(instance.rank, graph, node);
+        ReplayRefusal::new(format!("{node}: {found}"), hint)
+    };
+    // The bytes of a node, if `room` holds them at once.
+    let within = |node: NodeIndex, room: Bytes, holder: &str, hint: &str| {
+        let bytes = Bytes(graph.bytes(node));
+        if bytes > room {
+            let found = format!("it moves {bytes} at once, but {holder} holds {room}");
+            return Err(refusal(node, found, hint));
+        }
+        Ok(bytes.0)
+    };
+    let mut basis = PricingCoverage::default();
+    let mut unpriced = UnpricedKernels::default();
+    let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
+    let mut prices = Vec::with_capacity(graph.len());
+    for node in graph.nodes() {
+        prices.push(match graph.kind(node) {
+            NodeKind::Host => options.host.duration(graph.recorded(node)),
+            NodeKind::Compute => {
+                let kernel = KernelProfile {
+                    recorded: graph.recorded(node),
+                    captured: graph.captured().is_some(),
+                    flops: graph.flops(node),
+                    bytes: graph.bytes(node),
+                    dtype: graph.dtype(node),
+                    shape: graph.kernel(node),
+                };
+                let memory = class.memory.bandwidth;
+                let own = options.extensions.kernels.as_ref();
+                let price = || {
+                    if let Some(span) = own.and_then(|model| model.duration(&kernel, class)) {
+                        return KernelTiming::Modeled(span);
+                    }
+                    let curves = &class.curves;
+                    let price = options.compute.price(&kernel, &class.peaks, memory, curves);
+                    match (price, options.correction) {
+                        (KernelTiming::Curve { span, deviation }, Some(factor)) => {
+                            let span = Span::from_seconds(span.seconds() * factor);
+                            KernelTiming::Curve { span, deviation }
+                        }
+                        (price, _) => price,
+                    }
+                };
+                // A step has few kinds of kernels, and a price by shape takes a microsecond.
+                let price = match kernel.shape {
+                    Some(shape) => *known
+                        .entry((shape, kernel.dtype, kernel.bytes, kernel.flops, kernel.recorded))
+                        .or_insert_with(price),
+                    None => price(),
+                };
+                basis.kernel(price, options.compute.computes());
+                match price {
+                    KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
+                    KernelTiming::Unknown => unpriced.without_work(node),
+                    _ => {}
+                }
+                if class.slowdown > 1.0 {
+                    price.span().scaled(class.slowdown)
+                } else {
+                    price.span()
+                }
+            }
+            NodeKind::LocalMemory => {
+                let holder = format!("an NPU of class `{}`", class.name);
+                let hint = "take a machine with more memory, or split the tensor";
+                let bytes = within(node, class.memory.capacity, &holder, hint)?;
+                let own = options.extensions.memory.as_ref();
+                let own = own.and_then(|design| design.local(&class.memory, bytes));
+                own.unwrap_or_else(|| class.memory.access(bytes))
+            }
+            NodeKind::RemoteMemory => {
+                let Some(remote) = machine.remote() else {
+                    let name = machine.name();
+                    return Err(refusal(
+                        node,
+                        format!("it reaches remote memory, and machine `{name}` has none"),
+                        "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory",
+                    ));
+                };
+                let hint = "give the remote memory more capacity, or split the tensor";
+                let bytes = within(node, remote.capacity, "the remote memory", hint)?;
+                match remote_memory::too_many_chunks(machine, options, bytes) {
+                    Some(found) => return Err(refusal(node, found, remote_memory::FEWER)),
+                    // The price of remote memory depends on contention, and is found during the run.
+                    None => Span::ZERO,
+                }
+            }
+            NodeKind::Nothing => Span::ZERO,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
+                let (transfer, wait) = (graph.recorded(node), graph.wait(node));
+                if options.comm != CommTiming::Model {
+                    match transfer + wait {
+                        Span::ZERO => basis.unrecorded += 1,
+                        _ => basis.as_recorded += 1,
+                    }
+                }
+                match options.comm {
+                    CommTiming::Model => Span::ZERO,
+                    CommTiming::Recorded => transfer,
+                    CommTiming::Captured => transfer + wait,
+                }
+            }
+        });
+    }
+    // Lanes of the NPU and threads of the host are capped separately; lanes beyond the cap share.
+    let (mut device, mut host) = (0, 0);
+    let lanes = graph.lanes().iter().map(|lane| match lane {
+        Lane::None => NONE,
+        Lane::Host(_) => {
+            host += 1;
+            // Host threads are numbered behind the lanes of the NPU, so the two never share.
+            class.lanes + (host - 1) % class.host_lanes
+        }
+        _ => {
+            device += 1;
+            (device - 1) % class.lanes
+        }
+    });
+    let lanes: Vec<u32> = lanes.collect();
+    let beyond = [(device, class.lanes), (host, class.host_lanes)];
+    basis.sharing = beyond
+        .map(|(named, there)| u64::from(named.saturating_sub(there)))
+        .iter()
+        .sum();
+    let used = lanes.iter().filter(|&&lane| lane != NONE).max();
+    Ok(SharedGraphPlan {
+        prices,
+        lane_count: used.map_or(0, |&lane| lane + 1),
+        mixed: mixed_slots(graph, &lanes),
+        lane_nodes: OnceLock::new(),
+        lanes,
+        beside_collectives: match class.curves.beside_collectives {
+            Some(factor) if basis.by_curves > 0 && basis.recorded_time == 0 => factor,
+            _ => 1.0,
+        },
+        basis,
+        unpriced,
+    })
+}
+
+/// Returns for each group slot of `graph` whether a lane of its collectives also runs other nodes, given the NPU's
+/// lane of each lane of the graph.
+fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
+    /// Users of a lane.
+    #[derive(Clone, Copy, PartialEq)]
+    enum LaneUser {
+        Nobody,
+        Slot(u32),
+        Several,
+    }
+    let count = lanes.iter().filter(|&&lane| lane != NONE).max();
+    let mut users = vec![LaneUser::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
+    for node in graph.nodes() {
+        let lane = lanes[graph.lane(node) as usize];
+        if lane == NONE {
+            continue;
+        }
+        let user = match graph.kind(node) {
+            NodeKind::Collective => LaneUser::Slot(graph.call(node).group),
+            _ => LaneUser::Several,
+        };
+        let known = &mut users[lane as usize];
+        *known = match *known {
+            LaneUser::Nobody => user,
+            same if same == user => same,
+            _ => LaneUser::Several,
+        };
+    }
+    let mut mixed = vec![false; graph.group_slots().len()];
+    for call in graph.calls() {
+        let lane = lanes[graph.lane(call.node) as usize];
+        mixed[call.group as usize] |= users[lane as usize] == LaneUser::Several;
+    }
+    mixed
+}

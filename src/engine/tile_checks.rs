@@ -1,0 +1,141 @@
+//! What cannot run on tiles: ranks on faulty cores, ways that faulty links close, and ports, which cores do not have.
+
+use super::error::ReplayRefusal;
+use super::matching::describe;
+use super::options::{CommTiming, ReplayOptions};
+use super::plan::{ReplayPlan, group_text};
+use crate::graph::NodeKind;
+use crate::ids::{Npu, Rank};
+use crate::machine::Machine;
+use crate::memory::MemoryAttachment;
+use crate::network::NetworkKind;
+use crate::topology::tile_grid::shown;
+use crate::workload::{RankInstance, Workload};
+
+/// Returns the NPU of each rank where traces name cores and the machine has tiles.
+pub(super) fn cores(
+    workload: &Workload,
+    machine: &Machine,
+) -> Result<Option<Vec<Npu>>, ReplayRefusal> {
+    let Some(tiles) = machine.topology().tiles() else {
+        return Ok(None);
+    };
+    let named = |instance: &RankInstance| instance.core.is_some();
+    if !workload.instances().iter().any(named) {
+        return Ok(None);
+    }
+    let hint = "--map, which says where each rank sits, whatever traces say";
+    if workload.instances().len() != workload.ranks() as usize {
+        let found = "traces say on which cores their ranks sit, and some ranks have no trace";
+        return Err(ReplayRefusal::new(found, hint));
+    }
+    let core = |instance: &RankInstance| {
+        let rank = instance.rank;
+        let refuse = |found: String| Err(ReplayRefusal::new(found, hint));
+        match instance.core {
+            None => refuse(format!(
+                "the trace of rank {rank} names no core, and others do"
+            )),
+            Some(at) if (0..2).any(|d| at[d] >= tiles.size(d)) => refuse(format!(
+                "rank {rank} sits on core {} by its trace, and machine `{}` has cores from (0, 0) to {}",
+                shown(at),
+                machine.name(),
+                shown([0, 1].map(|d| tiles.size(d) - 1))
+            )),
+            Some(at) => Ok(Npu(tiles.core(at))),
+        }
+    };
+    let cores = workload.instances().iter().map(core);
+    cores.collect::<Result<_, _>>().map(Some)
+}
+
+/// Refuses a job on a machine of tiles that it cannot run on; other machines can.
+pub(super) fn check(
+    plan: &ReplayPlan,
+    workload: &Workload,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> Result<(), ReplayRefusal> {
+    let topology = machine.topology();
+    let Some(tiles) = topology.tiles() else {
+        return Ok(());
+    };
+    let name = machine.name();
+    for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
+        if tiles.faulty_cores.contains(&planned.npu.0) {
+            let (rank, at) = (instance.rank, shown(tiles.place(planned.npu.0)));
+            return Err(ReplayRefusal::new(
+                format!("rank {rank} sits on core {at} of machine `{name}`, which is faulty"),
+                "place the job on other cores, with --map or with the plan's placement",
+            ));
+        }
+    }
+    if options.comm != CommTiming::Model {
+        return Ok(());
+    }
+    let network = options.network.unwrap_or(machine.network());
+    // Of the others one has ports into dimensions, the other links of one rate along each.
+    if matches!(network, NetworkKind::Ports | NetworkKind::FairSharing) {
+        return Err(ReplayRefusal::new(
+            format!(
+                "machine `{name}` is made of tiles, which the network model {network} does not know"
+            ),
+            "take --network exclusive, links or contention-free",
+        ));
+    }
+    if tiles.faulty_links.is_empty() {
+        return Ok(());
+    }
+    let closed = |a: Npu, b: Npu| {
+        let fault = topology.first_dimension(a, b).err()?;
+        let [from, to] = [a, b].map(|npu| shown(tiles.place(npu.0)));
+        Some(format!(
+            "no way from core {from} to core {to} of machine `{name}`, neither along x first nor along y first: \
+             the link {} is faulty",
+            tiles.link_name(fault)
+        ))
+    };
+    let hint =
+        "place the job so that what communicates is on one side of the fault, or repair the link";
+    let attachment = machine.remote().map(|memory| &memory.attachment);
+    for group in &plan.groups {
+        // Which members exchange messages is up to the algorithm, so any two have to reach one another.
+        let pairs = group.extent.npus.iter();
+        let mut pairs = pairs.flat_map(|&a| group.extent.npus.iter().map(move |&b| (a, b)));
+        if let Some(why) = pairs.find_map(|(a, b)| closed(a, b)) {
+            return Err(ReplayRefusal::new(
+                format!("{}: {why}", group_text(group)),
+                hint,
+            ));
+        }
+    }
+    for (instance, planned) in workload.instances().iter().zip(&plan.instances) {
+        let graph = workload.graph(instance);
+        for message in graph.messages() {
+            let peer: Rank = instance.peers[message.peer as usize];
+            let other = plan.npu_of.get(peer.index()).copied();
+            let ends = other.map(|other| [(planned.npu, other), (other, planned.npu)]);
+            let why = ends.into_iter().flatten().find_map(|(a, b)| closed(a, b));
+            if let Some(why) = why {
+                let node = describe(instance.rank, graph, message.node);
+                return Err(ReplayRefusal::new(format!("{node}: {why}"), hint));
+            }
+        }
+        let mut loads = graph.nodes();
+        let loads = loads.any(|node| graph.kind(node) == NodeKind::RemoteMemory);
+        if let Some(MemoryAttachment::Edge(ports)) = attachment
+            && loads
+            && ports.nearest(planned.npu, topology).is_none()
+        {
+            let at = shown(tiles.place(planned.npu.0));
+            return Err(ReplayRefusal::new(
+                format!(
+                    "rank {} on core {at} of machine `{name}` reaches no memory port without a faulty link",
+                    instance.rank
+                ),
+                hint,
+            ));
+        }
+    }
+    Ok(())
+}

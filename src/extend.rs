@@ -1,0 +1,47 @@
+//! Models of one's own: what a crate outside implements, and what that is said in.
+//!
+//! - a network: [`NetworkBackend`], given to [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over);
+//! - an algorithm of collectives: [`AlgorithmModel`], given to [`Machine::with_algorithm`](crate::Machine::with_algorithm);
+//! - prices of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`], given as
+//!   [`Extensions`] of the [options](crate::engine::ReplayOptions).
+//!
+//! `testkit/extension` adds one of each and replays with them.
+//!
+//! ```
+//! use chakram::engine::{CompiledReplay, ReplayOptions};
+//! use chakram::extend::{KernelModel, KernelProfile};
+//! use chakram::machine::NpuClass;
+//! use chakram::units::Span;
+//! use chakram::{Job, Machine};
+//! use std::sync::Arc;
+//!
+//! /// Every kernel takes a microsecond.
+//! #[derive(Debug)]
+//! struct Microsecond;
+//!
+//! impl KernelModel for Microsecond {
+//!     fn duration(&self, _: &KernelProfile, _: &NpuClass) -> Option<Span> {
+//!         Some(Span::from_ns(1000))
+//!     }
+//! }
+//!
+//! let (job, machine) = (Job::open(["traces/tight-2"])?, Machine::load("dgx-h100")?);
+//! let options = ReplayOptions::with(|options| options.extensions.kernels = Some(Arc::new(Microsecond)));
+//! let report = job.replay(&machine, &options)?;
+//! let recorded = job.replay(&machine, &ReplayOptions::default())?;
+//! assert_ne!(report.outcome.makespan, recorded.outcome.makespan);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use crate::collective::{
+    AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
+    LinePosition, OwnAlgorithm, SendStep,
+};
+pub use crate::compute::KernelProfile;
+pub use crate::engine::{Extensions, KernelModel, MemoryDesign};
+pub use crate::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
+pub use crate::network::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortHandle,
+    PortRange,
+};
+pub use crate::topology::NetworkPath;

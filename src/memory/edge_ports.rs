@@ -1,0 +1,113 @@
+//! Memory at the edges of dies: ports at cores, each with a memory of its own.
+//!
+//! A core uses a port of its own die where that has any, and of these the one that it reaches with the least latency; of
+//! equals that of the fewest hops, and then of the lowest number. What an access costs is up to the network, whose links
+//! it passes ([`EdgeAccess`](crate::network::EdgeAccess)).
+
+use crate::ids::Npu;
+use crate::topology::{DimensionShape, TileGrid, Topology};
+use std::collections::VecDeque;
+
+/// The ports of a machine of tiles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EdgePorts {
+    /// The core at which each port lies.
+    cores: Vec<Npu>,
+    /// By die, x first, its ports.
+    of_die: Vec<Vec<u32>>,
+}
+
+impl EdgePorts {
+    /// Ports at `cores`, numbered in this order.
+    pub fn new(cores: Vec<Npu>, tiles: &TileGrid) -> Self {
+        let dies = tiles.dies[0] as usize * tiles.dies[1] as usize;
+        let mut of_die = vec![Vec::new(); dies];
+        for (port, core) in (0..).zip(&cores) {
+            of_die[die(tiles, *core)].push(port);
+        }
+        Self { cores, of_die }
+    }
+
+    /// Number of ports.
+    pub fn count(&self) -> u32 {
+        self.cores.len() as u32
+    }
+
+    /// The core at which a port lies.
+    pub fn core(&self, port: u32) -> Npu {
+        self.cores[port as usize]
+    }
+
+    /// The port that a core uses on the machine with this topology; `None` if faulty links lie on the ways to all.
+    pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
+        let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
+        let own = own.into_iter().flatten().copied();
+        self.least(own, npu, topology)
+            .or_else(|| self.least(0..self.count(), npu, topology))
+    }
+
+    /// The nearest of `ports`.
+    fn least(
+        &self,
+        ports: impl Iterator<Item = u32>,
+        npu: Npu,
+        topology: &Topology,
+    ) -> Option<u32> {
+        let reached = ports.filter_map(|port| {
+            let at = self.core(port);
+            // Loads come from the port, stores go to it.
+            let open = |a, b| topology.first_dimension(a, b).is_ok();
+            let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
+            let ways = open(at, npu) && open(npu, at);
+            ways.then(|| (latency, topology.hops(at, npu), port))
+        });
+        reached.min().map(|(_, _, port)| port)
+    }
+
+    /// The most hops from a core to a port of its die, or to any where its die has none.
+    pub fn most_hops(&self, topology: &Topology) -> u32 {
+        let Some(tiles) = topology.tiles() else {
+            return 0;
+        };
+        let mut hops: Vec<Option<u32>> = vec![None; topology.npus() as usize];
+        let mut queue: VecDeque<Npu> = self.cores.iter().copied().collect();
+        for port in &self.cores {
+            hops[port.index()] = Some(0);
+        }
+        let mut most = 0;
+        while let Some(at) = queue.pop_front() {
+            let far = hops[at.index()].unwrap_or(0);
+            most = most.max(far);
+            for (d, dimension) in topology.dimensions().iter().enumerate() {
+                let (x, last) = (topology.coordinate(at, d), dimension.size - 1);
+                let closes = dimension.shape == DimensionShape::Ring;
+                let up = if x < last {
+                    Some(x + 1)
+                } else {
+                    closes.then_some(0)
+                };
+                let down = if x > 0 {
+                    Some(x - 1)
+                } else {
+                    closes.then_some(last)
+                };
+                for next in [up, down].into_iter().flatten() {
+                    let next = topology.moved(at, d, next);
+                    let own = die(tiles, next);
+                    let enters = own == die(tiles, at) || self.of_die[own].is_empty();
+                    if enters && hops[next.index()].is_none() {
+                        hops[next.index()] = Some(far + 1);
+                        queue.push_back(next);
+                    }
+                }
+            }
+        }
+        most
+    }
+}
+
+/// Number of the die of a core, x first.
+fn die(tiles: &TileGrid, npu: Npu) -> usize {
+    let [x, y] = tiles.die(npu.0);
+    x as usize + y as usize * tiles.dies[0] as usize
+}

@@ -1,0 +1,134 @@
+//! Exclusive: a transfer holds every link of its way, all of them from its start to its end.
+//!
+//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
+//! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
+//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of its way carries anything else, and
+//! transfers that come later stand behind it. These are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
+//! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. Sending is
+//! over when the transfer is, because its links are held as long.
+//!
+//! Loads and stores at memory ports hold the port as well (Eq. 4 and 5, [`EdgeAccess::span`]).
+//!
+//! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
+//! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
+//! No closed form of a collective is proved here: collectives go step by step.
+
+use super::contended::ContentionScope;
+use super::contended::route::RouteCursor;
+use super::edge_access::EdgeAccess;
+use super::servers::{ServerId, ServerTable};
+use super::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, NetworkOccupancy,
+};
+use crate::ids::Npu;
+use crate::topology::Topology;
+use crate::units::{BufferShare, Span, Time};
+
+/// The model's state: until when links and memory ports are taken.
+#[derive(Debug)]
+pub struct ExclusiveNetwork<'a> {
+    topology: &'a Topology,
+    links: ServerTable,
+    /// By port of the memory at the edges, until when it is taken, and how long it has been.
+    ports: Vec<(Time, Span)>,
+    /// Links of the present transfer; kept for its allocation.
+    way: Vec<ServerId>,
+}
+
+impl<'a> ExclusiveNetwork<'a> {
+    /// Nothing is taken.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            links: ServerTable::new(topology.dimensions().len()),
+            ports: Vec::new(),
+            way: Vec::new(),
+        }
+    }
+
+    /// Takes all links between `ends`, and nothing before `from`, for `span`. Returns the start.
+    #[inline]
+    fn take(&mut self, from: Time, ends: (Npu, Npu), span: Span) -> Time {
+        let mut route = RouteCursor::new(ContentionScope::Links, ends, self.topology);
+        self.way.clear();
+        let mut start = from;
+        while let Some(hop) = route.next(self.topology) {
+            start = start.max(self.links.free(hop.place));
+            self.way.push(hop.place);
+        }
+        for &place in &self.way {
+            self.links.hold(place, start, span);
+        }
+        start
+    }
+}
+
+impl NetworkBackend for ExclusiveNetwork<'_> {
+    const NAME: &'static str = "exclusive";
+    const SHARED: bool = true;
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let (a, b) = message.ends;
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
+        let span = path.time(message.amount);
+        let end = self.take(now, message.ends, span) + span;
+        if message.tell_injected {
+            agenda.schedule(end, NetworkEvent::Injected(message.op));
+        }
+        agenda.schedule(end, NetworkEvent::Delivered(message.op));
+    }
+
+    fn access(&mut self, now: Time, access: &EdgeAccess) -> Time {
+        let port = access.port as usize;
+        if port >= self.ports.len() {
+            self.ports.resize(port + 1, (Time::ZERO, Span::ZERO));
+        }
+        let span = access.span(self.topology);
+        let end = self.take(now.max(self.ports[port].0), access.ends(), span) + span;
+        self.ports[port] = (end, self.ports[port].1 + span);
+        end
+    }
+
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.topology.path(a, b)?.time(amount))
+    }
+
+    fn occupancy(&self) -> Option<NetworkOccupancy> {
+        NetworkOccupancy::of(self.topology, &self.links, &self.ports)
+    }
+
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn attachments(&mut self) -> Option<&mut ServerTable> {
+        Some(&mut self.links)
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        _: Time,
+        event: NetworkEvent,
+        _: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::FirstByte { .. }
+            | NetworkEvent::Hop { .. }
+            | NetworkEvent::LinkFree(_) => {
+                unreachable!("a transfer has one event, its end")
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Fair sharing: messages in flight share every link on their way, max-min fairly.
+//!
+//! A message is a stream of bytes that occupies all links of its way at once ([`LinkGraph::route`]), each with the part
+//! of it that passes there. At each moment all rates rise together until a link saturates, which fixes the rates of the
+//! messages that pass it, and the others continue to rise. Rates change when a message begins or has left, and are
+//! constant in between. It is delivered a latency after its last byte has left: alone after
+//!
+//! T = Σα + m / min(B / part),
+//!
+//! in which the minimum is over the links of its way. That is what flows of a transport that shares links fairly do; no
+//! queue, no packet and no acknowledgement is modelled.
+//!
+//! # Events
+//!
+//! Submissions and departures of an instant are collected, and rates are fixed once for each round of it. One event is
+//! pending, the next departure; a newer one replaces it, and one with an older number says nothing.
+
+use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
+use crate::ids::Npu;
+use crate::topology::Topology;
+use crate::topology::link_graph::{LinkGraph, LinkPart};
+use crate::units::{BufferShare, Span, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
+/// rates must be fixed together.
+const ALIKE: f64 = 1.0 + 1e-9;
+
+/// A message in flight whose bytes have not all left.
+#[derive(Clone, Copy, Debug)]
+struct MessageStream {
+    op: u32,
+    tells: bool,
+    /// Range of its links in [`FairSharingNetwork::ways`].
+    way: (u32, u32),
+    latency: Span,
+    /// Bytes left at the last settlement.
+    left: f64,
+    /// Bytes per second since then.
+    rate: f64,
+    /// Time at which all have left at that rate.
+    leaves: Time,
+    /// Whether the present settlement has fixed its rate.
+    fixed: bool,
+}
+
+/// A link in the course of a settlement.
+#[derive(Clone, Copy, Debug, Default)]
+struct LinkShare {
+    /// Parts of the streams whose rate is not fixed.
+    open: f64,
+    count: u32,
+    /// Bytes per second that the others take.
+    taken: f64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FairSharingNetwork {
+    graph: Arc<LinkGraph>,
+    /// Links of all ways that were used.
+    ways: Vec<LinkPart>,
+    way_of: BTreeMap<(Npu, Npu), ((u32, u32), Span)>,
+    streams: Vec<MessageStream>,
+    /// Instant of the last settlement.
+    settled: Time,
+    /// Number of the settlement that is pending, and its time.
+    pending: (u32, Option<Time>),
+    shares: Vec<LinkShare>,
+    /// Links that streams use, while rates are fixed.
+    used: Vec<u32>,
+}
+
+impl FairSharingNetwork {
+    /// No message is in flight. `None` if the network has more NPUs than a graph of links may have.
+    pub fn new(topology: &Topology) -> Option<Self> {
+        let graph = topology.link_graph()?;
+        Some(Self {
+            shares: vec![LinkShare::default(); graph.links().len()],
+            graph,
+            ways: Vec::new(),
+            way_of: BTreeMap::new(),
+            streams: Vec::new(),
+            settled: Time::ZERO,
+            pending: (0, None),
+            used: Vec::new(),
+        })
+    }
+
+    fn way(&mut self, ends: (Npu, Npu)) -> ((u32, u32), Span) {
+        let (graph, ways) = (&self.graph, &mut self.ways);
+        *self.way_of.entry(ends).or_insert_with(|| {
+            let route = graph.route(ends.0, ends.1);
+            let first = ways.len() as u32;
+            ways.extend(route.links);
+            ((first, ways.len() as u32), route.latency)
+        })
+    }
+
+    /// Has the network settle at `at`, instead of when it would.
+    fn settle_at(&mut self, at: Time, agenda: &mut impl EventScheduler) {
+        if self.pending.1 == Some(at) {
+            return;
+        }
+        self.pending = (self.pending.0.wrapping_add(1), Some(at));
+        agenda.schedule(at, NetworkEvent::LinkFree(self.pending.0));
+    }
+
+    /// Ends the streams that have left, and fixes the rates of the others.
+    fn settle(&mut self, now: Time, agenda: &mut impl EventScheduler) {
+        let elapsed = now.since(self.settled).seconds();
+        self.settled = now;
+        self.streams.retain_mut(|stream| {
+            stream.left -= stream.rate * elapsed;
+            if stream.leaves > now {
+                return true;
+            }
+            if stream.tells {
+                agenda.schedule(now, NetworkEvent::Injected(stream.op));
+            }
+            agenda.schedule(now + stream.latency, NetworkEvent::Delivered(stream.op));
+            false
+        });
+        self.share();
+        let mut next: Option<Time> = None;
+        for stream in &mut self.streams {
+            stream.leaves = if stream.left > 0.0 {
+                now + Span::from_seconds(stream.left / stream.rate)
+            } else {
+                now
+            };
+            next = Some(next.map_or(stream.leaves, |next| next.min(stream.leaves)));
+        }
+        self.pending.1 = None;
+        if let Some(at) = next {
+            self.settle_at(at, agenda);
+        }
+    }
+
+    /// Fixes all rates, by progressive filling: each pass saturates at least one link, so there are at most as many
+    /// passes as links.
+    fn share(&mut self) {
+        for link in self.used.drain(..) {
+            self.shares[link as usize] = LinkShare::default();
+        }
+        for stream in &mut self.streams {
+            stream.fixed = false;
+            for &(link, part) in &self.ways[stream.way.0 as usize..stream.way.1 as usize] {
+                let share = &mut self.shares[link as usize];
+                if share.count == 0 {
+                    self.used.push(link);
+                }
+                share.open += part;
+                share.count += 1;
+            }
+        }
+        let mut open = self.streams.len();
+        while open > 0 {
+            let (shares, graph) = (&self.shares, &self.graph);
+            let full = |link: u32| {
+                let share = &shares[link as usize];
+                let rate = graph.links()[link as usize].bandwidth.bytes_per_second();
+                (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
+            };
+            let fulls = self.used.iter().filter_map(|&link| full(link));
+            let least = fulls.fold(f64::INFINITY, f64::min);
+            let narrow = least * ALIKE;
+            let tight: Vec<u32> = self
+                .used
+                .iter()
+                .copied()
+                .filter(|&link| full(link).is_some_and(|rate| rate <= narrow))
+                .collect();
+            let mut tight = tight;
+            tight.sort_unstable();
+            for stream in &mut self.streams {
+                let way = &self.ways[stream.way.0 as usize..stream.way.1 as usize];
+                let is_tight = way
+                    .iter()
+                    .any(|(link, _)| tight.binary_search(link).is_ok());
+                if stream.fixed || !is_tight {
+                    continue;
+                }
+                (stream.fixed, stream.rate) = (true, least);
+                open -= 1;
+                for &(link, part) in way {
+                    let share = &mut self.shares[link as usize];
+                    share.open -= part;
+                    share.count -= 1;
+                    share.taken += part * least;
+                }
+            }
+        }
+    }
+}
+
+impl NetworkBackend for FairSharingNetwork {
+    const NAME: &'static str = "fair_sharing";
+    const SHARED: bool = true;
+
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let (way, latency) = self.way(message.ends);
+        self.streams.push(MessageStream {
+            op: message.op,
+            tells: message.tell_injected,
+            way,
+            latency,
+            left: message.amount.bytes as f64 / message.amount.parts as f64,
+            // It has not moved before the settlement, which follows at the same instant.
+            rate: 0.0,
+            leaves: Time::END,
+            fixed: false,
+        });
+        // Streams in flight move on at their rates until now.
+        self.settle_at(now, agenda);
+    }
+
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.graph.path(a, b)?.time(amount))
+    }
+
+    /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::LinkFree(number) => {
+                if number == self.pending.0 && self.pending.1.is_some() {
+                    self.settle(now, agenda);
+                }
+            }
+            NetworkEvent::FirstByte { .. } | NetworkEvent::Hop { .. } => {
+                unreachable!("messages are streams here")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

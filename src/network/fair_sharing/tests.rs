@@ -1,0 +1,192 @@
+use super::super::test_harness::ends;
+use super::*;
+use crate::topology::link_graph::{ClosLevels, RoutePolicy};
+use crate::topology::{DimensionShape, TopologyDimension};
+use crate::units::Bandwidth;
+use proptest::prelude::*;
+
+/// 1 GB/s is 1,000 ps a byte.
+fn gigabyte() -> Bandwidth {
+    Bandwidth::new(1e9).unwrap()
+}
+
+fn stacked(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
+    let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
+        name: shape.to_string(),
+        shape,
+        size,
+        bandwidth: gigabyte(),
+        latency,
+    });
+    Topology::new(dimensions.collect()).unwrap()
+}
+
+fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
+    let mut network = FairSharingNetwork::new(topology).unwrap();
+    let all = ends(&mut network, messages);
+    all.into_iter().map(|[_, arrived]| arrived).collect()
+}
+
+/// Two links of 50 ps: alone 100 ps + 1,000 B x 1,000 ps. Two from one NPU share its link, so both take twice as long;
+/// one that begins when half of the other is through has the link alone at the end.
+#[test]
+fn messages_share_a_link_while_both_are_there() {
+    let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
+    assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
+    let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
+    assert_eq!(both, [2_000_100, 2_000_100]);
+    // From 500,000 ps on half a rate each: the first has 500 B left, done at 1,500,000; the second has 500 B left then.
+    let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
+    assert_eq!(late, [1_500_100, 2_000_100]);
+    // To one NPU, likewise; between others, not.
+    let apart = arrivals(
+        &topology,
+        &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
+    );
+    assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
+}
+
+/// Three messages from NPU 0 have a third of its link each; the one from 2 has what the first leaves of the link to 1.
+#[test]
+fn rates_are_max_min_fair() {
+    let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
+    let found = arrivals(
+        &topology,
+        &[
+            (0, 0, 1, 1000),
+            (0, 0, 2, 1000),
+            (0, 0, 3, 1000),
+            (0, 2, 1, 1000),
+        ],
+    );
+    // Thirds from NPU 0; the message from 2 has 2/3 of the link to 1: done after 1,500 ns. Thirds then go on.
+    assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
+}
+
+#[test]
+fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
+    let levels = ClosLevels {
+        children: vec![2, 2],
+        uplinks: vec![2],
+    };
+    let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
+        let graph = LinkGraph::clos(&levels, (gigabyte(), Span::ZERO), policy).unwrap();
+        let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
+        arrivals(&topology, messages)
+    };
+    let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
+    assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
+    // Both on one of two links up, or on either; then down likewise.
+    let hashed: Vec<_> = (0..64)
+        .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
+        .collect();
+    assert!(hashed.contains(&vec![1_000_000; 2]));
+    assert!(hashed.contains(&vec![2_000_000; 2]));
+}
+
+proptest! {
+    /// Nothing goes faster than alone, every link carries no more than it can, and the order of submission at one
+    /// instant matters to nobody.
+    #[test]
+    fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
+        messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
+    ) {
+        let topology = stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)], Span(70));
+        let mut messages: Vec<_> = messages
+            .into_iter()
+            .map(|(at, from, by, bytes)| (at, from, (from + by) % 12, bytes))
+            .collect();
+        messages.sort_by_key(|message| message.0);
+        let found = arrivals(&topology, &messages);
+        let mut received = [(u64::MAX, 0, 0_u64); 12];
+        for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
+            let path = topology.path(Npu(from), Npu(to)).unwrap();
+            let alone = path.time(BufferShare::whole(bytes)).0;
+            prop_assert!(end + 2 >= at + alone, "{end} < {at} + {alone}");
+            let own = &mut received[to as usize];
+            *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
+        }
+        for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
+            // Links of a ring have half of a GB/s on either side, and the switch one: two GB/s at most in all.
+            prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
+        }
+    }
+}
+
+/// Flows between 16 hosts at 100 Gbit/s and 1 us a link, as a simulator of packets carried them (csg-htsim; NDP, which
+/// sprays packets over all paths, and RoCE, which takes one path a flow by hash). Bytes are whole packets of 4,096 B.
+mod packets {
+    use super::*;
+
+    const PERMUTATION: [u32; 16] = [5, 12, 15, 11, 0, 4, 3, 9, 1, 2, 8, 13, 10, 14, 6, 7];
+
+    /// Packets of 1,000,000 B, of 2,000,000 B and of 125,000 B.
+    fn incast() -> Vec<(u64, u32, u32, u64)> {
+        (1..16).map(|from| (0, from, 0, 245 * 4096)).collect()
+    }
+
+    fn permutation() -> Vec<(u64, u32, u32, u64)> {
+        let ends = (0..).zip(PERMUTATION);
+        ends.map(|(from, to)| (0, from, to, 489 * 4096)).collect()
+    }
+
+    fn all_to_all() -> Vec<(u64, u32, u32, u64)> {
+        let pairs = (0..16).flat_map(|a| (0..16).map(move |b| (a, b)));
+        let pairs = pairs.filter(|(a, b)| a != b);
+        pairs.map(|(a, b)| (0, a, b, 31 * 4096)).collect()
+    }
+
+    /// Arrival of the last flow, in us.
+    fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
+        let levels = ClosLevels {
+            children: levels.0.to_vec(),
+            uplinks: levels.1.to_vec(),
+        };
+        let rate = (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000));
+        let graph = LinkGraph::clos(&levels, rate, policy).unwrap();
+        let topology = stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
+        let ends = arrivals(&topology, flows).into_iter();
+        ends.max().unwrap() as f64 / 1e6
+    }
+
+    /// Four pods of two times two hosts with as many links up as down, and four leaves of four hosts under two spines.
+    const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
+    const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
+
+    #[test]
+    fn sprayed_flows_end_within_an_eighth_of_packets() {
+        for (levels, flows, packets) in [
+            (FAT_TREE, incast(), 1237.27),
+            (FAT_TREE, permutation(), 183.26),
+            (FAT_TREE, all_to_all(), 175.57),
+            (LEAF_SPINE, incast(), 1234.0),
+            (LEAF_SPINE, permutation(), 343.0),
+            (LEAF_SPINE, all_to_all(), 279.0),
+        ] {
+            let found = last(levels, RoutePolicy::Sprayed, &flows);
+            let off = found / packets - 1.0;
+            assert!(off.abs() < 0.12, "{found} us, packets {packets} us: {off}");
+        }
+    }
+
+    #[test]
+    fn hashed_flows_of_some_seeds_are_faster_than_packets_and_of_some_slower() {
+        for (levels, flows, packets) in [
+            (FAT_TREE, permutation(), 475.63),
+            (FAT_TREE, all_to_all(), 232.65),
+            (LEAF_SPINE, permutation(), 505.0),
+            (LEAF_SPINE, all_to_all(), 313.0),
+        ] {
+            let all = (0..40).map(|seed| last(levels, RoutePolicy::Hashed(seed), &flows));
+            let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
+                (least.min(found), most.max(found))
+            });
+            // Flows that share nothing would take what sprayed ones take.
+            assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
+            assert!(
+                least <= packets && packets <= most,
+                "{least} to {most} us, packets {packets} us"
+            );
+        }
+    }
+}

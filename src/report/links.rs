@@ -1,0 +1,182 @@
+//! Bytes over links, and how long these were busy: which dimension and which link holds a job up.
+//!
+//! Counted where it was asked for, from messages, whatever the model of the network: each passes the links of its route
+//! ([`LinkTraffic`](crate::network::LinkTraffic)). The *load* of a link is the time that its bytes take at its rate, as
+//! a part of the makespan.
+
+use super::Report;
+use super::csv::{CsvCell, CsvColumn};
+use super::table::{TextTable, left, right};
+use super::text::TextStyle;
+use crate::machine::Machine;
+use crate::network::LinkLoad;
+use crate::units::{Bytes, Span};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::fmt::{Result, Write};
+
+/// Links that the text has, the busiest first.
+const ROWS: usize = 8;
+
+/// Bytes over the links of a machine during a replay.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LinkReport {
+    /// One row for each dimension, innermost first.
+    pub dimensions: Vec<DimensionRow>,
+    /// One row for each link that bytes passed, by dimension.
+    pub links: Vec<LinkRow>,
+}
+
+/// Bytes over the links of a dimension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DimensionRow {
+    /// Its name.
+    pub name: String,
+    /// Number of its links, each in one direction.
+    pub links: u64,
+    /// Bytes over all of them; a message of three hops passes three.
+    pub bytes: u64,
+    /// Mean bytes that an NPU put on its links there.
+    pub bytes_per_npu: u64,
+    /// Mean time for which a link was busy.
+    #[serde(rename = "mean_busy_ps")]
+    pub mean_busy: Span,
+    /// The longest time for which one was.
+    #[serde(rename = "most_busy_ps")]
+    pub most_busy: Span,
+}
+
+/// Bytes over a link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LinkRow {
+    /// Name of its dimension.
+    pub dimension: String,
+    /// Where it leads from.
+    pub from: String,
+    /// Where it leads to.
+    pub to: String,
+    /// Bytes that passed it.
+    pub bytes: u64,
+    /// Time that they take at its rate.
+    #[serde(rename = "busy_ps")]
+    pub busy: Span,
+}
+
+impl LinkReport {
+    /// Sums the loads of the links of `machine`.
+    pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
+        let topology = machine.topology();
+        let npus = u64::from(topology.npus()).max(1);
+        let dimensions = (0..).zip(topology.dimensions()).map(|(d, dimension)| {
+            let of: Vec<_> = loads.iter().filter(|load| load.dimension == d).collect();
+            let count = of.len() as u64;
+            let own = of.iter().filter(|load| load.from_npu);
+            let busy: u64 = of.iter().map(|load| load.busy.0).sum();
+            DimensionRow {
+                name: dimension.name.clone(),
+                links: count,
+                bytes: of.iter().map(|load| load.bytes).sum(),
+                bytes_per_npu: own.map(|load| load.bytes).sum::<u64>() / npus,
+                mean_busy: Span(busy / count.max(1)),
+                most_busy: of.iter().map(|load| load.busy).max().unwrap_or(Span::ZERO),
+            }
+        });
+        let rows = loads.iter().filter(|load| load.bytes > 0);
+        let links = rows.map(|load| LinkRow {
+            dimension: topology.dimensions()[load.dimension as usize].name.clone(),
+            from: load.from.clone(),
+            to: load.to.clone(),
+            bytes: load.bytes,
+            busy: load.busy,
+        });
+        Self {
+            dimensions: dimensions.collect(),
+            links: links.collect(),
+        }
+    }
+
+    /// The link that was busy longest, of several the first.
+    pub fn bottleneck(&self) -> Option<&LinkRow> {
+        self.links.iter().rev().max_by_key(|row| row.busy)
+    }
+}
+
+/// Part of the makespan, in percent.
+fn load(busy: Span, makespan: Span) -> String {
+    match makespan {
+        Span::ZERO => "-".to_owned(),
+        _ => format!("{:.1} %", 100.0 * busy.seconds() / makespan.seconds()),
+    }
+}
+
+/// Columns of the table of comma-separated values.
+pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
+    ("dimension", |_, row| row.dimension.as_str().into()),
+    ("from", |_, row| row.from.as_str().into()),
+    ("to", |_, row| row.to.as_str().into()),
+    ("bytes", |_, row| row.bytes.into()),
+    ("busy_ps", |_, row| row.busy.into()),
+    ("load", |report, row| {
+        let makespan = report.outcome.makespan.seconds();
+        let load = (makespan > 0.0).then(|| row.busy.seconds() / makespan);
+        load.map_or(CsvCell::Empty, |load| CsvCell::Decimal(load, 6))
+    }),
+];
+
+/// Writes the tables of dimensions and of the busiest links, if bytes were counted.
+pub fn table(out: &mut String, report: &Report, style: TextStyle) -> Result {
+    let Some(links) = &report.links else {
+        return Ok(());
+    };
+    let makespan = report.outcome.makespan;
+    let table = TextTable::new([
+        left("DIMENSIONS", 34),
+        right("links", 8),
+        right("bytes", 11),
+        right("per NPU", 11),
+        right("mean load", 14),
+        right("most", 14),
+    ]);
+    table.heading(out, style)?;
+    for row in &links.dimensions {
+        let (mean, most) = (load(row.mean_busy, makespan), load(row.most_busy, makespan));
+        let (bytes, own) = (Bytes(row.bytes), Bytes(row.bytes_per_npu));
+        table.row(out, &[&row.name, &row.links, &bytes, &own, &mean, &most])?;
+    }
+    let Some(bottleneck) = links.bottleneck() else {
+        return writeln!(out, "  no bytes passed a link");
+    };
+    let (from, to) = (&bottleneck.from, &bottleneck.to);
+    writeln!(
+        out,
+        "  bottleneck: {}, the link from {from} to {to}, busy {} of the makespan",
+        bottleneck.dimension,
+        load(bottleneck.busy, makespan)
+    )?;
+    let table = TextTable::new([
+        left("LINKS", 46),
+        right("bytes", 18),
+        right("busy", 18),
+        right("load", 14),
+    ]);
+    table.heading(out, style)?;
+    let mut rows: Vec<_> = links.links.iter().collect();
+    rows.sort_by_key(|row| Reverse(row.busy));
+    let shown = if style.details { rows.len() } else { ROWS };
+    for row in rows.iter().take(shown) {
+        let name = format!("{}: {} to {}", row.dimension, row.from, row.to);
+        let (bytes, load) = (Bytes(row.bytes), load(row.busy, makespan));
+        table.row(out, &[&name, &bytes, &row.busy, &load])?;
+    }
+    if rows.len() > shown {
+        writeln!(
+            out,
+            "  … and {} more links; JSON and CSV have each",
+            rows.len() - shown
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! A network: one hub that repeats one message at a time.
+
+use chakram::extend::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+};
+use chakram::ids::Npu;
+use chakram::units::{Bandwidth, Span, Time};
+
+/// All messages pass the hub one after another, in the order in which they are sent.
+#[derive(Debug)]
+pub struct Hub {
+    rate: Bandwidth,
+    latency: Span,
+    /// End of the last message.
+    free: Time,
+}
+
+impl Hub {
+    /// A hub of that rate; messages come out of it a latency after they have passed.
+    pub fn new(rate: Bandwidth, latency: Span) -> Self {
+        Self {
+            rate,
+            latency,
+            free: Time::ZERO,
+        }
+    }
+}
+
+impl NetworkBackend for Hub {
+    const NAME: &'static str = "hub";
+    const SHARED: bool = true;
+
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        self.free = now.max(self.free) + self.rate.serialization(message.amount);
+        if message.tell_injected {
+            agenda.schedule(self.free, NetworkEvent::Injected(message.op));
+        }
+        let arrives = self.free + self.latency;
+        agenda.schedule(arrives, NetworkEvent::Delivered(message.op));
+    }
+
+    /// Any two messages delay one another, so no collective has a closed form.
+    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn handle(
+        &mut self,
+        _: Time,
+        event: NetworkEvent,
+        _: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            _ => unreachable!("nothing else is scheduled"),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Prices of kernels: their operations at one rate.
+
+use chakram::extend::{KernelModel, KernelProfile};
+use chakram::machine::NpuClass;
+use chakram::units::{FlopRate, Span};
+
+/// Every kernel whose operations are known goes at this rate, on NPUs of any class.
+#[derive(Debug)]
+pub struct OneSpeed(pub FlopRate);
+
+impl KernelModel for OneSpeed {
+    fn duration(&self, kernel: &KernelProfile, _: &NpuClass) -> Option<Span> {
+        let seconds = kernel.flops as f64 / self.0.per_second();
+        (kernel.flops > 0).then(|| Span::from_seconds(seconds))
+    }
+}

@@ -1,0 +1,42 @@
+//! An algorithm of collectives: an all-reduce through the first member.
+
+use chakram::extend::{
+    AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
+};
+
+/// All members send their buffers to the first, which sends the sum back to each.
+#[derive(Debug)]
+pub struct Star;
+
+impl AlgorithmModel for Star {
+    fn name(&self) -> &'static str {
+        "star"
+    }
+
+    fn supports(&self, primitive: CollectivePrimitive, _: u32) -> bool {
+        primitive == CollectivePrimitive::AllReduce
+    }
+
+    fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+        let others = line.size - 1;
+        let (count, to, after) = match line.index {
+            // With all buffers there, to one after another.
+            0 => (others, i + 1, others),
+            _ => (1, 0, 0),
+        };
+        (i < count).then_some(SendStep {
+            to,
+            amount: stage.buffer,
+            after,
+            arrived: 0,
+            recv_posted: 0,
+        })
+    }
+
+    fn receives(&self, _: &CollectiveStage, line: LinePosition) -> u32 {
+        match line.index {
+            0 => line.size - 1,
+            _ => 1,
+        }
+    }
+}

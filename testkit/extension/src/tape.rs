@@ -1,0 +1,37 @@
+//! A memory: one tape for all NPUs, which has to be wound before each access.
+
+use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
+use chakram::units::{Bandwidth, Span, Time};
+
+/// The design: rate of the tape, and the time to wind it.
+#[derive(Clone, Copy, Debug)]
+pub struct TapeLibrary {
+    /// Rate of loads and stores.
+    pub rate: Bandwidth,
+    /// Time before each.
+    pub wind: Span,
+}
+
+/// The tape of a run.
+#[derive(Debug)]
+struct Tape {
+    design: TapeLibrary,
+    free: Time,
+}
+
+impl MemoryDesign for TapeLibrary {
+    fn remote(&self) -> Option<Box<dyn MemoryModel>> {
+        Some(Box::new(Tape {
+            design: *self,
+            free: Time::ZERO,
+        }))
+    }
+}
+
+impl MemoryModel for Tape {
+    fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
+        let seconds = access.bytes as f64 / self.design.rate.bytes_per_second();
+        self.free = now.max(self.free) + self.design.wind + Span::from_seconds(seconds);
+        self.free
+    }
+}

@@ -1,0 +1,159 @@
+//! Transfers over grids of cores, one resource at a time: every link and memory port has a queue of tickets.
+//!
+//! A transfer puts a ticket into the queue of every link of its way, and of its port, when it is submitted. It starts when
+//! its tickets are in front of all of these queues, and takes them away when it ends. Ways are walked core by core. Nothing
+//! here knows when anything will be free.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Time of a link: picoseconds for a byte, and for the first.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkTime {
+    pub ps_per_byte: u64,
+    pub latency_ps: u64,
+}
+
+/// Dies of cores.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    pub dies: [u32; 2],
+    pub cores: [u32; 2],
+    pub torus: bool,
+    pub half_duplex: bool,
+    pub store_and_forward: bool,
+    pub inside: LinkTime,
+    pub border: LinkTime,
+}
+
+/// A memory port and the time of its memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    pub number: u32,
+    pub time: LinkTime,
+}
+
+/// Bytes from one core to another; of a load or store one of them is that of the port.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    pub at: u64,
+    pub from: [u32; 2],
+    pub to: [u32; 2],
+    pub bytes: u64,
+    pub port: Option<Port>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Resource {
+    /// From a core to the one beside it.
+    Link([u32; 2], [u32; 2]),
+    Port(u32),
+}
+
+impl Grid {
+    /// The cores on the way, both ends included: along x, then along y.
+    fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
+        let mut way = vec![from];
+        let mut at = from;
+        for d in 0..2 {
+            let size = self.dies[d] * self.cores[d];
+            while at[d] != to[d] {
+                let (above, below) = ((to[d] + size - at[d]) % size, (at[d] + size - to[d]) % size);
+                let up = if self.torus {
+                    above <= below
+                } else {
+                    to[d] > at[d]
+                };
+                at[d] = if up {
+                    (at[d] + 1) % size
+                } else {
+                    (at[d] + size - 1) % size
+                };
+                way.push(at);
+            }
+        }
+        way
+    }
+
+    fn die(&self, at: [u32; 2]) -> [u32; 2] {
+        [at[0] / self.cores[0], at[1] / self.cores[1]]
+    }
+
+    /// All that a transfer holds, and how long.
+    fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
+        let way = self.walk(transfer.from, transfer.to);
+        let mut times = Vec::new();
+        let mut resources = Vec::new();
+        for pair in way.windows(2) {
+            let [a, b] = [pair[0], pair[1]];
+            // Neighbours on one die around a torus of one die, too: only other dies make a border.
+            times.push(if self.die(a) == self.die(b) {
+                self.inside
+            } else {
+                self.border
+            });
+            let (a, b) = if self.half_duplex && b < a {
+                (b, a)
+            } else {
+                (a, b)
+            };
+            resources.push(Resource::Link(a, b));
+        }
+        if let Some(port) = transfer.port {
+            times.push(port.time);
+            resources.push(Resource::Port(port.number));
+        }
+        let latency: u64 = times.iter().map(|time| time.latency_ps).sum();
+        let bytes = times.iter().map(|time| time.ps_per_byte * transfer.bytes);
+        let bytes = if self.store_and_forward {
+            bytes.sum()
+        } else {
+            bytes.max().unwrap_or(0)
+        };
+        (resources, latency + bytes)
+    }
+}
+
+/// Ends of `transfers`, which are in the order in which they are submitted.
+pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
+    let needs: Vec<_> = transfers
+        .iter()
+        .map(|transfer| grid.needs(transfer))
+        .collect();
+    let mut queues: BTreeMap<Resource, VecDeque<usize>> = BTreeMap::new();
+    let mut running: BTreeSet<(u64, usize)> = BTreeSet::new();
+    let mut ends = vec![0; transfers.len()];
+    let mut next = 0;
+    loop {
+        let submission = transfers.get(next).map(|transfer| transfer.at);
+        let end = running.first().copied();
+        let (now, candidates) = match (submission, end) {
+            (None, None) => return ends,
+            (Some(at), end) if end.is_none_or(|(end, _)| at < end) => {
+                for resource in &needs[next].0 {
+                    queues.entry(*resource).or_default().push_back(next);
+                }
+                next += 1;
+                (at, vec![next - 1])
+            }
+            (_, Some((at, done))) => {
+                running.pop_first();
+                ends[done] = at;
+                let mut candidates = Vec::new();
+                for resource in &needs[done].0 {
+                    let queue = queues.get_mut(resource).expect("it has a ticket there");
+                    assert_eq!(queue.pop_front(), Some(done));
+                    candidates.extend(queue.front());
+                }
+                (at, candidates)
+            }
+            (Some(_), None) => unreachable!("handled above"),
+        };
+        for candidate in candidates {
+            let (resources, span) = &needs[candidate];
+            let first = |resource| queues[resource].front() == Some(&candidate);
+            if resources.iter().all(first) {
+                running.insert((now + span, candidate));
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Machines whose links are told apart: in the paper's notation, with bytes over each link, with slow links, as graphs
+//! and as Clos networks.
+
+use super::commands::{chakram, code};
+use serde_json::Value;
+use std::fs;
+use tempfile::TempDir;
+
+fn stdout(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+fn json(args: &[&str]) -> Value {
+    let text = stdout(&[args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+fn makespan(args: &[&str]) -> u64 {
+    json(args)["makespan_ps"].as_u64().unwrap()
+}
+
+fn refusal(args: &[&str]) -> String {
+    let output = chakram(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A machine file of one dimension, with what follows its bandwidth and latency.
+fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
+    let notation = stdout(&["machine", "show", "Switch(2):1 GB/s:1 us"]);
+    let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
+    let path = dir.path().join(name).to_str().unwrap().to_owned();
+    let text = format!(
+        "name = \"{name}\"\n{npu}[[dimension]]\nname = \"fabric\"\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n\
+         {dimension}\n"
+    );
+    fs::write(&path, text).unwrap();
+    path
+}
+
+const RING_OF_MESSAGES: &[&str] = &["generate", "p2p", "ring", "--size", "1MB"];
+
+/// Rates by flags, by the notation alone, and in the file that it stands for.
+#[test]
+fn machines_in_notation_are_the_files_that_they_stand_for() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("m.toml").to_str().unwrap().to_owned();
+    let notation = "Ring(4)_Switch(2):250GB/s,50 GB/s:500ns";
+    fs::write(&path, stdout(&["machine", "show", notation])).unwrap();
+    let job = [
+        "generate",
+        "collective",
+        "all-reduce",
+        "--size",
+        "1GB",
+        "--ranks",
+        "8",
+    ];
+    let found = makespan(&[&job[..], &["-m", notation]].concat());
+    assert_eq!(found, makespan(&[&job[..], &["-m", &path]].concat()));
+    let flags = [
+        "-m",
+        "Ring(4)_Switch(2)",
+        "--bandwidth",
+        "250GB/s,50 GB/s",
+        "--latency",
+        "500ns",
+    ];
+    assert_eq!(found, makespan(&[&job[..], &flags].concat()));
+    for (flags, expected) in [
+        (&["-m", "Ring(8)"][..], "no bandwidth"),
+        (
+            &["-m", "Ring(8)", "--bandwidth", "1GB/s"],
+            "--bandwidth needs --latency",
+        ),
+        (
+            &["-m", "Torus(8)", "--bandwidth", "1GB/s", "--latency", "0ns"],
+            "shape \"Torus\"",
+        ),
+        (
+            &["-m", "dgx-h100", "--bandwidth", "1GB/s", "--latency", "0ns"],
+            "dgx-h100 has its own",
+        ),
+    ] {
+        let error = refusal(&[&job[..], flags].concat());
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Message sizes of Table IV of the ASTRA-sim 2.0 paper by its rule: an all-reduce of S over p, then q NPUs puts
+/// 2 (p - 1) / p S on the links of the first dimension and 2 (q - 1) / q S / p on those of the second.
+#[test]
+fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
+    let machine = "Switch(4)_Switch(2):250 GB/s,10 GB/s:0 ns";
+    let job = [
+        "generate",
+        "collective",
+        "all-reduce",
+        "--size",
+        "64MB",
+        "--ranks",
+        "8",
+    ];
+    for network in ["contention-free", "ports", "links", "fair-sharing"] {
+        let args = [&job[..], &["-m", machine, "--links", "--network", network]].concat();
+        let report = json(&args);
+        let dimensions = report["links"]["dimensions"].as_array().unwrap();
+        let own = |d: usize| dimensions[d]["bytes_per_npu"].as_u64().unwrap();
+        assert_eq!((own(0), own(1)), (96_000_000, 16_000_000), "{network}");
+        // As many bytes leave switches as come to them.
+        let all = |d: usize| dimensions[d]["bytes"].as_u64().unwrap();
+        assert_eq!((all(0), all(1)), (2 * 8 * own(0), 2 * 8 * own(1)));
+        let links = report["links"]["links"].as_array().unwrap();
+        assert_eq!(links.len(), 32);
+        let sum: u64 = links
+            .iter()
+            .map(|link| link["bytes"].as_u64().unwrap())
+            .sum();
+        assert_eq!(sum, all(0) + all(1));
+        // 16 MB at 10 GB/s are 1.6 ms, 96 MB at 250 GB/s are 0.384 ms.
+        assert_eq!(dimensions[1]["most_busy_ps"], 1_600_000_000_u64);
+        assert!(report["makespan_ps"].as_u64().unwrap() >= 1_600_000_000);
+        let text = stdout(&args);
+        assert!(
+            text.contains("bottleneck: switch-2, the link from NPU 0 to switch-2 switch at 0"),
+            "{text}"
+        );
+    }
+    let table = stdout(
+        &[
+            &job[..],
+            &["-m", machine, "--format", "csv", "--table", "links"],
+        ]
+        .concat(),
+    );
+    assert_eq!(table.lines().count(), 1 + 32);
+    assert!(
+        table.starts_with("dimension,from,to,bytes,busy_ps,load\n"),
+        "{table}"
+    );
+    // Nothing is counted that was not asked for, and answers are as without.
+    let plain = json(&[&job[..], &["-m", machine]].concat());
+    assert!(plain.get("links").is_none());
+}
+
+/// A message of 1 MB takes 1 ms and two links of 1 us; from or to an NPU whose link has half the rate 2 ms, and with
+/// 10 us of latency 9 us more.
+#[test]
+fn a_slow_link_slows_the_messages_that_pass_it() {
+    let dir = TempDir::new().unwrap();
+    let shape = "shape = \"switch\"\nsize = 4\nalgorithm = \"ring\"";
+    let whole = file(&dir, "whole.toml", shape);
+    let slow = file(
+        &dir,
+        "slow.toml",
+        &format!("{shape}\n[[link]]\nnpus = \"3\"\nbandwidth = \"500 MB/s\"\nlatency = \"10 us\""),
+    );
+    let on = |machine: &str, map: &str| {
+        let args = ["--ranks", "2", "-m", machine, "--map", map];
+        makespan(&[RING_OF_MESSAGES, &args].concat())
+    };
+    assert_eq!(on(&whole, "0,3"), 1_002_000_000);
+    assert_eq!(on(&slow, "0,1"), 1_002_000_000);
+    assert_eq!(on(&slow, "0,3"), 2_011_000_000);
+    for model in ["contention-free", "ports", "links"] {
+        let args = [
+            RING_OF_MESSAGES,
+            &["--ranks", "2", "-m", &slow, "--network", model],
+        ]
+        .concat();
+        assert!(refusal(&args).contains("--network fair-sharing"), "{model}");
+    }
+}
+
+/// Ten kernels of 1 us on each of four NPUs; one takes half as long again, whatever its kernels are priced by.
+#[test]
+fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("slow.toml").to_str().unwrap().to_owned();
+    let text = stdout(&["machine", "show", "Ring(4):1 GB/s:1 us"]);
+    let npu = &text[text.find("[npu").unwrap()..text.find("[[dimension").unwrap()];
+    let write = |slowdown: &str| {
+        let slow = npu.replace("npu.a100", "npu.worn");
+        let slow = slow.replace(
+            "lanes = 32\n",
+            &format!("lanes = 32\nslowdown = {slowdown}\n"),
+        );
+        let slow = slow.replacen(
+            &format!("host_lanes = 32\nslowdown = {slowdown}\n"),
+            "host_lanes = 32\n",
+            1,
+        );
+        let assign = "[assign]\na100 = \"0-2\"\nworn = \"3\"\n";
+        fs::write(&path, format!("{text}\n{slow}\n{assign}")).unwrap();
+    };
+    let job = [
+        "generate", "chain", "--ranks", "4", "--nodes", "10", "-m", &path,
+    ];
+    write("1.5");
+    let report = json(&job);
+    let ends = report["npus"].as_array().unwrap().iter();
+    let ends: Vec<_> = ends.map(|npu| npu["finish_ps"].as_u64().unwrap()).collect();
+    assert_eq!(ends, [10_000_000, 10_000_000, 10_000_000, 15_000_000]);
+    write("0.5");
+    assert!(refusal(&job).contains("a factor of at least 1"));
+}
+
+/// The cube is a torus of 2 x 4 and one of 2 x 2 x 2, whose NPUs are numbered in another order: y of a ring of four is
+/// the y-th word of a Gray code. So messages from every rank to the k-th after it take as long on both, for each k, and
+/// all of them together longer on a mesh, which lacks links.
+#[test]
+fn tori_that_are_one_graph_take_equally_long() {
+    let dir = TempDir::new().unwrap();
+    let graph = |name: &str, links: &str| {
+        let rest = format!(
+            "shape = \"graph\"\nsize = 8\nlinks = \"{links}\"\nroutes = \"sprayed\"\nalgorithm = \"direct\""
+        );
+        file(&dir, name, &rest)
+    };
+    let (flat, cube) = (
+        graph("flat.toml", "torus:2x4"),
+        graph("cube.toml", "torus:2x2x2"),
+    );
+    let mesh = graph("mesh.toml", "mesh:2x4");
+    let on = |machine: &str, map: &str| {
+        let strides = ["1", "2", "3", "4", "5", "6", "7"].map(|stride| {
+            let job = [
+                "generate", "p2p", "stride", "--stride", stride, "--size", "1MB",
+            ];
+            makespan(&[&job[..], &["--ranks", "8", "-m", machine, "--map", map]].concat())
+        });
+        strides.to_vec()
+    };
+    let found = on(&flat, "0-7");
+    assert_eq!(found, on(&cube, "0,1,3,2,4,5,7,6"));
+    let sum = |all: Vec<u64>| all.into_iter().sum::<u64>();
+    assert!(sum(on(&mesh, "0-7")) > sum(found));
+    // The links of a graph, as it prints them, are the graph.
+    let printed = stdout(&["topology", "show", "torus:2x4", "--links"]);
+    let printed = graph("printed.toml", printed.trim());
+    let job = [
+        "generate",
+        "collective",
+        "all-to-all",
+        "--size",
+        "1MB",
+        "--ranks",
+        "8",
+        "-m",
+    ];
+    assert_eq!(
+        makespan(&[&job[..], &[&printed]].concat()),
+        makespan(&[&job[..], &[&flat]].concat())
+    );
+    // Link by link, and a distance: 0 to 2 by 1, and there 3 us.
+    let path = graph("path.toml", "0-1,1-2:3,2-3,3-4,4-5,5-6,6-7");
+    let args = ["--ranks", "2", "-m", &path, "--map", "0,2"];
+    assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
+}
+
+/// Leaves of four NPUs under two spines: four messages out of a leaf share two links of 1 GB/s, and take 2 ms for 1 MB.
+#[test]
+fn a_clos_network_has_its_oversubscription() {
+    let dir = TempDir::new().unwrap();
+    let clos = |name: &str, keys: &str| {
+        let rest =
+            format!("shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nalgorithm = \"ring\"\n{keys}");
+        file(&dir, name, &rest)
+    };
+    let across = [
+        "generate", "p2p", "stride", "--stride", "4", "--size", "1MB", "--ranks", "8", "-m",
+    ];
+    let on = |machine: &str| makespan(&[&across[..], &[machine]].concat());
+    assert_eq!(on(&clos("full.toml", "")), 1_004_000_000);
+    assert_eq!(
+        on(&clos("half.toml", "oversubscription = 2")),
+        2_004_000_000
+    );
+    let hashed = |seed: u32| {
+        let keys = format!("oversubscription = 2\nroutes = \"hashed\"\nseed = {seed}");
+        on(&clos(&format!("hashed{seed}.toml"), &keys))
+    };
+    let all: Vec<_> = (0..8).map(hashed).collect();
+    assert!(all.iter().all(|&end| end >= 2_004_000_000), "{all:?}");
+    assert!(all.iter().any(|&end| end > 2_004_000_000), "{all:?}");
+    let shown = stdout(&[
+        "machine",
+        "check",
+        &clos("shown.toml", "oversubscription = 2"),
+    ]);
+    assert!(
+        shown.contains("clos 4x2 @ 1 GB/s, network fair_sharing"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn files_of_links_that_make_no_sense_are_refused() {
+    let dir = TempDir::new().unwrap();
+    for (rest, expected) in [
+        (
+            "shape = \"clos\"\nsize = 8\nlevels = \"4x3\"",
+            "levels for 12 NPUs",
+        ),
+        ("shape = \"clos\"\nsize = 8", "levels"),
+        (
+            "shape = \"clos\"\nsize = 8\nlevels = \"4xtwo\"",
+            "\"4xtwo\"",
+        ),
+        (
+            "shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\noversubscription = 3",
+            "1.33",
+        ),
+        (
+            "shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nseed = 1",
+            "a seed",
+        ),
+        ("shape = \"ring\"\nsize = 8\nlevels = \"4x2\"", "`levels`"),
+        (
+            "shape = \"graph\"\nsize = 8\nlinks = \"torus:2x3\"",
+            "a graph of 6 NPUs",
+        ),
+        (
+            "shape = \"graph\"\nsize = 3\nlinks = \"0-1\"",
+            "cannot be reached",
+        ),
+        (
+            "shape = \"graph\"\nsize = 3\nlinks = \"0-1,1-3\"",
+            "\"1-3\"",
+        ),
+        (
+            "shape = \"ring\"\nsize = 3\n[[link]]\nnpus = \"7\"\nlatency = \"1 us\"",
+            "\"7\"",
+        ),
+        (
+            "shape = \"ring\"\nsize = 5\n[[link]]\nbetween = \"0,2\"\nlatency = \"1 us\"",
+            "no such link",
+        ),
+        (
+            "shape = \"ring\"\nsize = 5\n[[link]]\nnpus = \"0\"",
+            "nothing to change",
+        ),
+        (
+            "shape = \"ring\"\nsize = 5\n[[link]]\nnpus = \"0\"\nlatency = \"1 us\"\n[network]\nmodel = \"ports\"",
+            "another model",
+        ),
+    ] {
+        let path = file(&dir, "bad.toml", &format!("algorithm = \"ring\"\n{rest}"));
+        let output = chakram(&["machine", "check", &path]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{rest}: {text}");
+        assert!(text.contains(expected), "{rest}: {text}");
+    }
+    let large = "Ring(4096):1 GB/s:0 ns";
+    let job = [
+        "generate", "p2p", "ring", "--size", "1MB", "--ranks", "2", "-m", large,
+    ];
+    assert_eq!(code(&job), 0);
+    for more in [&["--links"][..], &["--network", "fair-sharing"]] {
+        assert!(refusal(&[&job[..], more].concat()).contains("up to 2048"));
+    }
+}

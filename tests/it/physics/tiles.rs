@@ -1,0 +1,282 @@
+//! Machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
+//!
+//! One die of 4 x 4 cores, links of 1024 GB/s and 1 ns, four memory ports of 256 GB/s; a MB is 10^6 bytes, and a byte takes
+//! 1/1.024 ps. Goldens are in picoseconds and were run with PALM's public code, whose arithmetic is beside each.
+
+use super::lines::{Line, call, line, receive, send};
+use super::rig::{Replay, job, replay_with};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::ids::Npu;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive, Links, Ports};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+
+const MB: u64 = 1_000_000;
+/// A MB over a link: 10^6 / 1024e9 s.
+const T: f64 = 976_562.5;
+
+/// The die, with more lines for its table and for the machine.
+fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
+    let text = format!(
+        r#"name = "die"
+[npu.core]
+memory_bandwidth = "1 TB/s"
+memory_latency = "0 ns"
+memory_capacity = "64 MB"
+lanes = 64
+host_lanes = 1
+peak = {{ fp16 = "16 TFLOP/s" }}
+[tiles]
+dies = [1, 1]
+cores = [4, 4]
+link_bandwidth = "1024 GB/s"
+link_latency = "1 ns"
+{tiles}
+[tiles.dram]
+left = "1-2"
+right = "1-2"
+bandwidth = "256 GB/s"
+latency = "{dram_ns} ns"
+capacity = "64 GB"
+{rest}
+"#
+    );
+    Machine::parse(&text, "die.toml").unwrap()
+}
+
+fn store_and_forward(rest: &str) -> String {
+    format!("{rest}\n[network]\nswitching = \"store_and_forward\"\n")
+}
+
+/// Replays `ranks` with rank r on core `cores[r]`; the group "g" has its members in this order.
+fn run(
+    machine: &Machine,
+    ranks: &[Vec<Line>],
+    group: &[u32],
+    cores: &[u32],
+    network: NetworkKind,
+) -> Replay {
+    let workload = if group.is_empty() {
+        job(ranks, &[])
+    } else {
+        job(ranks, &[("g", group)])
+    };
+    let options = ReplayOptions::with(|o| {
+        o.map = Some(cores.iter().copied().map(Npu).collect());
+        o.network = Some(network);
+    });
+    replay_with(&workload, machine, &options)
+}
+
+/// `count` all-reduces at once, each on a lane of its own, of `bytes` among the ranks in the order `group`.
+fn all_reduces(kind: K, count: u64, bytes: u64, group: &[u32]) -> (Vec<Vec<Line>>, Vec<u32>) {
+    let lines: Vec<Line> = (0..count)
+        .map(|lane| call(kind, bytes).group("g").on(lane as i64))
+        .collect();
+    (vec![lines; group.len()], group.to_vec())
+}
+
+fn near(found: u64, golden: f64) {
+    // 10^-9 ms is a picosecond.
+    assert!(
+        (found as f64 - golden).abs() <= 1.0,
+        "{found} against {golden}"
+    );
+}
+
+fn load(store: bool, bytes: u64) -> Line {
+    line(Op::Memory {
+        store,
+        place: MemoryLocation::Remote,
+        bytes,
+        in_switch: false,
+    })
+}
+
+/// Ring on a line of four: 6 steps of 2 MB, the slowest of which goes back over three links: 6 (2 T + 3 ns).
+#[test]
+fn rings_take_what_they_take_in_the_paper_s_simulator() {
+    let die = die("", "", 1000);
+    let line = [0, 1, 2, 3];
+    for (kind, steps, bytes) in [
+        (K::AllReduce, 6.0, 8 * MB),
+        (K::ReduceScatter, 3.0, 8 * MB),
+        // The trace gives the shard of a member.
+        (K::AllGather, 3.0, 2 * MB),
+    ] {
+        let (ranks, group) = all_reduces(kind, 1, bytes, &line);
+        let found = run(&die, &ranks, &group, &line, Exclusive);
+        near(found.ps(), steps * (2.0 * T + 3000.0));
+    }
+    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
+    let found = run(&die, &ranks, &group, &line, Exclusive);
+    near(found.ps(), 11_736_750.0);
+    // In the order 0, 2, 1, 3 two transfers of each step share a link: 6 (4 T + 2 + 2 ns).
+    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
+    near(
+        run(&die, &ranks, &group, &line, Exclusive).ps(),
+        23_461_500.0,
+    );
+    // All at once they take exactly as many times as long.
+    for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
+        let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
+        near(run(&die, &ranks, &group, &line, Exclusive).ps(), golden);
+    }
+}
+
+/// Eq. 3: the way back of a step goes over three links one after another, 3 (2 T + 1 ns) in each of 6 steps.
+#[test]
+fn store_and_forward_takes_the_links_one_after_another() {
+    let die = die("", &store_and_forward(""), 1000);
+    let line = [0, 1, 2, 3];
+    let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
+    near(
+        run(&die, &ranks, &group, &line, Exclusive).ps(),
+        18.0 * (2.0 * T + 1000.0),
+    );
+    // A corner to the other: 6 links.
+    let ranks = [vec![send(1, MB)], vec![receive(0, MB)]];
+    near(
+        run(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
+        6.0 * (T + 1000.0),
+    );
+    // A load: the memory, then each of two links, (1, 0) to its port at (0, 1).
+    let ranks = [vec![load(false, MB)]];
+    let memory = 1_000_000.0 + 4.0 * T;
+    near(
+        run(&die, &ranks, &[], &[1], Exclusive).ps(),
+        memory + 2.0 * (T + 1000.0),
+    );
+}
+
+/// Corner to corner: T and 6 ns. Two sends that share one link: the second begins when the first has ended.
+#[test]
+fn transfers_hold_their_whole_way() {
+    let die = die("", "", 1000);
+    let corner = [vec![send(1, MB)], vec![receive(0, MB)]];
+    near(run(&die, &corner, &[], &[0, 15], Exclusive).ps(), 982_562.5);
+    // 0 to 2, and 1 to 3: the link from 1 to 2 is common. Twice T + 2 ns.
+    let two = [
+        vec![send(1, MB)],
+        vec![receive(0, MB)],
+        vec![send(3, MB)],
+        vec![receive(2, MB)],
+    ];
+    near(
+        run(&die, &two, &[], &[0, 2, 1, 3], Exclusive).ps(),
+        2.0 * (T + 2000.0),
+    );
+    // With cut-through links of their own that is one T and the rest of the way of the second.
+    let links = run(&die, &two, &[], &[0, 2, 1, 3], Links).ps();
+    near(links, 2.0 * T + 1000.0);
+    near(
+        run(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).ps(),
+        T + 2000.0,
+    );
+    // There and back share links only where these are half duplex.
+    let back = [
+        vec![send(1, MB), receive(1, MB)],
+        vec![receive(0, MB), send(0, MB)],
+    ];
+    near(run(&die, &back, &[], &[0, 3], Exclusive).ps(), T + 3000.0);
+    let half = self::die("duplex = \"half\"", "", 1000);
+    for network in [Exclusive, Links] {
+        let ps = run(&half, &back, &[], &[0, 3], network).ps() as f64;
+        assert!(ps >= 2.0 * T, "{network}: {ps}");
+    }
+    near(
+        run(&half, &back, &[], &[0, 3], Exclusive).ps(),
+        2.0 * (T + 3000.0),
+    );
+}
+
+/// 16 cores load 1 MB each: four at each port, one after another, of 1, 0, 2 and 1 links: 4 (1 us + 4 T) + 4 ns. The public
+/// code takes 1 us for the latency of DRAM where its configuration says 1 ns; with that it is 3 x 999 ns + ... less.
+#[test]
+fn loads_hold_their_way_and_their_port() {
+    let us = die("", "", 1000);
+    let all: Vec<u32> = (0..16).collect();
+    let ranks = vec![vec![load(false, MB)]; 16];
+    near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
+    near(
+        run(&us, &ranks, &[], &all, ContentionFree).ps(),
+        1_000_000.0 + 4.0 * T + 2000.0,
+    );
+    // Stores take as long, the other way.
+    let ranks = vec![vec![load(true, MB)]; 16];
+    near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
+    let one = [vec![load(false, MB)]];
+    let ns = die("", "", 1);
+    near(run(&us, &one, &[], &[0], Exclusive).ps(), 4_907_250.0);
+    near(run(&ns, &one, &[], &[0], Exclusive).ps(), 3_908_250.0);
+    // Each hop farther from the port is a nanosecond: (0, 1), (0, 0), (1, 0).
+    for (core, hops) in [(4, 0), (0, 1), (1, 2)] {
+        for network in [Exclusive, Links, ContentionFree] {
+            let ps = run(&ns, &one, &[], &[core], network).ps();
+            near(ps, 4.0 * T + 1000.0 * (1.0 + f64::from(hops)));
+        }
+    }
+}
+
+/// A load over a link holds up a message there, and with `links` only for as long as its bytes pass.
+#[test]
+fn loads_and_messages_share_links() {
+    let die = die("", "", 1);
+    // (1, 1) loads over the link from (0, 1); (0, 1) sends over it to (2, 1).
+    let ranks = [
+        vec![load(false, MB)],
+        vec![send(2, MB)],
+        vec![receive(1, MB)],
+    ];
+    let found = run(&die, &ranks, &[], &[5, 4, 6], Exclusive);
+    let access = 4.0 * T + 2000.0;
+    near(found.end(0, 1), access);
+    near(found.end(2, 1), access + T + 2000.0);
+    // Its bytes are on the link from 1 ns on, for T.
+    let found = run(&die, &ranks, &[], &[5, 4, 6], Links);
+    near(found.end(2, 1), 1000.0 + T + T + 2000.0);
+}
+
+#[test]
+fn what_faults_and_ports_forbid_is_refused_by_name() {
+    let refused = |machine: &Machine, ranks: &[Vec<Line>], cores: &[u32], network| {
+        let workload = job(ranks, &[]);
+        let options = ReplayOptions::with(|o| {
+            o.map = Some(cores.iter().copied().map(Npu).collect());
+            o.network = network;
+        });
+        let error = CompiledReplay::new(&workload, machine, &options).unwrap_err();
+        error.to_string()
+    };
+    let broken = die(
+        "faulty_cores = [[1, 2]]\nfaulty_links = [[1, 0, 2, 0], [0, 1, 0, 2]]",
+        "",
+        1,
+    );
+    let pair = [vec![send(1, MB)], vec![receive(0, MB)]];
+    let text = refused(&broken, &pair, &[9, 0], None);
+    assert!(text.contains("rank 0 sits on core (1, 2)"), "{text}");
+    let text = refused(&broken, &pair, &[0, 3], None);
+    assert!(
+        text.contains("no way from core (0, 0) to core (3, 0)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("the link between cores (1, 0) and (2, 0) is faulty"),
+        "{text}"
+    );
+    // All of both ways: along x over the one fault, along y over the other.
+    let text = refused(&broken, &pair, &[0, 10], None);
+    assert!(text.contains("no way"), "{text}");
+    let together = vec![vec![call(K::AllReduce, MB)]; 2];
+    let text = refused(&broken, &together, &[0, 3], None);
+    assert!(text.contains("no way"), "{text}");
+    let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
+    assert!(text.contains("take --network exclusive"), "{text}");
+    // A way that is open in the other order is taken: (0, 0) to (3, 1) by (0, 1).
+    near(
+        run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
+        T + 4000.0,
+    );
+    near(run(&broken, &pair, &[], &[0, 7], Links).ps(), T + 4000.0);
+}
