@@ -152,6 +152,18 @@ impl GeneratedJob {
         self.0.shape_of(rank)
     }
 
+    /// Sets of ranks that exchange messages among themselves alone, such as pipelines of replicas, all of one length and
+    /// in one order: ranks at one place do the same. One set of all ranks, where a job is not made of such.
+    pub fn copies(&self) -> Vec<Vec<u32>> {
+        self.0.copies()
+    }
+
+    /// Returns the place of the core that `rank` is meant for on a machine of tiles, if it is.
+    pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.core_of(rank)
+    }
+
     /// Checks that memory may hold the [`workload`](Self::workload), by a lower bound of the size of its nodes.
     ///
     /// # Errors
@@ -195,7 +207,10 @@ impl GeneratedJob {
                     new.insert((builder.graph(graph), binding))
                 }
             };
-            let binding = self.0.bind(rank, first);
+            let binding = SlotBinding {
+                core: self.core_of(rank),
+                ..self.0.bind(rank, first)
+            };
             let added = builder.rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");
         }
@@ -225,8 +240,16 @@ trait TraceGenerator: Debug + Send + Sync {
         None
     }
     fn class_of(&self, rank: u32) -> u32;
+    /// The place of the rank's core on a machine of tiles.
+    fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
+        None
+    }
     fn shape_of(&self, rank: u32) -> u32 {
         self.class_of(rank)
+    }
+    /// See [`GeneratedJob::copies`].
+    fn copies(&self) -> Vec<Vec<u32>> {
+        vec![(0..self.ranks()).collect()]
     }
     /// Returns the slots of `rank`, given those of the rank that represents its shape: the peers and group names of
     /// its own nodes, each in order of first use.

@@ -15,9 +15,10 @@ use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, Collect
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
-use crate::memory::{LocalMemory, RemoteMemory};
+use crate::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
+use crate::units::Bytes;
 use class_assignment::ClassAssignment;
 
 mod build;
@@ -25,11 +26,13 @@ mod class_assignment;
 mod correction;
 mod error;
 mod host;
+mod inline;
 mod preset;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
+pub use inline::is_inline;
 pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, names_file, source};
 
 /// NPUs that are alike.
@@ -47,6 +50,8 @@ pub struct NpuClass {
     pub lanes: u32,
     /// Lanes of its share of the host that can run at once; at least 1.
     pub host_lanes: u32,
+    /// Factor on the duration of each kernel, whatever it is priced by; at least 1.
+    pub slowdown: f64,
 }
 
 /// A simulated system.
@@ -88,7 +93,8 @@ impl Machine {
         Self::parse(&preset::preset(name)?, name)
     }
 
-    /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, otherwise a preset as
+    /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, dimensions in the
+    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, otherwise a preset as
     /// [`Machine::preset`] takes it.
     ///
     /// # Errors
@@ -131,6 +137,12 @@ impl Machine {
             host: None,
             corrections: Vec::new(),
         })
+    }
+
+    /// Returns the same machine with another algorithm along a dimension; `None` if it has no such dimension.
+    pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
+        *self.algorithms.get_mut(dimension)? = algorithm;
+        Some(self)
     }
 
     /// Returns the same machine with other chunking of collectives.
@@ -186,6 +198,26 @@ impl Machine {
     /// The classes of NPUs, as the file orders them; at least one.
     pub fn classes(&self) -> &[NpuClass] {
         &self.classes
+    }
+
+    /// Memory of one NPU of a class: its own, and its share of memory at the edges of dies.
+    pub fn npu_memory(&self, class: usize) -> Bytes {
+        let own = self.classes[class].memory.capacity;
+        match &self.remote {
+            Some(RemoteMemory {
+                attachment: MemoryAttachment::Edge(ports),
+                capacity,
+                ..
+            }) => {
+                let all = u128::from(capacity.0) * u128::from(ports.count());
+                let share = all / u128::from(self.topology.npus());
+                Bytes(
+                    own.0
+                        .saturating_add(u64::try_from(share).unwrap_or(u64::MAX)),
+                )
+            }
+            _ => own,
+        }
     }
 
     /// The class of `npu`, which must be an NPU of this machine: its index in [`Self::classes`].

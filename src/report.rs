@@ -26,17 +26,21 @@ mod issue_times;
 pub(crate) mod json;
 mod keyed;
 mod launched;
+mod links;
 mod machine_response;
 pub(crate) mod memory;
 pub(crate) mod npus;
 pub(crate) mod operators;
 pub(crate) mod pictures;
+mod profiler;
 mod replay;
 pub(crate) mod spans;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub(crate) mod text;
 mod throughput;
+pub(crate) mod tile_map;
+pub(crate) mod tiles;
 pub(crate) mod timeline;
 mod warnings;
 
@@ -58,6 +62,7 @@ pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 use crate::engine::{JobTimes, LaunchRecord, ProcessorJob};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
+use crate::network::{LinkLoad, NetworkOccupancy};
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 
@@ -115,6 +120,11 @@ pub trait Observer {
     fn occupied(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
     /// The replay is over, and this is its critical path, where that was followed; first segment first.
     fn critical_path(&mut self, _path: &[RunSegment]) {}
+    /// The replay is over, and this is what passed each link, where that was counted.
+    fn links(&mut self, _loads: &[LinkLoad]) {}
+
+    /// The replay is over, and links and memory ports of tiles were busy so long.
+    fn network(&mut self, _occupancy: &NetworkOccupancy) {}
     /// Whether it need not be told anything.
     fn is_nobody(&self) -> bool {
         false
@@ -168,6 +178,13 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     }
     fn critical_path(&mut self, path: &[RunSegment]) {
         (**self).critical_path(path);
+    }
+    fn links(&mut self, loads: &[LinkLoad]) {
+        (**self).links(loads);
+    }
+
+    fn network(&mut self, occupancy: &NetworkOccupancy) {
+        (**self).network(occupancy);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -235,6 +252,17 @@ impl<O: Observer> Observer for Option<O> {
             observer.critical_path(path);
         }
     }
+    fn links(&mut self, loads: &[LinkLoad]) {
+        if let Some(observer) = self {
+            observer.links(loads);
+        }
+    }
+
+    fn network(&mut self, occupancy: &NetworkOccupancy) {
+        if let Some(observer) = self {
+            observer.network(occupancy);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -286,5 +314,14 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0.critical_path(path);
         self.1.critical_path(path);
+    }
+    fn links(&mut self, loads: &[LinkLoad]) {
+        self.0.links(loads);
+        self.1.links(loads);
+    }
+
+    fn network(&mut self, occupancy: &NetworkOccupancy) {
+        self.0.network(occupancy);
+        self.1.network(occupancy);
     }
 }

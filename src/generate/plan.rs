@@ -13,11 +13,13 @@ mod map;
 mod operators;
 mod options;
 mod placement;
+mod tile_order;
 
 pub use map::{AxisMapping, DimensionRef};
 pub use operators::OperatorDegrees;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
+pub use tile_order::{CoreGrid, CorePlacement, TensorNeighbours, TileOrder};
 
 impl ParallelismPlan {
     /// Number of ranks.
@@ -66,6 +68,8 @@ macro_rules! words {
     };
 }
 
+use words;
+
 words! {
     /// An axis of parallelism, along which ranks differ.
     ParallelAxis {
@@ -106,6 +110,18 @@ words! {
         AsNeeded = "as-needed",
         /// Operator by operator: all but attention and every other product.
         Operators = "operators",
+    }
+}
+
+words! {
+    /// Rule by which a stage's operands stay in SRAM or are loaded and stored.
+    ResidencyRule {
+        /// Everything is in the NPU's memory.
+        None = "none",
+        /// Both, weights, activations or neither, whatever takes least.
+        Corrected = "corrected",
+        /// Algorithm 1 of PALM, to the letter.
+        AsPrinted = "as-printed",
     }
 }
 

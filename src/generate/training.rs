@@ -10,7 +10,7 @@ use super::plan::{
 };
 use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
-use super::{GenerateError, check_limit};
+use super::{GenerateError, MOST_WORK, check_limit};
 use crate::model::{Model, OperatorKind};
 use crate::trace::Dtype;
 use std::collections::BTreeMap;
@@ -29,6 +29,7 @@ mod parameter_state;
 mod process_groups;
 mod program;
 mod ranks;
+mod residency;
 mod shard;
 mod shard_spec;
 mod sharded;
@@ -37,7 +38,7 @@ mod summary;
 mod tests;
 mod tied_embedding;
 
-pub use emit::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, TENSOR_LANE};
+pub use emit::{COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, TENSOR_LANE};
 pub use parameter_state::{ParameterState, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
 
@@ -130,6 +131,8 @@ pub(super) struct TrainingGenerator {
     /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
     /// group are all alike.
     slots: u32,
+    /// Groups in which activations of other stages are broadcast, and their members, if not all members receive them.
+    adapters: Option<(ParallelGroupKind, u32)>,
     /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
     counts: Vec<OnceLock<u64>>,
 }
@@ -175,7 +178,7 @@ impl TrainingGenerator {
         let DistinctLayers {
             lowered,
             lowered_of,
-            partitions,
+            mut partitions,
             slots,
         } = if plan.operators.is_empty() {
             DistinctLayers::as_the_model_says(&model, &context)?
@@ -187,6 +190,18 @@ impl TrainingGenerator {
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&model, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
+        let broadcasts = plan.adapters.map(|adapters| plan.tensor / adapters);
+        let broadcasts = broadcasts.filter(|size| *size > 1 && plan.pipeline > 1);
+        let adapters = broadcasts.map(|size| match plan.adapters {
+            Some(1) => (ParallelGroupKind::Tensor, size),
+            _ => {
+                partitions.push(MemberPartition::runs(plan.tensor, size));
+                (
+                    ParallelGroupKind::Operator(partitions.len() as u16 - 1),
+                    size,
+                )
+            }
+        });
         placement.use_partitions(partitions);
         if parts.tied().is_some() && plan.trains() {
             placement.use_embedding();
@@ -195,7 +210,8 @@ impl TrainingGenerator {
             placement.use_model();
         }
         // Node counts are found by a walk, so they are cached per class of ranks.
-        let kinds = plan.pipeline * if slots > 0 { plan.tensor } else { 1 };
+        let apart = slots > 0 || adapters.is_some();
+        let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| OnceLock::new()).collect();
         Ok(Self {
             model,
@@ -207,8 +223,14 @@ impl TrainingGenerator {
             lowered_of,
             parts,
             slots,
+            adapters,
             counts,
         })
+    }
+
+    /// Returns true if members of a tensor group have nodes of their own.
+    fn members_differ(&self) -> bool {
+        self.slots > 0 || self.adapters.is_some()
     }
 
     /// Passes of a rank on `stage`, in order.
@@ -312,7 +334,7 @@ impl TrainingGenerator {
     fn step_bytes(&self, stage: u32) -> u64 {
         let state = self.state();
         let stepped = state.stepped(self.stage_parameters(stage));
-        stepped.saturating_mul(state.moved()).min(super::MOST_WORK)
+        stepped.saturating_mul(state.moved()).min(MOST_WORK)
     }
 
     fn communicates(&self) -> bool {

@@ -13,6 +13,8 @@ mod curves;
 mod host;
 mod network;
 mod remote;
+mod tiles;
+mod wiring;
 
 /// The keys that tables may have.
 const ROOT: &[&str] = &[
@@ -21,11 +23,13 @@ const ROOT: &[&str] = &[
     "npu",
     "assign",
     "dimension",
+    "tiles",
     "network",
     "collectives",
     "remote_memory",
     "host",
     "correction",
+    "link",
 ];
 
 /// An example of each quantity, for messages.
@@ -43,12 +47,16 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         None => String::new(),
     };
     let classes = class::classes(&root)?;
-    let network = network::network(&root)?;
+    let (network, edge) = match root.get("tiles") {
+        Some(field) => tiles::tiles(&root, &field)?,
+        None => (network::network(&root)?, None),
+    };
     let class_of = class_of(&root, &classes, network.topology.npus())?;
     let remote = root
         .get("remote_memory")
         .map(|field| remote::remote(&field, &network.topology))
-        .transpose()?;
+        .transpose()?
+        .or(edge);
     Ok(Machine {
         name,
         description,

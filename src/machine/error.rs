@@ -35,6 +35,18 @@ pub enum MachineError {
         /// The preset it begins with.
         preset: &'static str,
     },
+    /// Dimensions in the paper's notation that make no machine.
+    #[error("machine {name:?}: found {found}, expected {expected}\n  try: one such as '{example}'")]
+    Notation {
+        /// The requested name.
+        name: String,
+        /// What was found.
+        found: String,
+        /// What was expected.
+        expected: String,
+        /// A machine in that notation.
+        example: &'static str,
+    },
     /// The file cannot be read.
     #[error("cannot read machine file {file}")]
     Read {

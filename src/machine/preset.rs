@@ -3,6 +3,7 @@
 use super::Machine;
 use super::build;
 use super::error::MachineError;
+use super::inline::{self, is_inline};
 use crate::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
 
@@ -17,7 +18,7 @@ pub struct MachinePreset {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every preset: products first, then the machines of the ASTRA-sim 2.0 paper.
+        /// Every preset: products, machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
         pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
@@ -34,6 +35,11 @@ presets!(
     "gb200-nvl72",
     "mi300x",
     "tpu-v4",
+    "wafer-5x4",
+    "palm-gpu",
+    "grayskull",
+    "dojo-tile",
+    "wse-2",
     "w-1d-350",
     "w-1d-500",
     "w-1d-600",
@@ -56,11 +62,11 @@ pub struct MachineSource {
 
 /// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`.
 pub fn names_file(name: &str) -> bool {
-    name.contains('/') || name.ends_with(".toml")
+    !is_inline(name) && (name.contains('/') || name.ends_with(".toml"))
 }
 
-/// Finds the text of `name`: a file if [`names_file`] says so, otherwise a preset `NAME`, or `NAMExN`
-/// for one whose outermost dimension is scalable.
+/// Finds the text of `name`: a file if [`names_file`] says so, that of dimensions in the ASTRA-sim 2.0 paper's notation
+/// (`machine/inline.rs`), otherwise a preset `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
 ///
 /// # Errors
 ///
@@ -76,7 +82,12 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
             text: Cow::Owned(text),
         });
     }
-    preset(name).map(|text| MachineSource {
+    let text = if is_inline(name) {
+        Cow::Owned(inline::text(name)?)
+    } else {
+        preset(name)?
+    };
+    Ok(MachineSource {
         file: name.to_owned(),
         text,
     })
@@ -173,6 +184,11 @@ mod tests {
         ("gb200-nvl72", 72, 2500.0, &[900.0, 50.0]),
         ("mi300x", 8, 1307.4, &[448.0, 50.0]),
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
+        ("wafer-5x4", 320, 16.0, &[2048.0, 2048.0]),
+        ("palm-gpu", 8, 312.0, &[261.0, 32.0]),
+        ("grayskull", 120, 0.76667, &[384.0, 384.0]),
+        ("dojo-tile", 9000, 1.024, &[256.0, 256.0]),
+        ("wse-2", 850_000, 0.0176, &[8.8, 8.8]),
         ("w-1d-350", 512, 234.0, &[350.0]),
         ("w-1d-500", 512, 234.0, &[500.0]),
         ("w-1d-600", 512, 234.0, &[600.0]),

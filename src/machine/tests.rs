@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 mod remote;
 mod through;
+mod tiles;
 
 /// A file with two classes, two dimensions and remote memory; the tests below break it.
 const GOOD: &str = r#"name = "two"

@@ -9,6 +9,7 @@ pub(super) mod table;
 use super::{CollectiveRecord, Observer};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
+use crate::network::LinkLoad;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,8 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
+    /// What passed each link, where that was counted.
+    pub loads: Option<Vec<LinkLoad>>,
 }
 
 impl CollectiveObserver {
@@ -76,6 +79,7 @@ impl CollectiveObserver {
         Self {
             by_group: vec![Default::default(); groups],
             late: BTreeMap::new(),
+            loads: None,
         }
     }
 
@@ -99,6 +103,10 @@ impl CollectiveObserver {
 }
 
 impl Observer for CollectiveObserver {
+    fn links(&mut self, loads: &[LinkLoad]) {
+        self.loads = Some(loads.to_vec());
+    }
+
     fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
 
     fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}

@@ -1,6 +1,6 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
-use super::{Report, collectives, memory, npus, operators};
+use super::{Report, collectives, links, memory, npus, operators};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -17,6 +17,8 @@ pub enum CsvTable {
     Operators,
     /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
     Memory,
+    /// Bytes over links.
+    Links,
 }
 
 /// A field of a row.
@@ -171,6 +173,9 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
         }),
         CsvTable::Operators => each(reports, operators::table::CSV, |report| &report.operators),
         CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
+        CsvTable::Links => each(reports, links::CSV, |report| {
+            report.links.as_ref().map_or(&[], |links| &links.links[..])
+        }),
     }
 }
 

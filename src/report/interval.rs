@@ -1,4 +1,4 @@
-//! What a prediction rests on, and how far it may be off.
+//! The interval of a prediction, and the shares of time by what their prices rest on.
 //!
 //! Prices of one class err together, since they share constants, and those of different classes independently. With the part
 //! `p` of the time that rests on a class, its relative error `u`, and what is common to a step, 3 %:
@@ -26,12 +26,12 @@ const MEASURED_COLLECTIVE: f64 = 0.10;
 const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
-/// What errors of all prices of a step have in common.
+/// Standard errors that all prices of a step have in common.
 const COMMON: f64 = 0.03;
 /// Standard deviations on either side that leave out a tenth of a normal distribution.
 const SIDE: f64 = 1.645;
 
-/// What the predicted time rests on, in parts of the critical path, and the interval in which it lies in nine of ten cases.
+/// Shares of the critical path by what the prices rest on, and the interval that holds the measured time in nine of ten cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PredictionInterval {

@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
+use crate::network::LinkLoad;
 use crate::units::{Span, Time};
 use std::fmt::Write as _;
 
@@ -172,6 +173,14 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
+    /// Links are those of all programs together.
+    fn links(&mut self, loads: &[LinkLoad]) {
+        self.extra.links(loads);
+        for program in &mut self.programs {
+            program.observers.links(loads);
+        }
+    }
+
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         self.extra.issued(now, instance, node, kind);
         let (program, own) = self.of(instance);

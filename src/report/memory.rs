@@ -144,7 +144,7 @@ impl<'a> MemoryObserver<'a> {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
             };
-            let capacity = machine.classes()[machine.class(npu)].memory.capacity;
+            let capacity = machine.npu_memory(machine.class(npu));
             MemoryRow {
                 rank: instance.rank,
                 npu,

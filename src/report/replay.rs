@@ -5,18 +5,22 @@ use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
+use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
+use super::profiler::ProfilerBasis;
 use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
 };
 use super::throughput;
+use super::tiles::TileObserver;
 use super::warnings::warnings;
-use crate::collective::CollectiveBackend;
-use crate::engine::{CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes};
+use crate::engine::{
+    CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
+};
 use crate::ids::Rank;
 use crate::network::NetworkBackend;
 use crate::trace::CollectiveKind;
@@ -61,7 +65,7 @@ pub fn replay<O: Observer>(
 }
 
 /// Replays like [`replay`], over another network and with another backend of collectives.
-pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveBackend>(
+pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
@@ -84,7 +88,10 @@ pub(super) type ReportObservers<'a, O> = (
     BreakdownObserver<'a>,
     (
         CollectiveObserver,
-        (OperatorObserver<'a>, (MemoryObserver<'a>, O)),
+        (
+            OperatorObserver<'a>,
+            (MemoryObserver<'a>, (TileObserver, O)),
+        ),
     ),
 );
 
@@ -95,7 +102,7 @@ pub(super) fn observers<'a, O: Observer>(
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.groups().count());
     let operators = OperatorObserver::new(prepared);
-    let others = (operators, (memory, extra));
+    let others = (operators, (memory, (TileObserver::default(), extra)));
     (BreakdownObserver::new(prepared), (collectives, others))
 }
 
@@ -120,7 +127,7 @@ pub(super) fn finish<O>(
         network,
     } = finished;
     let times = launches.len().max(1) as u64;
-    let (breakdown, (collectives, (operators, (memory, extra)))) = observers;
+    let (breakdown, (collectives, (operators, (memory, (tiles, extra))))) = observers;
     let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -145,6 +152,7 @@ pub(super) fn finish<O>(
             unknown: basis.unknown,
         },
         response: MachineResponse::default(),
+        profiler: ProfilerBasis::of(workload),
         interval: None,
         network: (prepared.comm() == CommTiming::Model).then_some(network),
         communication: CommunicationBasis {
@@ -161,9 +169,14 @@ pub(super) fn finish<O>(
         operators: operators.finish(),
         warnings: Vec::new(),
         memory: memory.finish(),
+        tiles: tiles.finish(prepared),
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         critical_path: None,
         pictures: None,
+        links: collectives
+            .loads
+            .as_ref()
+            .map(|loads| LinkReport::new(loads, machine)),
         launches,
         beside: Vec::new(),
         outcome,

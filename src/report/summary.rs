@@ -8,12 +8,15 @@ use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
 use super::interval::PredictionInterval;
 use super::keyed::{by_part, fitting};
+use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
+use super::profiler::ProfilerBasis;
 use super::throughput::Throughput;
+use super::tiles::TileUse;
 use crate::engine::{CommTiming, ReplayOutcome, StepTimes};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
@@ -215,6 +218,9 @@ pub struct Report {
     /// End of the capture, if every trace says when its own ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
+    /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiler: Option<ProfilerBasis>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
     /// Share of the time that depends on the machine.
@@ -252,6 +258,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
+    /// How long links and memory ports of a machine of tiles were busy, on networks with contention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<TileUse>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
@@ -264,6 +273,9 @@ pub struct Report {
     /// Jobs that shared the machine with it.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<NeighbourReport>,
+    /// Bytes over dimensions and links, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<LinkReport>,
     /// Data of the pictures of a page, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,

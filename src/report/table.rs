@@ -74,14 +74,19 @@ impl<'h> TextTable<'h> {
         Self { indent, ..self }
     }
 
-    /// Returns the line of headings, after an empty one.
-    pub fn headings(&self, style: TextStyle) -> String {
+    /// Returns the line of headings.
+    pub fn first_line(&self, style: TextStyle) -> String {
         let mut line = String::new();
         for column in &self.columns {
             column.put(&mut line, column.heading, 0);
         }
         let h = style.heading;
-        format!("\n{h}{}{h:#}\n", line.trim_end())
+        format!("{h}{}{h:#}\n", line.trim_end())
+    }
+
+    /// Returns the line of headings, after an empty one.
+    pub fn headings(&self, style: TextStyle) -> String {
+        format!("\n{}", self.first_line(style))
     }
 
     /// Returns the line of a row; cells that are not there at its end are empty.

@@ -5,7 +5,7 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{critical_path, launched, memory, operators, throughput};
+use super::{critical_path, launched, links, memory, operators, throughput, tiles};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
@@ -70,6 +70,9 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
+    for line in report.profiler_lines() {
+        writeln!(out, "{line}")?;
+    }
     if let Some(interval) = &report.interval {
         let text = interval.text(outcome.makespan);
         paragraph(out, &text, "PREDICTED ", 10, anstyle::Style::new())?;
@@ -116,7 +119,9 @@ fn write_all(
         npus::finishes,
         memory::table,
         table::collectives,
+        links::table,
         table::exposed,
+        tiles::table,
         operators::table::table,
     ];
     let mut sections = Vec::new();

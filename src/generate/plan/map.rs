@@ -11,7 +11,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 
 /// The syntax of a mapping, for messages.
-pub const EXAMPLE: &str =
+pub(super) const EXAMPLE: &str =
     "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
 
 /// Members of an axis along a dimension.

@@ -2,17 +2,17 @@
 
 use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, ElementwiseKernels,
-    OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ScalingRecipe, ScheduleName,
-    SoftmaxKernel, SplitUnit, ZeroStage,
+    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels,
+    OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe,
+    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
 use crate::units::Bytes;
-use value::OptionValue;
 pub use value::ValueSyntax;
+use value::{OptionValue, PlaceWord};
 
 mod value;
 
@@ -250,11 +250,32 @@ plan_options! {
         };
     // Each of these numbers ranks, so what is set later goes before what was said of the others.
     place: Vec<AxisMapping> = Vec::new(),
-    "Map axes to dimensions of the machine, by number or name: tp@nvlink,dp:2@1,pp@1" {
-        value: "AXIS[:N]@DIM", excludes: &["order", "ranks"], is_rare: true
-    } as Vec<AxisMapping> => |draft, place| {
-        draft.plan.place = place;
+    "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
+     or x:y for each" {
+        value: "PLACE", excludes: &["order", "ranks"], is_rare: true
+    } as Vec<PlaceWord> => |draft, words| {
         draft.plan.ranks.clear();
+        draft.plan.place.clear();
+        draft.plan.tiles = CorePlacement::None;
+        for word in words {
+            match word {
+                PlaceWord::Axis(axis) => draft.plan.place.push(axis),
+                PlaceWord::Tiles(tiles) => draft.plan.tiles.add(tiles),
+            }
+        }
+    };
+    tiles: CorePlacement = CorePlacement::None, "Cores of the ranks on a machine of tiles" { refusals: &[
+        (|p| p.tiles != CorePlacement::None && !p.place.is_empty(), |p| p.tiles.to_string(),
+            "either cores of tiles or dimensions of a machine in place"),
+        (|p| p.tiles != CorePlacement::None && !p.ranks.is_empty(), |p| p.tiles.to_string(),
+            "nothing beside ranks, which number ranks too"),
+    ] };
+    tensor_neighbours: TensorNeighbours = TensorNeighbours::Near,
+    "Members of a tensor group on tiles: near (next to one another) or opposite (one for each replica between)" {
+        value: "WHERE", default: "near", is_rare: true, refusals: &[
+            (|p| p.tensor_neighbours == TensorNeighbours::Opposite && p.tiles == CorePlacement::None,
+                |p| p.tensor_neighbours.to_string(), "near without an order of tiles in place"),
+        ]
     };
     recompute: RecomputePolicy = RecomputePolicy::None, "Activation recomputation (checkpointing)" {
         value: "POLICY", heading: MEMORY, default: "none", refusals: &[
@@ -272,6 +293,18 @@ plan_options! {
     capacity: Option<u64> = None, "Memory capacity of an NPU; the machine's by default" {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
+    residency: ResidencyRule = ResidencyRule::None,
+    "Load and store what does not stay in SRAM, with remote memory such as edge DRAM: corrected, or as-printed in PALM" {
+        value: "RULE", heading: MEMORY, default: "none", is_rare: true, refusals: &[
+            (|p| p.residency != ResidencyRule::None && p.sram.is_none(), |p| p.residency.to_string(),
+                "beside sram, or a machine, whose NPUs have some"),
+        ]
+    };
+    sram: Option<u64> = None, "SRAM of a core, for --residency; the memory of the machine's NPUs by default" {
+        value: "SIZE", heading: MEMORY, is_rare: true, example: "3 MB", refusals: &[
+            (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
     prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with --zero 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
@@ -306,6 +339,17 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
+    /// All of them, each for itself, where it is absent (PALM's Fig. 11, strategy 1).
+    adapters: Option<u32> = None,
+    "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
+        value: "N", heading: OVERLAP, is_rare: true, refusals: &[
+            (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
+                |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor"),
+            (|p| p.adapters.is_some() && (p.scatter_gather || p.sequence_parallel),
+                |p| p.adapters.unwrap_or(0).to_string(),
+                "nothing beside scatter_gather and sequence_parallel, with which every member sends a part"),
+        ]
+    } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };

@@ -2,7 +2,9 @@
 
 use super::model_chunks::chunk_starts;
 use super::{any, bytes_of};
-use crate::generate::plan::{AttentionKernel, ParallelAxis, ParallelismPlan, SplitUnit};
+use crate::generate::plan::{
+    AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
+};
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
@@ -15,6 +17,7 @@ const MOST_MEMBERS: u64 = 1 << 12;
 pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     degrees(plan)?;
+    plan.check_tiles()?;
     all_layers(model, plan)?;
     let micro_batches = batch(plan)?;
     plan.schedule.check(plan.pipeline, micro_batches)?;
@@ -37,7 +40,13 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     // No operator becomes more than 20 nodes in both directions, reductions and messages included.
     let operators = model.layers.iter();
     let operators = operators.map(|layer| layer.operators.len() as u128);
-    let nodes = (operators.sum::<u128>() + parts) * 20;
+    // With a rule for SRAM each kernel may have a load, a store and a node that waits for both.
+    let each = if plan.residency == ResidencyRule::None {
+        20
+    } else {
+        80
+    };
+    let nodes = (operators.sum::<u128>() + parts) * each;
     let nodes = nodes * u128::from(plan.steps) * u128::from(micro_batches);
     check_limit(
         "nodes of one rank of every stage",

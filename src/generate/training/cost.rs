@@ -36,6 +36,7 @@
 //! d`).
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
+use super::residency::OperandBytes;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe, SoftmaxKernel};
 use crate::model::OperatorKind;
 use crate::trace::{Dtype, KernelShape, MovingKernel};
@@ -84,6 +85,8 @@ pub(super) struct LoweredKernel {
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
+    /// Operands of the operator, at the kernel that stands for them in memory traffic.
+    pub operands: Option<OperandBytes>,
 }
 
 /// All kernels of an operator.
@@ -134,6 +137,7 @@ fn kernel(
         dtype: None,
         inputs: shapes(inputs),
         outputs: shapes(outputs),
+        operands: None,
     })
 }
 
@@ -219,7 +223,44 @@ impl CostParameters {
             // Kept apart, since selective recomputation drops only these.
             kernels.keeps -= kernels.scores;
         }
+        self.set_operands(&work, &mut kernels);
         Ok(kernels)
+    }
+
+    /// Sets the operands of an operator at its first kernel forwards, at the one that finds the gradient of its input, and
+    /// at the one of its weights.
+    fn set_operands(&self, work: &OperatorKind, kernels: &mut OperatorKernels) {
+        let each = self.samples.saturating_mul(self.number);
+        let [input, output] =
+            [work.input_elements(), work.output_elements()].map(|all| all.saturating_mul(each));
+        let weights = work.parameters().saturating_mul(self.number);
+        let found = work.parameters().saturating_mul(self.gradient);
+        let both = input.saturating_add(output);
+        let forward = OperandBytes {
+            input,
+            weights,
+            output,
+        };
+        // The gradient of the output comes in; without a kernel of its own the weights' gradient needs the input too.
+        let apart = kernels.weights.is_some();
+        let backward = OperandBytes {
+            input: if apart { output } else { both },
+            weights,
+            output: input,
+        };
+        let gradient = OperandBytes {
+            input: both,
+            weights: 0,
+            output: found,
+        };
+        let set = |kernel: Option<&mut LoweredKernel>, operands| {
+            if let Some(kernel) = kernel {
+                kernel.operands = Some(operands);
+            }
+        };
+        set(kernels.forward.first_mut(), forward);
+        set(kernels.backward.first_mut(), backward);
+        set(kernels.weights.as_mut(), gradient);
     }
 
     fn of(&self, work: &OperatorKind) -> Result<OperatorKernels, GenerateError> {

@@ -6,6 +6,7 @@
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
+use super::residency::{SramPolicy, SramResidency};
 use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
 use crate::generate::schedule::{PassDirection, PipelinePass};
@@ -15,6 +16,7 @@ use crate::trace::{
 };
 
 mod gradients;
+mod memory_traffic;
 mod messages;
 
 use gradients::GradientProgress;
@@ -27,6 +29,8 @@ pub const TENSOR_LANE: i64 = 1;
 pub const GRADIENT_LANE: i64 = 2;
 /// The lane on which parameters are gathered.
 pub const PARAMETER_LANE: i64 = 3;
+/// The lane of loads and stores of memory beyond SRAM.
+pub const MEMORY_LANE: i64 = 4;
 
 /// Emits the nodes of a rank.
 pub(super) struct RankEmitter<'w, 's> {
@@ -49,6 +53,8 @@ pub(super) struct RankEmitter<'w, 's> {
     reduced: Vec<u64>,
     /// Changes of memory that the next node makes.
     pending_memory: MemoryChanges,
+    /// SRAM, and what of the stage stays there, if the plan has a rule.
+    sram: Option<(SramPolicy, SramResidency)>,
 }
 
 /// A node that is not of a layer.
@@ -64,10 +70,13 @@ struct StepNode<'n> {
 
 impl<'w, 's> RankEmitter<'w, 's> {
     pub fn new(plan: &'w TrainingGenerator, rank: u32, out: &'w mut TraceEmitter<'s>) -> Self {
+        let place = plan.placement.place(rank);
+        let sram = plan.sram();
         Self {
             plan,
             out,
-            place: plan.placement.place(rank),
+            sram: sram.map(|sram| (sram, plan.residency(place.stage, &sram))),
+            place,
             rank,
             step: 0,
             chain_tail: Vec::new(),
@@ -223,7 +232,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
         if at != plan.parts() - 1 - edge && !alone {
             let sent = self.send(pass, at)?;
-            if !plan.plan.pipeline_overlap {
+            if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
             }
@@ -367,8 +376,19 @@ impl<'w, 's> RankEmitter<'w, 's> {
             _ => None,
         };
         self.dedup_dependencies();
-        self.out
-            .emit_with((op, kernel), lane, memory, labels, &self.data)
+        let moved = match (self.sram, item.task) {
+            (Some((sram, kept)), ProgramTask::Kernel { operands, .. }) => {
+                operands.map_or([0; 2], |operands| sram.traffic(kept, operands))
+            }
+            _ => [0; 2],
+        };
+        let own = self
+            .out
+            .emit_with((op, kernel), lane, memory, labels, &self.data)?;
+        if moved == [0; 2] {
+            return Ok(own);
+        }
+        self.stream(own, moved, labels)
     }
 
     /// Names each dependency of the next node once.

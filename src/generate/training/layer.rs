@@ -449,6 +449,7 @@ pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
         bytes: kernel.bytes,
         shape: kernel.shape,
         dtype: kernel.dtype,
+        operands: kernel.operands,
     };
     (task, [&kernel.inputs, &kernel.outputs])
 }

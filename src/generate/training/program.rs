@@ -1,5 +1,6 @@
 //! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
+use super::residency::OperandBytes;
 use crate::generate::plan::ParallelGroupKind;
 use crate::trace::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase};
 
@@ -13,6 +14,8 @@ pub(super) enum ProgramTask {
         shape: Option<KernelShape>,
         /// Number format that it computes in, if that is not the plan's.
         dtype: Option<Dtype>,
+        /// Operands of the operator that it stands for in memory traffic, if it does.
+        operands: Option<OperandBytes>,
     },
     /// A collective of the tensor group or of a part of it, with its `comm_size`.
     Collective {

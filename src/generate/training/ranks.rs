@@ -2,7 +2,7 @@
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
-use crate::generate::plan::RankCoordinates;
+use crate::generate::plan::{CorePlacement, RankCoordinates};
 use crate::generate::{TraceEmitter, TraceGenerator};
 use crate::graph::SlotBinding;
 use crate::trace::groups::DeclaredGroups;
@@ -15,7 +15,11 @@ use crate::trace::{GroupName, TraceError};
 impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> u64 {
-        let members = 0..if self.slots > 0 { self.plan.tensor } else { 1 };
+        let members = 0..if self.members_differ() {
+            self.plan.tensor
+        } else {
+            1
+        };
         let peaks = members.map(|tensor| {
             let mut meter = MemoryMeter::default();
             let place = RankCoordinates {
@@ -35,7 +39,11 @@ impl TrainingGenerator {
     /// groups alone, and members of a tensor group also in the messages among themselves.
     fn representative(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
-            tensor: if self.slots > 0 { place.tensor } else { 0 },
+            tensor: if self.members_differ() {
+                place.tensor
+            } else {
+                0
+            },
             data: 0,
             stage: place.stage,
         }
@@ -82,9 +90,29 @@ impl TraceGenerator for TrainingGenerator {
         rank
     }
 
+    fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+        match &self.plan.tiles {
+            // Without `ranks` beside, a rank is its position.
+            CorePlacement::Cores(cores) => cores.get(rank as usize).copied(),
+            _ => None,
+        }
+    }
+
     fn shape_of(&self, rank: u32) -> u32 {
         self.placement
             .rank(self.representative(self.placement.place(rank)))
+    }
+
+    fn copies(&self) -> Vec<Vec<u32>> {
+        // Where members of a tensor group exchange messages, a copy is a replica.
+        let members = if self.slots > 0 { self.plan.tensor } else { 1 };
+        let mut pipelines = self.pipelines();
+        pipelines.sort_by_key(|ranks| {
+            let place = self.placement.place(ranks[0]);
+            (place.data, place.tensor)
+        });
+        let replicas = pipelines.chunks(members as usize);
+        replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
     fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
@@ -122,6 +150,7 @@ impl TraceGenerator for TrainingGenerator {
             peers: first.peers.iter().map(peer).collect(),
             groups: first.groups.iter().map(group).collect(),
             declared: first.declared.clone(),
+            core: None,
         }
     }
 

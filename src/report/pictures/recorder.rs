@@ -150,7 +150,7 @@ impl<'a> PictureRecorder<'a> {
                 let points = highest(&of.memory, resolution).into_iter();
                 curves.push(MemoryCurve {
                     rank: instance.rank,
-                    capacity: machine.classes()[class].memory.capacity,
+                    capacity: machine.npu_memory(class),
                     points: points.map(|(at, bytes)| (at, Bytes(bytes))).collect(),
                 });
             }

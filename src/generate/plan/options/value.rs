@@ -2,10 +2,12 @@
 
 use super::PlanOption;
 use crate::config::{ConfigError, ConfigField, quoted};
-use crate::generate::plan::map::{AxisMapping, EXAMPLE};
+use crate::generate::plan::map::AxisMapping;
+use crate::generate::plan::tile_order::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer, ParallelAxis,
-    RecomputePolicy, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels, Optimizer,
+    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -107,6 +109,7 @@ words! {
     ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
     ScheduleName: "", |field| field.choice(Self::ALL);
     RecomputePolicy: "", |field| field.choice(Self::ALL);
+    ResidencyRule: "", |field| field.choice(Self::ALL);
     BucketPolicy: "", |field| field.choice(Self::ALL);
     Optimizer: "", |field| field.choice(Self::ALL);
     AttentionKernel: "", |field| field.choice(Self::ALL);
@@ -114,6 +117,7 @@ words! {
     ElementwiseKernels: "", |field| field.choice(Self::ALL);
     ScalingRecipe: "", |field| field.choice(Self::ALL);
     SplitUnit: "", |field| field.choice(Self::ALL);
+    TensorNeighbours: "", |field| field.choice(Self::ALL);
     AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
     Dtype: "", |field| field.choice(&Self::ALL);
 }
@@ -145,14 +149,51 @@ impl OptionValue for Bytes {
     }
 }
 
-impl OptionValue for AxisMapping {
+/// A word of `place`.
+pub(super) enum PlaceWord {
+    Axis(AxisMapping),
+    Tiles(CorePlacement),
+}
+
+/// What [`PlaceWord`] is read of, for messages.
+const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
+                      line, s_shape, spiral, or a core x:y for each rank";
+
+impl std::str::FromStr for PlaceWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let word = if text.contains('@') {
+            text.parse().map(Self::Axis)
+        } else {
+            text.parse().map(Self::Tiles)
+        };
+        word.map_err(|_| format!("expected {PLACES}"))
+    }
+}
+
+impl OptionValue for PlaceWord {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
-    const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"]";
+    const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"] or [\"s_shape\"]";
 
     fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        let text = field.text("a text such as \"tp@0\"")?;
-        let stretch = text.parse::<Self>();
-        stretch.map_err(|_| field.refuse(quoted(text), EXAMPLE))
+        let text = field.text("a text such as \"tp@0\" or \"s_shape\"")?;
+        text.parse::<Self>()
+            .map_err(|_| field.refuse(quoted(text), PLACES))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for CorePlacement {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.text(TILES)?;
+        text.parse::<Self>()
+            .map_err(|_| field.refuse(quoted(text), TILES))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {

@@ -28,6 +28,12 @@ impl MemberPartition {
         Self::by(&firsts).expect("a grid has groups of equal size")
     }
 
+    /// Groups of `size` members that follow one another, of which `members` is a multiple.
+    pub fn runs(members: u32, size: u32) -> Self {
+        let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
+        Self::by(&keys).expect("all runs have one size")
+    }
+
     /// Groups of members with equal keys, if all groups have one size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();

@@ -129,12 +129,16 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
+            // Half of what a step moves comes in, half goes out.
+            let moved = plan.step_bytes(self.place.stage);
+            self.stream_state(false, moved.div_ceil(2))?;
             let op = Op::Compute {
                 flops: 0,
-                bytes: plan.step_bytes(self.place.stage),
+                bytes: moved,
                 dtype: Some(plan.plan.dtype),
             };
             self.last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
+            self.stream_state(true, moved / 2)?;
         }
         if plan.gathers_after_step() {
             let stepped = self.chain_tail.clone();
@@ -166,7 +170,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits a node of the end of a step, which all that follows waits for.
-    fn last(
+    pub(super) fn last(
         &mut self,
         what: &str,
         op: Op<'_>,

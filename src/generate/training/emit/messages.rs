@@ -16,6 +16,12 @@ impl RankEmitter<'_, '_> {
         })
     }
 
+    /// True if this member exchanges messages with other stages.
+    fn is_adapter(&self) -> bool {
+        let size = self.plan.adapters.map_or(1, |(_, size)| size);
+        self.place.tensor.is_multiple_of(size)
+    }
+
     /// The message between part `below` and the next: an activation, or its gradient.
     fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
@@ -45,19 +51,45 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
-        let mut id = self.node(StepNode {
-            name: format_args!(
-                "mb{mb}/chunk{}/{}/receive",
-                pass.chunk,
-                direction_label(pass)
-            ),
-            op: self.message(pass, below, true, self.neighbour(!forward)),
-            lane: None,
-            phase,
-            pass: Some(pass),
-            layer: None,
-            memory: MemoryChanges::default(),
-        })?;
+        let mut received = None;
+        if self.is_adapter() {
+            received = Some(self.node(StepNode {
+                name: format_args!(
+                    "mb{mb}/chunk{}/{}/receive",
+                    pass.chunk,
+                    direction_label(pass)
+                ),
+                op: self.message(pass, below, true, self.neighbour(!forward)),
+                lane: None,
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?);
+        }
+        let mut id = match (plan.adapters, received) {
+            (None, Some(received)) => received,
+            (adapters, received) => {
+                let (family, _) = adapters.expect("otherwise every member receives");
+                self.data.clear();
+                self.data.extend_from_slice(&self.chain_tail);
+                self.data.extend(received);
+                // Without a root the first member is, which is the one that received.
+                self.node(StepNode {
+                    name: format_args!(
+                        "mb{mb}/chunk{}/{}/broadcast",
+                        pass.chunk,
+                        direction_label(pass)
+                    ),
+                    op: self.collective(CollectiveKind::Broadcast, plan.boundary(below), family),
+                    lane: Some(TENSOR_LANE),
+                    phase,
+                    pass: Some(pass),
+                    layer: None,
+                    memory: MemoryChanges::default(),
+                })?
+            }
+        };
         // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
@@ -90,14 +122,17 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Sends the output of part `at`, and returns the node that does.
-    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<u64, TraceError> {
+    /// Sends the output of part `at`, and returns the node that does, if this member sends.
+    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<Option<u64>, TraceError> {
+        if !self.is_adapter() {
+            return Ok(None);
+        }
         let forward = pass.direction == PassDirection::Forward;
         let below = if forward { at } else { at - 1 };
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
-        self.node(StepNode {
+        let sent = self.node(StepNode {
             name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
             op: self.message(pass, below, false, self.neighbour(forward)),
             lane: None,
@@ -109,6 +144,7 @@ impl RankEmitter<'_, '_> {
             pass: Some(pass),
             layer: None,
             memory: MemoryChanges::default(),
-        })
+        })?;
+        Ok(Some(sent))
     }
 }

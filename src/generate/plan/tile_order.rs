@@ -1,0 +1,253 @@
+//! Placement on tiled accelerators: the cores of a grid of dies in the order in which ranks take them.
+//!
+//! Stages take cores one after another in this order, and within a stage tensor groups do, or replicas of each member
+//! ([`TensorNeighbours`]).
+
+use super::{ParallelismPlan, RankCoordinates, RankPlacement, words};
+use crate::generate::{GenerateError, refused};
+use std::collections::BTreeSet;
+use std::fmt;
+
+words! {
+    /// Order in which the cores of a machine of tiles are taken.
+    TileOrder {
+        /// Row by row over the whole grid, so that stages lie one above the other.
+        Line = "line",
+        /// Die by die, rows of dies to and fro, and rows of cores within a die likewise.
+        Serpentine = "s_shape",
+        /// Die by die from the first corner around the edge and inwards.
+        Spiral = "spiral",
+    }
+}
+
+/// Cores of a machine of tiles, as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreGrid {
+    /// Dies along x and y.
+    pub dies: [u32; 2],
+    /// Cores of a die along x and y.
+    pub cores: [u32; 2],
+    /// Cores that run nothing.
+    pub faulty: BTreeSet<[u32; 2]>,
+}
+
+words! {
+    /// Cores of a tensor group among those of its stage (`comm1` and `comm2` of PALM's Fig. 8).
+    TensorNeighbours {
+        /// One after another.
+        Near = "near",
+        /// One of each replica between any two.
+        Opposite = "opposite",
+    }
+}
+
+impl CoreGrid {
+    /// All cores that run, in `order`.
+    pub fn in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
+        let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
+        let whole = ([0, 0], [width, height]);
+        let all: Vec<[u32; 2]> = match order {
+            TileOrder::Line => rows(whole, false).collect(),
+            TileOrder::Serpentine => {
+                let dies = rows(([0, 0], self.dies), true);
+                dies.flat_map(|die| self.of_die(die)).collect()
+            }
+            TileOrder::Spiral => {
+                let dies = spiral(self.dies).into_iter();
+                dies.flat_map(|die| self.of_die(die)).collect()
+            }
+        };
+        let runs = |core: &[u32; 2]| !self.faulty.contains(core);
+        all.into_iter().filter(runs).collect()
+    }
+
+    /// The cores of a die, rows to and fro.
+    fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
+        let corner = [0, 1].map(|d| die[d] * self.cores[d]);
+        rows((corner, self.cores), true)
+    }
+}
+
+/// Places of a rectangle row by row; with `turns` every other row backwards.
+fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
+    (0..size[1]).flat_map(move |y| {
+        (0..size[0]).map(move |x| {
+            let x = if turns && y % 2 == 1 {
+                size[0] - 1 - x
+            } else {
+                x
+            };
+            [corner[0] + x, corner[1] + y]
+        })
+    })
+}
+
+/// Places of a rectangle along its edge and inwards, from the first row to the right.
+fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
+    let count = size[0] as usize * size[1] as usize;
+    let [mut least, mut end] = [[0, 0], size];
+    let mut places = Vec::with_capacity(count);
+    while places.len() < count {
+        places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
+        places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
+        if end[1] - least[1] > 1 {
+            places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
+        }
+        if end[0] - least[0] > 1 {
+            places.extend((least[1] + 1..end[1] - 1).rev().map(|y| [least[0], y]));
+        }
+        (least, end) = ([least[0] + 1, least[1] + 1], [end[0] - 1, end[1] - 1]);
+    }
+    places
+}
+
+/// Cores of ranks: an order that a machine of tiles makes places of, or places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CorePlacement {
+    /// The machine's own, rank by rank.
+    #[default]
+    None,
+    /// In this order.
+    Order(TileOrder),
+    /// The core at each position.
+    Cores(Vec<[u32; 2]>),
+}
+
+impl CorePlacement {
+    /// Puts what the next word of an option says behind it: cores one by one, or an order in place of all.
+    pub(super) fn add(&mut self, next: Self) {
+        match (&mut *self, next) {
+            (Self::Cores(all), Self::Cores(more)) => all.extend(more),
+            (_, next) => *self = next,
+        }
+    }
+}
+
+impl ParallelismPlan {
+    /// Gives every position its core on a machine with these cores, if the plan names an order of tiles.
+    ///
+    /// # Errors
+    ///
+    /// More ranks than cores, cores that do not exist, and a machine without tiles (`None`).
+    pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
+        let ranks = self.ranks();
+        let order = match &self.tiles {
+            CorePlacement::None => return Ok(()),
+            CorePlacement::Order(order) => Some(*order),
+            CorePlacement::Cores(_) => None,
+        };
+        let Some(grid) = grid else {
+            let expected = "a machine of tiles, such as wafer-5x4";
+            return Err(refused("place", &self.tiles, expected));
+        };
+        match (order, &self.tiles) {
+            (Some(order), _) => {
+                let cores = grid.in_order(order);
+                if ranks > cores.len() as u128 {
+                    let expected = format!(
+                        "at most the {} cores of the machine that are not faulty, which has {}",
+                        cores.len(),
+                        cores.len() + grid.faulty.len()
+                    );
+                    return Err(refused("data x tensor x pipeline", ranks, expected));
+                }
+                let positions = RankPlacement::new(self);
+                let index = |rank: u32| {
+                    let RankCoordinates {
+                        tensor,
+                        data,
+                        stage,
+                    } = positions.place(rank);
+                    let own = match self.tensor_neighbours {
+                        TensorNeighbours::Near => data * self.tensor + tensor,
+                        TensorNeighbours::Opposite => tensor * self.data + data,
+                    };
+                    stage * self.data * self.tensor + own
+                };
+                let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
+                self.tiles = CorePlacement::Cores(placed.collect());
+            }
+            (None, CorePlacement::Cores(cores)) => {
+                let size = [0, 1].map(|d| grid.dies[d] * grid.cores[d]);
+                let beyond = |core: &&[u32; 2]| (0..2).any(|d| core[d] >= size[d]);
+                if let Some([x, y]) = cores.iter().find(beyond) {
+                    let expected = format!("cores from 0:0 to {}:{}", size[0] - 1, size[1] - 1);
+                    return Err(refused("place", format_args!("core {x}:{y}"), expected));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses places that are not one for each rank.
+    pub(in crate::generate) fn check_tiles(&self) -> Result<(), GenerateError> {
+        let CorePlacement::Cores(cores) = &self.tiles else {
+            return match &self.tiles {
+                CorePlacement::None => Ok(()),
+                order => Err(refused(
+                    "place",
+                    order,
+                    "a machine, which says which cores there are",
+                )),
+            };
+        };
+        let ranks = self.ranks();
+        if cores.len() as u128 != ranks {
+            let expected = format!("{ranks} of them, one for each rank");
+            return Err(refused(
+                "place",
+                format_args!("{} cores", cores.len()),
+                expected,
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        match cores.iter().find(|core| !seen.insert(**core)) {
+            Some([x, y]) => Err(refused(
+                "place",
+                format_args!("core {x}:{y} twice"),
+                "each core once",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As flags and files say it: `s_shape`, `0:0,1:0`.
+impl fmt::Display for CorePlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Order(order) => write!(f, "{order}"),
+            Self::Cores(cores) => {
+                let shown = cores.iter().take(8).map(|[x, y]| format!("{x}:{y}"));
+                let more = if cores.len() > 8 { ",…" } else { "" };
+                write!(f, "{}{more}", shown.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
+/// What [`CorePlacement`] is read of, for messages.
+pub const EXAMPLE: &str = "line, s_shape, spiral, or cores x:y with commas, one for each position";
+
+impl std::str::FromStr for CorePlacement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((order, _)) = TileOrder::ALL.iter().find(|(_, word)| *word == text.trim()) {
+            return Ok(Self::Order(*order));
+        }
+        let core = |word: &str| {
+            let (x, y) = word.trim().split_once(':')?;
+            Some([x.parse().ok()?, y.parse().ok()?])
+        };
+        let cores: Option<Vec<[u32; 2]>> = text.split(',').map(core).collect();
+        cores
+            .map(Self::Cores)
+            .ok_or_else(|| format!("expected {EXAMPLE}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

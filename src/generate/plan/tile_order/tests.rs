@@ -1,0 +1,130 @@
+//! Orders of cores, and plans that take them.
+
+use super::*;
+
+fn grid(dies: [u32; 2], cores: [u32; 2]) -> CoreGrid {
+    CoreGrid {
+        dies,
+        cores,
+        faulty: BTreeSet::new(),
+    }
+}
+
+fn apart(a: [u32; 2], b: [u32; 2]) -> u32 {
+    a[0].abs_diff(b[0]) + a[1].abs_diff(b[1])
+}
+
+#[test]
+fn orders_take_every_core_once() {
+    for dies in [[1, 1], [5, 4], [3, 3], [1, 4], [4, 1], [2, 5]] {
+        let grid = grid(dies, [4, 2]);
+        for (order, _) in TileOrder::ALL {
+            let all = grid.in_order(*order);
+            let distinct: BTreeSet<_> = all.iter().collect();
+            let count = dies[0] * dies[1] * 8;
+            assert_eq!(
+                (all.len() as u32, distinct.len() as u32),
+                (count, count),
+                "{dies:?}"
+            );
+        }
+    }
+}
+
+/// 2 x 2 dies of 2 x 2 cores.
+#[test]
+fn orders_are_those_of_their_names() {
+    let grid = grid([2, 2], [2, 2]);
+    assert_eq!(
+        grid.in_order(TileOrder::Line)[..5],
+        [[0, 0], [1, 0], [2, 0], [3, 0], [0, 1]]
+    );
+    let s = grid.in_order(TileOrder::Serpentine);
+    assert_eq!(s[..5], [[0, 0], [1, 0], [1, 1], [0, 1], [2, 0]]);
+    // The second row of dies begins on the right.
+    assert_eq!(s[8..10], [[2, 2], [3, 2]]);
+    assert_eq!(
+        spiral([3, 3])[..],
+        [
+            [0, 0],
+            [1, 0],
+            [2, 0],
+            [2, 1],
+            [2, 2],
+            [1, 2],
+            [0, 2],
+            [0, 1],
+            [1, 1],
+        ]
+    );
+}
+
+/// Of 4 x 4 cores to and fro, eight in a row close to a ring of neighbours.
+#[test]
+fn a_tensor_group_of_half_a_die_is_a_ring() {
+    let all = grid([5, 4], [4, 4]).in_order(TileOrder::Serpentine);
+    for group in all.chunks(8) {
+        assert!(
+            (0..8).all(|i| apart(group[i], group[(i + 1) % 8]) == 1),
+            "{group:?}"
+        );
+    }
+}
+
+#[test]
+fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
+    let mut grid = grid([1, 1], [2, 2]);
+    grid.faulty.insert([1, 0]);
+    assert_eq!(grid.in_order(TileOrder::Line), [[0, 0], [0, 1], [1, 1]]);
+    let mut plan = ParallelismPlan {
+        data: 4,
+        tiles: CorePlacement::Order(TileOrder::Line),
+        ..ParallelismPlan::new()
+    };
+    let error = plan.place_on_tiles(Some(&grid)).unwrap_err().to_string();
+    assert!(
+        error.contains("`data x tensor x pipeline` is 4; expected at most the 3 cores"),
+        "{error}"
+    );
+    assert!(
+        plan.place_on_tiles(None)
+            .unwrap_err()
+            .to_string()
+            .contains("a machine of tiles")
+    );
+    assert!(
+        plan.check_tiles()
+            .unwrap_err()
+            .to_string()
+            .contains("a machine")
+    );
+    plan.data = 3;
+    plan.place_on_tiles(Some(&grid)).unwrap();
+    plan.check_tiles().unwrap();
+    assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
+    assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
+    // Two replicas of two: near 0 1 | 2 3, opposite 0 2 | 1 3.
+    let mut pair = ParallelismPlan {
+        data: 2,
+        tensor: 2,
+        tensor_neighbours: TensorNeighbours::Opposite,
+        tiles: CorePlacement::Order(TileOrder::Line),
+        ..ParallelismPlan::new()
+    };
+    grid.faulty.clear();
+    pair.place_on_tiles(Some(&grid)).unwrap();
+    assert_eq!(pair.tiles.to_string(), "0:0,0:1,1:0,1:1");
+    plan.tiles = "0:0,0:0,5:0".parse().unwrap();
+    assert!(
+        plan.check_tiles()
+            .unwrap_err()
+            .to_string()
+            .contains("core 0:0 twice")
+    );
+    assert!(
+        plan.place_on_tiles(Some(&grid))
+            .unwrap_err()
+            .to_string()
+            .contains("core 5:0")
+    );
+}

@@ -1,0 +1,229 @@
+//! What of a stage stays in a core's SRAM, and what operators load and store because of the rest.
+//!
+//! With W, I and O the bytes of an operator's weights, inputs and outputs on one core, ΣWSG those of all weights of the
+//! stage with their gradients and optimizer state, ΣI of all inputs, and C of the SRAM, a stage keeps one of
+//!
+//! | kept | where | an operator loads and stores |
+//! |---|---|---|
+//! | both | ΣWSG + ΣI ≤ C | nothing |
+//! | weights | ΣWSG ≤ C | I + O |
+//! | activations | ΣI ≤ C | W |
+//! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
+//!
+//! and of two that it could keep, that with less traffic. Neither means that one operand is cut into parts that fit, and
+//! the other comes once for each part. This is Algorithm 1 of Fang et al. (PALM), mended: as printed its second branch
+//! (ΣWSG ≤ C) is never taken, for it comes after ΣW ≤ C; ΣI is summed up and not used; ⌈O/C⌉ stands for ⌈I/C⌉; the operand
+//! that stays is never loaded; and nothing can keep both. [`ResidencyRule::AsPrinted`] is the algorithm as it is.
+//!
+//! A larger SRAM never means more traffic: weights or activations alone take at most W + I + O, which is the least that
+//! neither takes.
+
+use super::program::ProgramTask;
+use super::{MOST_WORK, TrainingGenerator};
+use crate::generate::plan::ResidencyRule;
+use crate::generate::schedule::PassDirection;
+
+/// Bytes of an operator's operands on one core, as the kernel that they stand at has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OperandBytes {
+    pub input: u64,
+    pub weights: u64,
+    pub output: u64,
+}
+
+/// What a stage keeps in SRAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SramResidency {
+    Both,
+    Weights,
+    Activations,
+    Neither,
+}
+
+impl SramResidency {
+    /// True if weights and their state stay.
+    pub fn keeps_weights(self) -> bool {
+        matches!(self, Self::Both | Self::Weights)
+    }
+}
+
+/// The SRAM of a core and the rule by which it is used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SramPolicy {
+    pub rule: ResidencyRule,
+    /// Bytes; at least 1.
+    pub capacity: u64,
+}
+
+impl SramPolicy {
+    /// Bytes that an operator loads and stores.
+    pub fn traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
+        let OperandBytes {
+            input: i,
+            weights: w,
+            output: o,
+        } = of;
+        let parts = |bytes: u64| bytes.div_ceil(self.capacity.max(1));
+        let [load, store] = match kept {
+            SramResidency::Both => [0, 0],
+            SramResidency::Weights => [i, o],
+            SramResidency::Activations => [w, 0],
+            SramResidency::Neither if self.rule == ResidencyRule::AsPrinted => {
+                let [a, b] = [parts(w).saturating_mul(i), parts(o).saturating_mul(w)];
+                [a.min(b), o]
+            }
+            SramResidency::Neither => {
+                let weights_stay = w.saturating_add(parts(w).saturating_mul(i));
+                let inputs_stay = i.saturating_add(parts(i).saturating_mul(w));
+                [weights_stay.min(inputs_stay), o]
+            }
+        };
+        [load, store].map(|bytes| bytes.min(MOST_WORK))
+    }
+
+    /// What a stage keeps whose weights take `weights` bytes, with gradients and optimizer `state`, and whose operators
+    /// forwards have `operands`.
+    pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
+        let inputs = operands
+            .iter()
+            .fold(0, |sum: u64, of| sum.saturating_add(of.input));
+        let fits = |bytes: u64| bytes <= self.capacity;
+        if self.rule == ResidencyRule::AsPrinted {
+            return match (fits(weights), fits(state)) {
+                (true, _) => SramResidency::Weights,
+                // Never: the state includes the weights.
+                (false, true) => SramResidency::Activations,
+                (false, false) => SramResidency::Neither,
+            };
+        }
+        if fits(state.saturating_add(inputs)) {
+            return SramResidency::Both;
+        }
+        let total = |kept| {
+            let traffic = operands.iter().flat_map(|of| self.traffic(kept, *of));
+            traffic.fold(0, u64::saturating_add)
+        };
+        let (weights, activations) = (SramResidency::Weights, SramResidency::Activations);
+        match (fits(state), fits(inputs)) {
+            (true, true) if total(activations) < total(weights) => activations,
+            (true, _) => weights,
+            (false, true) => activations,
+            (false, false) => SramResidency::Neither,
+        }
+    }
+}
+
+impl TrainingGenerator {
+    /// The SRAM and what each stage keeps in it, if the plan has a rule.
+    pub(super) fn sram(&self) -> Option<SramPolicy> {
+        (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
+            rule: self.plan.residency,
+            capacity: self.plan.sram.unwrap_or(0),
+        })
+    }
+
+    /// What `stage` keeps in SRAM.
+    pub(super) fn residency(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
+        let operands: Vec<OperandBytes> = self
+            .stage_layers(stage)
+            .flat_map(|layer| &self.lowered(layer).program(PassDirection::Forward, 0).items)
+            .filter_map(|item| match item.task {
+                ProgramTask::Kernel { operands, .. } => operands,
+                _ => None,
+            })
+            .collect();
+        let resident = self.resident(stage);
+        sram.kept(resident.weights, resident.total(), &operands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPERATOR: OperandBytes = OperandBytes {
+        input: 30,
+        weights: 50,
+        output: 20,
+    };
+
+    fn policy(capacity: u64) -> SramPolicy {
+        SramPolicy {
+            rule: ResidencyRule::Corrected,
+            capacity,
+        }
+    }
+
+    /// Two operators of 50 B of weights each, 400 B with gradients and state; 60 B of inputs.
+    fn kept(capacity: u64) -> SramResidency {
+        policy(capacity).kept(100, 400, &[OPERATOR; 2])
+    }
+
+    #[test]
+    fn every_residency_is_reached_and_has_its_traffic() {
+        for (capacity, state, traffic) in [
+            (460, SramResidency::Both, [0, 0]),
+            // Both alone would fit: I + O = 50 B an operator as well as W = 50 B; weights are kept.
+            (459, SramResidency::Weights, [30, 20]),
+            (399, SramResidency::Activations, [50, 0]),
+            // min(50 + 2 x 30, 30 + 1 x 50) = 80, and the result.
+            (40, SramResidency::Neither, [80, 20]),
+            // min(50 + 5 x 30, 30 + 3 x 50) = 180.
+            (10, SramResidency::Neither, [180, 20]),
+        ] {
+            assert_eq!(kept(capacity), state, "{capacity}");
+            assert_eq!(
+                policy(capacity).traffic(state, OPERATOR),
+                traffic,
+                "{capacity}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_sram_never_means_more_traffic() {
+        let operators = [(30, 50, 20), (7, 200, 90), (500, 1, 500), (64, 0, 64)];
+        let operators = operators.map(|(input, weights, output)| OperandBytes {
+            input,
+            weights,
+            output,
+        });
+        let mut before = u64::MAX;
+        for capacity in 1..3000 {
+            let policy = policy(capacity);
+            let state = policy.kept(251, 2008, &operators);
+            let all = operators.iter().flat_map(|of| policy.traffic(state, *of));
+            let all = all.sum();
+            assert!(all <= before, "{capacity}: {all} after {before}");
+            before = all;
+        }
+        assert_eq!(before, 0);
+    }
+
+    /// As printed weights stay as soon as they alone fit, and with room for all of it results are still stored.
+    #[test]
+    fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
+        let printed = |capacity| SramPolicy {
+            rule: ResidencyRule::AsPrinted,
+            capacity,
+        };
+        for capacity in 1..1000 {
+            let state = printed(capacity).kept(100, 400, &[OPERATOR; 2]);
+            let expected = if capacity >= 100 {
+                SramResidency::Weights
+            } else {
+                SramResidency::Neither
+            };
+            assert_eq!(state, expected, "{capacity}");
+        }
+        // min(2 x 30, 1 x 50) = 50: one load of the operand that stays is missing.
+        assert_eq!(
+            printed(40).traffic(SramResidency::Neither, OPERATOR),
+            [50, 20]
+        );
+        assert_eq!(
+            printed(10_000).traffic(SramResidency::Weights, OPERATOR),
+            [30, 20]
+        );
+    }
+}

@@ -1,0 +1,226 @@
+//! The map of a replay on tiles: cores by stage and tensor group, links and memory ports by how busy they were.
+//!
+//! Every mark has its numbers as attributes: `data-rank`, `data-stage` and `data-group` of cores, `data-busy` (picoseconds)
+//! of links and ports. Stages are the ranks that tensor groups and replicas join, in the order of their first ranks.
+
+use super::summary::Report;
+use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
+use crate::engine::CompiledReplay;
+use crate::units::Span;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+mod families;
+
+use families::families;
+
+/// Distance of cores, and the side of one.
+const PITCH: f64 = 26.0;
+const CORE: f64 = 16.0;
+/// Space between dies, and around all.
+const GAP: f64 = 6.0;
+const MARGIN: f64 = 20.0;
+/// Most cores that are drawn.
+const MOST_CORES: u32 = 1 << 16;
+/// Shades of links and ports.
+const SHADES: u64 = 8;
+
+/// Draws the map of `report`, of a replay of `prepared`.
+///
+/// # Errors
+///
+/// A machine without tiles, with too many cores, or a network model that does not tell how busy links were.
+pub(crate) fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
+    let machine = prepared.machine();
+    let name = machine.name();
+    let Some(tiles) = machine.topology().tiles() else {
+        return Err(format!(
+            "--tile-map: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4"
+        ));
+    };
+    let Some(used) = &report.tiles else {
+        return Err(
+            "--tile-map: this network model does not tell how busy links are\n  try: --network exclusive or links".to_owned(),
+        );
+    };
+    let npus = machine.topology().npus();
+    if npus > MOST_CORES {
+        return Err(format!(
+            "--tile-map: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn"
+        ));
+    }
+    let along =
+        |d: usize, at: u32| MARGIN + f64::from(at) * PITCH + f64::from(at / tiles.cores[d]) * GAP;
+    let size = [0, 1].map(|d| along(d, tiles.size(d) - 1) + PITCH);
+    let mut svg = SvgDrawing::new(size[0].max(580.0) + MARGIN, size[1] + 3.0 * MARGIN);
+    let (stages, groups) = families(prepared);
+    let mut occupant = BTreeMap::new();
+    for instance in prepared.workload().instances() {
+        occupant.insert(prepared.npu(instance.rank).0, instance.rank.0);
+    }
+    for core in 0..npus {
+        let at = tiles.place(core);
+        let frame = Frame {
+            x: along(0, at[0]),
+            y: along(1, at[1]),
+            width: CORE,
+            height: CORE,
+        };
+        let place = format!("core ({}, {})", at[0], at[1]);
+        match occupant.get(&core) {
+            Some(rank) => {
+                let (stage, group) = (stages[*rank as usize], groups[*rank as usize]);
+                let title = format!("{place}: rank {rank}, stage {stage}, tensor group {group}");
+                let data = [
+                    ("rank", rank.to_string()),
+                    ("stage", stage.to_string()),
+                    ("group", group.to_string()),
+                ];
+                svg.rect(frame, &format!("s{stage} t{}", group % 2), &title, &data);
+            }
+            None if tiles.faulty_cores.contains(&core) => {
+                svg.rect(frame, "faulty", &format!("{place}: faulty"), &[]);
+            }
+            None => svg.rect(frame, "free", &format!("{place}: no rank"), &[]),
+        }
+    }
+    let makespan = report.outcome.makespan;
+    let most_link = used
+        .links
+        .iter()
+        .map(|link| link.busy)
+        .max()
+        .unwrap_or(Span::ZERO);
+    let most_port = used
+        .ports
+        .iter()
+        .map(|port| port.busy)
+        .max()
+        .unwrap_or(Span::ZERO);
+    for link in &used.links {
+        let [a, b] = [link.from, link.to];
+        let d = usize::from(a[0] == b[0]);
+        // The way that closes a row or column is drawn as a stub at the core that it leads from.
+        let closes = a[d].abs_diff(b[d]) > 1;
+        let up = (b[d] > a[d]) != closes;
+        let (start, length) = match (closes, up) {
+            (true, true) => (along(d, a[d]) + CORE, PITCH - CORE),
+            (true, false) => (along(d, a[d]) - (PITCH - CORE), PITCH - CORE),
+            (false, _) => {
+                let lower = along(d, a[d].min(b[d])) + CORE;
+                (lower, along(d, a[d].max(b[d])) - lower)
+            }
+        };
+        // Upwards on one side, downwards on the other.
+        let aside = along(1 - d, a[1 - d]) + if up { 3.0 } else { CORE - 6.0 };
+        let frame = if d == 0 {
+            Frame {
+                x: start,
+                y: aside,
+                width: length,
+                height: 3.0,
+            }
+        } else {
+            Frame {
+                x: aside,
+                y: start,
+                width: 3.0,
+                height: length,
+            }
+        };
+        let title = format!(
+            "link ({}, {}) to ({}, {}): busy {}, {}",
+            a[0],
+            a[1],
+            b[0],
+            b[1],
+            link.busy,
+            share(link.busy, makespan)
+        );
+        let data = [("busy", link.busy.0.to_string())];
+        svg.rect(
+            frame,
+            &format!("l{}", shade(link.busy, most_link)),
+            &title,
+            &data,
+        );
+    }
+    for port in &used.ports {
+        let [x, y] = port.core;
+        let frame = Frame {
+            x: along(0, x) + 4.0,
+            y: along(1, y) + 4.0,
+            width: CORE - 8.0,
+            height: CORE - 8.0,
+        };
+        let title = format!(
+            "memory port at ({x}, {y}): busy {}, {}",
+            port.busy,
+            share(port.busy, makespan)
+        );
+        let data = [("busy", port.busy.0.to_string())];
+        svg.rect(
+            frame,
+            &format!("p{}", shade(port.busy, most_port)),
+            &title,
+            &data,
+        );
+    }
+    let text = format!(
+        "{name}, {makespan}: links at most {} busy, memory ports {}",
+        share(most_link, makespan),
+        share(most_port, makespan)
+    );
+    svg.text((MARGIN, size[1] + MARGIN), TextAnchor::Start, "axis", &text);
+    let legend = "cores by stage, tensor groups lighter and darker; links and ports (squares) from pale to dark";
+    svg.text(
+        (MARGIN, size[1] + 2.0 * MARGIN),
+        TextAnchor::Start,
+        "axis",
+        legend,
+    );
+    let count = stages.iter().max().map_or(0, |last| last + 1);
+    let inner = svg.finish(&format!("tiles of {name}"));
+    let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
+    let inner = inner.replacen("<svg ", head, 1);
+    let open = inner.find('>').map_or(0, |at| at + 1);
+    let (tag, marks) = inner.split_at(open);
+    Ok(format!("{tag}<style>{}</style>{marks}\n", style(count)))
+}
+
+/// `12.5 %` of the makespan.
+fn share(busy: Span, makespan: Span) -> String {
+    let all = makespan.0.max(1) as f64;
+    format!("{:.1} %", 100.0 * busy.0 as f64 / all)
+}
+
+/// From 1 to [`SHADES`], which is the busiest.
+fn shade(busy: Span, most: Span) -> u64 {
+    let parts = u128::from(busy.0) * u128::from(SHADES);
+    (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)
+}
+
+/// Colours of all classes.
+fn style(stages: u32) -> String {
+    let mut style = String::from(
+        "text{font:12px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
+    );
+    for stage in 0..stages {
+        // Neighbouring stages are far apart on the circle of hues.
+        let hue = u64::from(stage) * 137 % 360;
+        let rules = write!(
+            style,
+            ".s{stage}{{fill:hsl({hue},55%,72%)}}.s{stage}.t1{{fill:hsl({hue},55%,58%)}}"
+        );
+        rules.expect("a string grows as needed");
+    }
+    for shade in 1..=SHADES {
+        let light = 88 - 8 * shade;
+        let rules = write!(
+            style,
+            ".l{shade}{{fill:hsl(0,70%,{light}%)}}.p{shade}{{fill:hsl(220,70%,{light}%)}}"
+        );
+        rules.expect("a string grows as needed");
+    }
+    style
+}

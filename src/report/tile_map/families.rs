@@ -1,0 +1,54 @@
+//! Stages and tensor groups of ranks, from the roles of their groups.
+
+use crate::engine::CompiledReplay;
+use std::collections::BTreeMap;
+
+/// By rank, the number of its stage, and of its tensor group in the stage.
+pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
+    let workload = prepared.workload();
+    let ranks = workload.ranks() as usize;
+    let mut joined: Vec<usize> = (0..ranks).collect();
+    let mut tensor = vec![0_u32; ranks];
+    fn root(joined: &mut [usize], mut at: usize) -> usize {
+        while joined[at] != at {
+            joined[at] = joined[joined[at]];
+            at = joined[at];
+        }
+        at
+    }
+    let groups = || workload.groups().iter();
+    let of = |role: &'static str| groups().filter(move |group| group.role.as_deref() == Some(role));
+    for group in of("tensor").chain(of("data")) {
+        for pair in group.members.windows(2) {
+            let [a, b] = [pair[0], pair[1]].map(|rank| root(&mut joined, rank.index()));
+            // The lower rank is the root, so stages are ordered by their first ranks.
+            joined[a.max(b)] = a.min(b);
+        }
+    }
+    for group in of("tensor") {
+        let first = group.members.iter().map(|rank| rank.0).min().unwrap_or(0);
+        for rank in &group.members {
+            tensor[rank.index()] = first;
+        }
+    }
+    let mut numbers = BTreeMap::new();
+    let mut stages = Vec::with_capacity(ranks);
+    for rank in 0..ranks {
+        let root = root(&mut joined, rank);
+        let next = numbers.len() as u32;
+        stages.push(*numbers.entry(root).or_insert(next));
+    }
+    // Tensor groups are numbered within their stage.
+    let mut within: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+    let groups = (0..ranks).map(|rank| {
+        let key = (stages[rank], tensor[rank]);
+        *within.entry(key).or_insert_with(|| {
+            let count = counts.entry(stages[rank]).or_default();
+            *count += 1;
+            *count - 1
+        })
+    });
+    let groups = groups.collect();
+    (stages, groups)
+}

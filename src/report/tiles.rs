@@ -1,0 +1,153 @@
+//! Links and memory ports of a machine of tiles: how long they were busy in a replay.
+
+use super::Observer;
+use super::summary::{Report, thousands};
+use super::table::{TextTable, left, right};
+use super::text::TextStyle;
+use crate::engine::CompiledReplay;
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::machine::Machine;
+use crate::network::NetworkOccupancy;
+use crate::report::CollectiveRecord;
+use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// A link between neighbouring cores, in one direction unless it is half duplex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LinkUse {
+    /// Place of the core that it leads from, x and y.
+    pub from: [u32; 2],
+    /// Place of the core that it leads to.
+    pub to: [u32; 2],
+    /// How long it was busy.
+    #[serde(rename = "busy_ps")]
+    pub busy: Span,
+}
+
+/// A memory port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PortUse {
+    /// Place of the core at which it lies.
+    pub core: [u32; 2],
+    /// How long it was busy.
+    #[serde(rename = "busy_ps")]
+    pub busy: Span,
+}
+
+/// Links and ports of the machine, those that were used one by one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TileUse {
+    /// Number of links of the machine, faulty ones left out.
+    pub links_of_machine: u64,
+    /// Number of memory ports of the machine.
+    pub ports_of_machine: u64,
+    /// Links that were busy.
+    pub links: Vec<LinkUse>,
+    /// Ports that were busy.
+    pub ports: Vec<PortUse>,
+}
+
+/// Waits for what the network says at the end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TileObserver(Option<NetworkOccupancy>);
+
+impl Observer for TileObserver {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn network(&mut self, occupancy: &NetworkOccupancy) {
+        self.0 = Some(occupancy.clone());
+    }
+}
+
+impl TileObserver {
+    /// What was busy on the machine of `prepared`, if it is one of tiles whose network tells.
+    pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
+        let machine = prepared.machine();
+        let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);
+        let links = occupancy.links.iter().map(|link| LinkUse {
+            from: tiles.place(link.from.0),
+            to: tiles.place(link.to.0),
+            busy: link.busy,
+        });
+        let cores = machine.remote().map(|memory| memory.port_cores());
+        let cores = cores.unwrap_or_default();
+        let used = cores.iter().zip(&occupancy.ports);
+        let used = used.filter(|(_, busy)| **busy > Span::ZERO);
+        Some(TileUse {
+            links_of_machine: links_of(machine),
+            ports_of_machine: cores.len() as u64,
+            links: links.collect(),
+            ports: used
+                .map(|(core, busy)| PortUse {
+                    core: tiles.place(core.0),
+                    busy: *busy,
+                })
+                .collect(),
+        })
+    }
+}
+
+/// Number of links between cores that are not faulty.
+fn links_of(machine: &Machine) -> u64 {
+    let topology = machine.topology();
+    let Some(tiles) = topology.tiles() else {
+        return 0;
+    };
+    let [x, y] = [0, 1].map(|d| u64::from(tiles.size(d)));
+    let along = |d: usize, size: u64, lines: u64| {
+        let closes = !topology.dimensions()[d].shape.is_open() && size > 2;
+        (size - 1 + u64::from(closes)) * lines
+    };
+    let wires = along(0, x, y) + along(1, y, x) - tiles.faulty_links.len() as u64;
+    wires * if tiles.half_duplex { 1 } else { 2 }
+}
+
+/// Prints how busy links and ports were.
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    let Some(tiles) = &report.tiles else {
+        return Ok(());
+    };
+    if tiles.links.is_empty() && tiles.ports.is_empty() {
+        return Ok(());
+    }
+    let table = TextTable::new([
+        left("LINKS AND PORTS", 17),
+        right("of machine", 11),
+        right("in use", 9),
+        right("mean busy", 11),
+        right("most busy", 11),
+        left("", 0).after(3),
+    ]);
+    table.heading(out, style)?;
+    let makespan = report.outcome.makespan.seconds().max(f64::MIN_POSITIVE);
+    let percent = |busy: f64| format!("{:.1} %", 100.0 * busy / makespan);
+    let mut row = |name: &str, all: u64, busy: Vec<Span>, most: Option<(Span, String)>| {
+        let Some((most, place)) = most else {
+            return Ok(());
+        };
+        let sum: f64 = busy.iter().map(|busy| busy.seconds()).sum();
+        let (total, used) = (thousands(all), thousands(busy.len() as u64));
+        let [mean, most] = [percent(sum / all.max(1) as f64), percent(most.seconds())];
+        table.row(out, &[&name, &total, &used, &mean, &most, &place])
+    };
+    let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
+    // Of equals the first.
+    let most = tiles.links.iter().rev().max_by_key(|link| link.busy);
+    let most = most.map(|link| {
+        (
+            link.busy,
+            format!("{} to {}", shown(link.from), shown(link.to)),
+        )
+    });
+    let busy = tiles.links.iter().map(|link| link.busy).collect();
+    row("links", tiles.links_of_machine, busy, most)?;
+    let most = tiles.ports.iter().rev().max_by_key(|port| port.busy);
+    let most = most.map(|port| (port.busy, format!("at {}", shown(port.core))));
+    let busy = tiles.ports.iter().map(|port| port.busy).collect();
+    row("memory ports", tiles.ports_of_machine, busy, most)
+}
