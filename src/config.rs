@@ -19,7 +19,7 @@ mod nearest;
 pub(crate) use edit::with_values;
 pub(crate) use field::{ConfigField, quoted};
 pub(crate) use file::{STANDARD_INPUT, read};
-pub(crate) use literal::Literal;
+pub(crate) use literal::ConfigLiteral;
 pub(crate) use nearest::{did_you_mean, nearest};
 
 /// A refused text; every message says where, what was found and what is allowed.

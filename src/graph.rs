@@ -36,6 +36,7 @@ pub use captured_timeline::CapturedTimeline;
 pub use csr::Csr;
 pub use intern::{IdMap, Interner, NameTable, fingerprint};
 pub use raw_trace::RawTrace;
+pub use read::{GraphProfiler, ProfilerPolicy};
 pub use visit::BothDirections;
 
 /// Type of a node.
@@ -174,6 +175,7 @@ pub struct Graph {
     lane_names: Vec<(Lane, String)>,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
+    profiler: GraphProfiler,
 }
 
 /// `detail` of a kernel without a known number format.
@@ -450,6 +452,11 @@ impl Graph {
     /// Returns the work of the whole job, as the trace states it.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.amounts
+    }
+
+    /// Returns what the trace tells of the profiler that captured it, and whether its cost was left out.
+    pub fn profiler(&self) -> GraphProfiler {
+        self.profiler
     }
 
     /// Returns the repairs made while the graph was built.

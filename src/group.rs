@@ -72,8 +72,12 @@ impl GroupExtent {
     ///
     /// If they are all combinations of some coordinates in each dimension, there is a phase for each
     /// dimension in which they differ. Otherwise the group spans dimensions unevenly and is treated
-    /// as one line, carried out with the algorithm of the outermost dimension that it spans.
+    /// as one line, carried out with the algorithm of the outermost dimension that it spans. On tiles every group is
+    /// one line, in its own order: its stage of a model lies where the plan puts it, not in a sub-grid of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
+        if topology.tiles().is_some() && npus.len() > 1 {
+            return Self::line(npus, 0);
+        }
         let dimensions = topology.dimensions().len();
         let coordinates: Vec<Vec<u32>> = (0..dimensions)
             .map(|d| {
@@ -89,17 +93,7 @@ impl GroupExtent {
         // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many as cells.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
-            return Self {
-                phases: vec![GroupPhase {
-                    dimension: spanned.unwrap_or(0),
-                    size: npus.len() as u32,
-                    stride: 1,
-                }],
-                npus: npus.to_vec(),
-                position_of: (0..npus.len() as u32).collect(),
-                member_at: (0..npus.len() as u32).collect(),
-                regular: false,
-            };
+            return Self::line(npus, spanned.unwrap_or(0));
         }
         let mut phases = Vec::new();
         // Positions count the innermost phase fastest, as NPU numbers do.
@@ -141,6 +135,22 @@ impl GroupExtent {
         }
     }
 
+    /// One line over all of `npus` in their order, with the algorithm of `dimension`.
+    fn line(npus: &[Npu], dimension: usize) -> Self {
+        let members = 0..npus.len() as u32;
+        Self {
+            phases: vec![GroupPhase {
+                dimension,
+                size: npus.len() as u32,
+                stride: 1,
+            }],
+            npus: npus.to_vec(),
+            position_of: members.clone().collect(),
+            member_at: members.collect(),
+            regular: false,
+        }
+    }
+
     /// Number of members.
     pub fn size(&self) -> u32 {
         self.npus.len() as u32
@@ -165,6 +175,10 @@ impl GroupExtent {
 
     /// The path from each member to the next of its line, if it is the same for all of them.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
+        // Of links one by one nothing is known to be alike.
+        if topology.graph().is_some() {
+            return None;
+        }
         // The lines of a sub-grid are translations of one another, so the first speaks for all.
         let npu = |index| self.npus[phase.position(0, index % phase.size) as usize];
         let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));

@@ -84,6 +84,11 @@ pub enum JobError {
         /// The rank.
         rank: u32,
     },
+    /// No trace says what a profiler added.
+    #[error(
+        "--without profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace"
+    )]
+    NoProfilerCost,
     /// No job can have this name.
     #[error("{0}")]
     Output(&'static str),

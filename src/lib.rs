@@ -17,6 +17,7 @@
 //! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
 //! - [`engine`]: the one event loop, with its ordering contract, and how it can be asked to run;
+//! - [`extend`]: networks, memories, algorithms and prices of one's own;
 //! - [`report`]: what came out;
 //! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
 //! - [`score`]: predictions against measured runs;
@@ -47,6 +48,7 @@ pub mod diff;
 mod draw;
 pub mod edit;
 pub mod engine;
+pub mod extend;
 mod files;
 pub mod generate;
 mod graph;

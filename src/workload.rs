@@ -25,6 +25,8 @@ pub struct RankInstance {
     pub group_names: Vec<Option<String>>,
     /// The rank behind each peer slot.
     pub peers: Vec<Rank>,
+    /// Place of its core on a machine of tiles, if its trace says it.
+    pub core: Option<[u32; 2]>,
 }
 
 /// Graphs, instances in ascending order of their ranks, and groups.
@@ -321,6 +323,7 @@ impl WorkloadBuilder {
                 groups: bound.collect::<Result<_, _>>()?,
                 group_names: binding.groups,
                 peers: binding.peers.into_iter().map(Rank).collect(),
+                core: binding.core,
             });
         }
         let mut said = self.graphs.iter().map(Graph::amounts);
@@ -410,20 +413,31 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns the product of two matrices that tells the models of one width, tensor degree and micro-batch, as rows,
-    /// columns and summed-over size: the second most frequent, of several the largest, or else the only one. The most frequent are
-    /// those of the perceptron, which a model of twice the width in four times as many shards shares.
-    pub fn main_product(&self) -> Option<[u64; 3]> {
+    /// Returns two products of matrices that tell the models of one width, tensor degree and micro-batch, as rows, columns
+    /// and summed-over size: the most frequent one and the next, of several the largest; the same twice where there is one.
+    ///
+    /// The most frequent are those of the perceptron, which a model of twice the width in four times as many shards shares;
+    /// the next are those of attention, which it does not.
+    pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
             *counts.entry(gemm).or_default() += count;
         }
         let most = counts.values().copied().max()?;
-        let rank = |&([m, n, k], count): &([u64; 3], u64)| {
-            let work = u128::from(m) * u128::from(n) * u128::from(k);
-            (count < most, count, work, [m, n, k])
+        let work = |[m, n, k]: [u64; 3]| u128::from(m) * u128::from(n) * u128::from(k);
+        let sorted = |mut sizes: [u64; 3]| {
+            sizes.sort_unstable();
+            sizes
         };
-        counts.into_iter().max_by_key(rank).map(|(gemm, _)| gemm)
+        let largest = |of: &dyn Fn([u64; 3], u64) -> bool| {
+            let picked = counts.iter().filter(|&(&gemm, &count)| of(gemm, count));
+            let largest = picked.max_by_key(|&(&gemm, count)| (*count, work(gemm), gemm))?;
+            Some(*largest.0)
+        };
+        let first = largest(&|_, count| count == most)?;
+        // Gradients of weights are products of the same sizes in another order.
+        let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
+        Some([first, next.unwrap_or(first)])
     }
 
     /// The same ranks and groups with graphs that `change` returns, which have the same slots.
@@ -431,6 +445,19 @@ impl Workload {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
             instances: self.instances.clone(),
+            groups: self.groups.clone(),
+            ranks: self.ranks,
+            amounts: self.amounts,
+        }
+    }
+
+    /// The same job without traces of the ranks that are not `kept`, which arrive with the others, as with
+    /// [`MissingRankPolicy::Mirror`].
+    pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
+        let kept = |instance: &&RankInstance| kept(instance.rank);
+        Self {
+            graphs: self.graphs.clone(),
+            instances: self.instances.iter().filter(kept).cloned().collect(),
             groups: self.groups.clone(),
             ranks: self.ranks,
             amounts: self.amounts,

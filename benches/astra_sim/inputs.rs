@@ -1,4 +1,4 @@
-//! What the program is given: traces of ranks that do the same, and the files beside them.
+//! Inputs of a run: traces of ranks that do the same, and the files beside them.
 
 use chakram::internals::trace::scan::NodeView;
 use chakram::internals::trace::write::{Sink, TraceWriter};
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// What every NPU does.
+/// Pattern that every NPU runs.
 #[derive(Clone, Copy)]
 pub enum Work {
     /// Data-parallel training in at most this many nodes, whole iterations of them.
@@ -18,7 +18,7 @@ pub enum Work {
     Kernel,
 }
 
-/// How ranks come by their files.
+/// Layout of the ranks' files.
 #[derive(Clone, Copy)]
 pub enum Files {
     /// One file under as many names.
@@ -39,7 +39,7 @@ pub struct Network {
     pub latency: u64,
 }
 
-/// How collectives are carried out.
+/// Implementation of collectives.
 pub struct System {
     /// `ring` or `direct`.
     pub algorithm: &'static str,

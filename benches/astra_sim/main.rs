@@ -1,4 +1,4 @@
-//! How fast `chakram astra-sim` is, and what it takes: `cargo bench --bench astra_sim`.
+//! Rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
 //!
 //! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files: training of
 //! so many NPUs in so many nodes each, an all-reduce of 1 MiB, or a single kernel, which shows what it
@@ -25,13 +25,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RUNS: usize = 5;
-/// What takes longer is run once.
+/// Seconds above which a case is run once.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A line of the table.
 struct Case {
     label: &'static str,
-    /// What the original's row is called, if it has one.
+    /// Name of the original's row, if it has one.
     row: Option<&'static str>,
     model: &'static str,
     work: Work,
@@ -170,7 +170,7 @@ const CASES: &[Case] = &[
     Case::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
 ];
 
-/// What is to be said after the table.
+/// Notes under the table.
 #[derive(Default)]
 struct Findings {
     /// Answers that are wrong.
@@ -203,7 +203,7 @@ fn best(mut run: impl FnMut() -> Run) -> Best {
     Best { run: best, once }
 }
 
-/// When the last of `npus` finished, in ns.
+/// Returns the finish of the last of `npus`, in ns.
 fn finish(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;

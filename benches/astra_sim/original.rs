@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the original said of a case, and what it took.
+/// Answer of the original to a case, and its cost.
 pub struct Row {
-    /// When the last NPU finished, in ns.
+    /// Finish of the last NPU, in ns.
     pub finish: u64,
     /// Messages, if they were counted.
     pub messages: Option<u64>,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a run took, and said.
+/// Time, memory and output of a run.
 pub struct Run {
     /// From before its start until it was gone.
     pub wall: Duration,
@@ -13,7 +13,7 @@ pub struct Run {
     pub cpu: Duration,
     /// MB that it held at most.
     pub megabytes: f64,
-    /// What it said of its NPUs.
+    /// Lines about its NPUs.
     pub said: String,
 }
 

@@ -1,4 +1,4 @@
-//! How fast captures convert: generated ones of two ranks, read and written on one thread.
+//! Rates of converting generated captures of two ranks, read and written on one thread.
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::internals::converters::pytorch::{ConvertOptions, convert, files};

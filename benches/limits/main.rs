@@ -1,4 +1,4 @@
-//! How fast traces load, replay and are converted, and what they take: `cargo bench --bench limits`.
+//! Rates and memory of loading, replay and conversion: `cargo bench --bench limits`.
 //!
 //! Each line is the best of five runs. Loading is shown beside a copy of the same bytes and beside a
 //! scan of their frames alone, so that lines of different machines can be compared as ratios. With
@@ -164,7 +164,7 @@ fn replay(label: &str, workload: &Workload) -> Duration {
     time
 }
 
-/// What one rank of `pattern` takes from its graph to the end of its replay.
+/// Measures one rank of `pattern` from its graph to the end of its replay.
 fn memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();

@@ -11,7 +11,7 @@ use chakram::internals::trace::{CollectiveKind, GroupName, Op};
 use chakram::internals::units::{Span, Time};
 use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// How large it is. Ranks of a tensor group are neighbours, stages follow, then replicas.
+/// Size of the job. Ranks of a tensor group are neighbours, stages follow, then replicas.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub tensor: u32,
@@ -87,7 +87,7 @@ impl Job {
             .expect("every rank is there")
     }
 
-    /// What the first rank of `stage` does.
+    /// Builds the trace of the first rank of `stage`.
     fn stage(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
         let mut out = Writer {
@@ -175,7 +175,7 @@ impl Job {
         }
     }
 
-    /// What the tensor group exchanges after one half of a layer.
+    /// Adds the tensor group's collective after one half of a layer.
     fn tensor(self, out: &mut Writer, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;

@@ -1,4 +1,4 @@
-//! How fast a step of a large language model replays on thousands of NPUs, and what it takes:
+//! Time and memory of replaying a step of a large language model on thousands of NPUs:
 //! `cargo bench --bench scale`, or with some of its lines: `cargo bench --bench scale -- 1024 sequence`.
 //!
 //! Times of the parts are those that the process had a processor. Node runs are nodes of a rank, times ranks; a collective of 8 ranks is 8 of them. Memory is the most that

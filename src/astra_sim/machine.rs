@@ -37,6 +37,7 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
         },
         lanes,
         host_lanes: 1,
+        slowdown: 1.0,
     };
     let algorithms =
         vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); inputs.network.dimensions.len()];

@@ -5,7 +5,7 @@ mod files;
 mod patterns;
 mod training;
 
-use super::output::{ReportDestination, RunArgs, load_machine};
+use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
 use crate::files::OutputSet;
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::report::summary::counted;
@@ -77,15 +77,16 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             (&args.machine, &args.output, &args.run, args.no_links)
         }
     };
-    let named = machine.as_deref();
     given.check(false)?;
+    let named = machine.as_deref().map(|name| given.machine_name(name));
+    let named = named.transpose()?;
+    let named = named.as_deref();
     let dry = args.pattern.is_none() && args.training.dry_run;
     if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
-    let machine = machine
-        .as_ref()
-        .map(|machine| load_machine(machine, given.wants_hashes()))
+    let machine = named
+        .map(|name| load_machine(name, given.wants_hashes()))
         .transpose()?;
     let (job, name) = match &args.pattern {
         Some(args) => {
@@ -139,7 +140,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let workload = job.workload()?;
         let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
         let mut to = ReportDestination::standard_output(out, outputs);
-        return given.replay(&workload, &name, &machine, &options, &inputs, &mut to);
+        let job = ReplayedJob {
+            workload: &workload,
+            name: &name,
+            with_profiler: None,
+        };
+        return given.replay(job, &machine, &options, &inputs, &mut to);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use super::terminal;
-use crate::graph::DependencyPolicy;
+use crate::graph::{DependencyPolicy, ProfilerPolicy};
 use crate::ids::{MAX_NPUS, Npu};
 use crate::job::{self, Job, JobError, JobOptions};
 use crate::report::summary::counted;
@@ -45,7 +45,7 @@ impl VerifyArg {
 pub(super) const TRACES: &str = "Traces";
 
 /// Options of a job's traces.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct JobArgs {
     #[command(flatten)]
     pub(super) verify: VerifyArg,
@@ -61,9 +61,21 @@ pub struct JobArgs {
     /// Number of ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     pub ranks: Option<u32>,
+    /// Part of a captured job that is left out; the profiler by default where the capture has steps without it
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_enum, value_name = "WHAT")]
+    pub without: Option<WithoutArg>,
     /// Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "RANK=TIME", value_parser = parse_delay)]
     pub delay: Vec<(u32, Span)>,
+}
+
+/// Part of a captured job that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WithoutArg {
+    /// Host time that the profiler added, as estimated
+    Profiler,
+    /// Nothing
+    Nothing,
 }
 
 /// Selection of the dependencies that hold.
@@ -96,6 +108,11 @@ impl JobArgs {
             ranks: self.ranks,
             mirrored: npus,
             delays: self.delay.clone(),
+            profiler: match self.without {
+                None => ProfilerPolicy::RemoveIfMeasured,
+                Some(WithoutArg::Nothing) => ProfilerPolicy::Keep,
+                Some(WithoutArg::Profiler) => ProfilerPolicy::Remove,
+            },
             hash,
         }
     }

@@ -11,8 +11,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod json;
+mod tile_ratios;
 
 use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
+use tile_ratios::TileRatios;
 
 /// List, show and check machines
 #[derive(Debug, Args)]
@@ -115,7 +117,13 @@ fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(),
     let source = machine::source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
-        MachineFormatArg::Text => out.write_all(source.text.as_bytes())?,
+        MachineFormatArg::Text => {
+            out.write_all(source.text.as_bytes())?;
+            if let Some(ratios) = TileRatios::of(&machine) {
+                // A comment, since this is a machine file.
+                write!(out, "\n{}", ratios.comment(machine.name()))?;
+            }
+        }
         MachineFormatArg::Json => {
             let machine = MachineDetails::of(&machine);
             VersionedDocument::new("chakram.machine.1", OneMachine { machine }).print(out)?
@@ -157,8 +165,14 @@ fn npus(machine: &Machine) -> String {
     }
 }
 
-/// Formats each dimension: `switch 8 @ 450 GB/s`.
+/// Formats each dimension: `switch 8 @ 450 GB/s`, or the links of its own: `clos 4x4 @ 12.5 GB/s`.
 fn dimensions(machine: &Machine) -> Vec<String> {
+    let graph = machine.topology().graph();
+    if let Some(graph) = graph.filter(|graph| !graph.is_stacked()) {
+        let dimension = &machine.topology().dimensions()[0];
+        let gb = dimension.bandwidth.bytes_per_second() / 1e9;
+        return vec![format!("{} @ {gb} GB/s", graph.name())];
+    }
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
         let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
@@ -178,6 +192,10 @@ fn network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkKind::default() {
         text += &format!(", network {}", machine.network());
+    }
+    if let Some(tiles) = machine.topology().tiles() {
+        let [[x, y], [a, b]] = [tiles.dies, tiles.cores];
+        text += &format!(", {x} x {y} dies of {a} x {b} cores");
     }
     if machine.topology().switching() != SwitchingMode::IDEAL {
         text += &format!(", {}", machine.topology().switching());

@@ -9,10 +9,11 @@ use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
-use crate::machine::{Machine, source};
+use crate::machine::{Machine, is_inline, source};
 use crate::report::summary::{HashedInput, counted};
 use crate::report::text::TextStyle;
-use crate::report::{self, PictureRecorder, Report};
+use crate::report::{self, PictureRecorder, Report, tile_map};
+use crate::units::Span;
 use crate::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
@@ -45,6 +46,12 @@ pub struct RunArgs {
     /// Network contention model; the machine's own by default
     #[arg(long, help_heading = MODEL, value_enum, value_name = "MODEL")]
     pub network: Option<NetworkArg>,
+    /// Bandwidth of an NPU into each dimension of --machine 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of all
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "RATES")]
+    bandwidth: Option<String>,
+    /// Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
+    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "TIMES")]
+    latency: Option<String>,
     /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<RankMapArg>,
@@ -60,6 +67,9 @@ pub struct RunArgs {
     /// Write the report as a self-contained page with charts, too
     #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
     html: Option<PathBuf>,
+    /// Draw a machine of tiles, too: cores by stage, links and memory ports by load
+    #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "FILE.svg")]
+    tile_map: Option<PathBuf>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
@@ -69,12 +79,26 @@ pub struct RunArgs {
     /// Action when peak memory exceeds the NPU's capacity
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = OnMemoryOverflow::Report, value_name = "ACTION")]
     pub fit: OnMemoryOverflow,
+    /// Report bytes and load of dimensions and links; collectives go message by message
+    #[arg(long, help_heading = REPORT, hide_short_help = true)]
+    links: bool,
     /// Table that --format csv prints
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
     /// List the operators of every micro-batch, in JSON and the table of operators, instead of their sums, mb*/…
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
+}
+
+/// Job that is replayed and reported.
+#[derive(Clone, Copy)]
+pub struct ReplayedJob<'a> {
+    /// Its workload.
+    pub workload: &'a Workload,
+    /// Its name.
+    pub name: &'a str,
+    /// Makespan with the cost of the profiler that captured it, if that is left out and known.
+    pub with_profiler: Option<Span>,
 }
 
 /// A parsed `--map`, one value to the parser of arguments.
@@ -118,6 +142,13 @@ impl RunArgs {
                  try: one --machine at a time"
                 .to_owned());
         }
+        if self.tile_map.is_some() && several {
+            return Err(
+                "--tile-map shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
         if self.details && self.format != ReportFormatArg::Text {
             return Err("--details is for --format text; other formats have all rows".to_owned());
         }
@@ -145,6 +176,13 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
+        if self.counts_links() && self.comm != CommArg::Model {
+            return Err(format!(
+                "bytes over links are counted from messages, and with --comm {} communication lasts as {0}\n  \
+                 try: leave one of the two out",
+                self.comm.policy()
+            ));
+        }
         if !self.custom.is_empty() && self.comm != CommArg::Model {
             return Err(format!(
                 "--custom says how messages carry out collectives, and with --comm {} they last as {0}\n  \
@@ -160,6 +198,7 @@ impl RunArgs {
         let given = [
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
+            (self.tile_map.is_some(), "--tile-map"),
         ];
         if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
             return Err(format!(
@@ -201,13 +240,17 @@ impl RunArgs {
         let others = [
             (self.comm != CommArg::Model, "--comm"),
             (self.network.is_some(), "--network"),
+            (self.bandwidth.is_some(), "--bandwidth"),
+            (self.latency.is_some(), "--latency"),
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
+            (self.tile_map.is_some(), "--tile-map"),
             (self.format != ReportFormatArg::Text, "--format"),
             (self.details, "--details"),
+            (self.links, "--links"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -220,16 +263,43 @@ impl RunArgs {
         self.compute.first_given().or_else(other)
     }
 
-    /// Replays `workload` on `machine` and prints the report.
+    /// Whether bytes over links are counted.
+    fn counts_links(&self) -> bool {
+        self.links || self.table == Some(ReportTableArg::Links)
+    }
+
+    /// Returns the name of the machine that `--machine` calls `name`, with its rates where it is given in the notation
+    /// of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// If rates are given beside a machine that has its own, or one of the two is missing.
+    pub fn machine_name(&self, name: &str) -> Result<String, String> {
+        let (bandwidth, latency) = match (&self.bandwidth, &self.latency) {
+            (None, None) => return Ok(name.to_owned()),
+            (Some(bandwidth), Some(latency)) => (bandwidth, latency),
+            (Some(_), None) => return Err("--bandwidth needs --latency".to_owned()),
+            (None, Some(_)) => return Err("--latency needs --bandwidth".to_owned()),
+        };
+        if !is_inline(name) || name.contains(':') {
+            return Err(format!(
+                "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
+                 try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
+            ));
+        }
+        Ok(format!("{name}:{bandwidth}:{latency}"))
+    }
+
+    /// Replays `job` on `machine` and prints the report.
     pub fn replay(
         &self,
-        workload: &Workload,
-        name: &str,
+        job: ReplayedJob<'_>,
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
+        let ReplayedJob { workload, name, .. } = job;
         self.check_machine(machine)?;
         self.check_fit(workload)?;
         let start = Instant::now();
@@ -239,6 +309,9 @@ impl RunArgs {
         let page = self.html.as_ref();
         let page = page.map(|path| to.beside("--html", path)).transpose()?;
         let page = page.map(|path| to.outputs().create(&path)).transpose()?;
+        let map = self.tile_map.as_ref();
+        let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
+        let map = map.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
         let instances = workload.instances().iter();
         let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
@@ -248,8 +321,16 @@ impl RunArgs {
         drop(progress);
         let done = counted(nodes, "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
+        if let Some(profiler) = &mut report.profiler {
+            profiler.with = job.with_profiler;
+        }
         report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
         TimelineFile::finish(timeline, self.timeline.path())?;
+        if let Some(mut file) = map {
+            let svg = tile_map::render(&report, &prepared)?;
+            file.write_all(svg.as_bytes())?;
+            file.commit()?;
+        }
         if let Some(mut file) = page {
             let html = self.page(&report, name, options.missing_ranks, inputs);
             file.write_all(html.as_bytes())?;
@@ -335,6 +416,7 @@ impl RunArgs {
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
+            links: self.counts_links(),
             ..ReplayOptions::default()
         })
     }

@@ -2,11 +2,14 @@
 
 use super::compare::{FailedReplays, compare};
 use super::launches::LaunchArgs;
-use super::load::{self, JobArgs};
-use super::output::{ReportDestination, RunArgs, load_machine};
+use super::load::{self, JobArgs, WithoutArg};
+use super::output::{CommArg, ReplayedJob, ReportDestination, RunArgs, load_machine};
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::job::{self, CASE_MACHINE};
+use crate::machine::Machine;
 use crate::trace::file::FoundTraces;
+use crate::units::Span;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -69,7 +72,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let named = if args.machine.is_empty() {
         vec![case_machine(&args.traces, &found)?]
     } else {
-        args.machine.clone()
+        let names = args.machine.iter();
+        names
+            .map(|name| args.run.machine_name(name))
+            .collect::<Result<_, _>>()?
     };
     if let Some((_, twice)) = (1..)
         .zip(&named)
@@ -93,7 +99,12 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let npus = machines.iter().map(|machine| machine.topology().npus());
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
-    let job = load::load(&found, title, &args.job, npus, hash)?;
+    let mut job_args = args.job.clone();
+    if args.run.comm == CommArg::Captured {
+        // A replay as captured shows that nothing was lost.
+        job_args.without.get_or_insert(WithoutArg::Nothing);
+    }
+    let job = load::load(&found, title, &job_args, npus, hash)?;
     let (title, workload) = (job.name(), job.workload());
     let mut inputs = job.inputs().to_vec();
     inputs.extend(machine_inputs.into_iter().flatten());
@@ -104,9 +115,22 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let (launches, run) = (&args.launches, &args.run);
             launches.replay(run, &job, machine, &options, &mut inputs, &mut to)
         }
-        [machine] if !args.run.compares() => args
-            .run
-            .replay(workload, title, machine, &options, &inputs, &mut to),
+        [machine] if !args.run.compares() => {
+            let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());
+            let both = profilers.any(|profiler| profiler.removed && profiler.unprofiled.is_some());
+            let with_profiler = if both {
+                job_args.without = Some(WithoutArg::Nothing);
+                Some(makespan(&found, &job_args, npus, machine, &options)?)
+            } else {
+                None
+            };
+            let job = ReplayedJob {
+                workload,
+                name: title,
+                with_profiler,
+            };
+            args.run.replay(job, machine, &options, &inputs, &mut to)
+        }
         _ => {
             machines
                 .iter()
@@ -126,6 +150,21 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             Ok(code)
         }
     }
+}
+
+/// Returns the makespan of the job in `found` by other arguments.
+fn makespan(
+    found: &FoundTraces,
+    args: &JobArgs,
+    npus: u32,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> Result<Span, Box<dyn Error>> {
+    let job = load::load(found, String::new(), args, npus, false)?;
+    let compiled =
+        CompiledReplay::new(job.workload(), machine, options).map_err(ReplayError::from)?;
+    let (outcome, ()) = compiled.run(())?;
+    Ok(outcome.makespan)
 }
 
 /// Returns the machine of a case, beside its traces, or that for which the job was generated.

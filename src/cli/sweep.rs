@@ -5,7 +5,7 @@ use super::terminal;
 use crate::files::OutputSet;
 use crate::report::text::{TextStyle, render as render_report};
 use crate::sweep::{
-    Journal, JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepOptions, SweepStep,
+    JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepStep,
     SweepTable, WorkDone, command, explain, load, render,
 };
 use clap::{Args, Subcommand};
@@ -99,10 +99,10 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let (journal, known) = match &args.output {
         None => (None, Vec::new()),
         Some(folder) if args.resume => {
-            let (journal, known) = Journal::resume(folder, &hash)?;
+            let (journal, known) = SweepJournal::resume(folder, &hash)?;
             (Some(journal), known)
         }
-        Some(folder) => (Some(Journal::create(folder, &hash)?), Vec::new()),
+        Some(folder) => (Some(SweepJournal::create(folder, &hash)?), Vec::new()),
     };
     let threads = args
         .threads
@@ -236,7 +236,7 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (study, hash) = load(&args.study)?;
     let mut known: Vec<JournalEntry> = Vec::new();
     for folder in &args.shards {
-        known.extend(Journal::entries(folder, &hash)?);
+        known.extend(SweepJournal::entries(folder, &hash)?);
     }
     let options = SweepOptions {
         threads: NonZeroUsize::MIN,
@@ -248,7 +248,7 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let rows = explorer.run()?;
     // The journal last, so that the folder can be gone on with, and explains its rows.
     let table = SweepTable::new(&study, rows);
-    let journal = Journal::create(&args.output, &hash)?;
+    let journal = SweepJournal::create(&args.output, &hash)?;
     known.iter().try_for_each(|entry| journal.add(entry))?;
     write_all(&table, &args.output, &args.study)?;
     out.write_all(table.text(args.top, style()).as_bytes())?;

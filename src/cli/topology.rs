@@ -6,7 +6,7 @@ use crate::generate::p2p::split_mix;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::topology::chip_graph::{
-    ChipGraph, ChipGraphSummary, Interpolation, LinkTechnology, MOST_CHIPS,
+    ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -38,6 +38,9 @@ enum TopologyCommand {
         graph: String,
         #[command(flatten)]
         technology: TechnologyArgs,
+        /// Print its links alone, as a machine file of shape graph takes them
+        #[arg(long)]
+        links: bool,
         /// Write the graph as a topology file
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -95,9 +98,9 @@ enum InterpolationArg {
 impl TechnologyArgs {
     fn technology(self) -> LinkTechnology {
         LinkTechnology::table_three(match self.interpolate {
-            InterpolationArg::None => Interpolation::None,
-            InterpolationArg::Step => Interpolation::Step,
-            InterpolationArg::Log => Interpolation::Logarithmic,
+            InterpolationArg::None => LinkInterpolation::None,
+            InterpolationArg::Step => LinkInterpolation::Step,
+            InterpolationArg::Log => LinkInterpolation::Logarithmic,
         })
     }
 }
@@ -112,6 +115,7 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         TopologyCommand::Show {
             graph,
             technology,
+            links,
             output,
         } => {
             let mut outputs = OutputSet::default();
@@ -123,8 +127,12 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             } else {
                 ChipGraph::named(graph)?
             };
-            writeln!(out, "{}: {}", found.name(), text(&found, &found.summary()))?;
-            writeln!(out, "{}", all_pairs(&found, &technology.technology()))?;
+            if *links {
+                writeln!(out, "{}", found.link_list())?;
+            } else {
+                writeln!(out, "{}: {}", found.name(), text(&found, &found.summary()))?;
+                writeln!(out, "{}", all_pairs(&found, &technology.technology()))?;
+            }
             write(&found, output.as_deref(), outputs)?;
         }
         TopologyCommand::Tori { chips } => tori(*chips, out)?,
@@ -197,12 +205,7 @@ fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         right("mean hops", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .headings(TextStyle::default())
-            .trim_start_matches('\n')
-            .as_bytes(),
-    )?;
+    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     for chips in 1..=most {
         let graph = ChipGraph::best_torus(chips);
         let summary = graph.summary();
@@ -235,12 +238,7 @@ fn random(
         right("1 GB", 14),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .headings(TextStyle::default())
-            .trim_start_matches('\n')
-            .as_bytes(),
-    )?;
+    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     let mut best: Option<(f64, ChipGraph)> = None;
     for draw in 1..=draws {
         let count = match chips {

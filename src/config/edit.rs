@@ -3,7 +3,7 @@
 //! A part of a path is a key of a table, or, of a list of tables, the `name` of one of them or its index from 0. The
 //! last part may be a key that is not there yet; whether it is one at all says whoever reads the text.
 
-use super::{ConfigError, Literal, did_you_mean, nearest};
+use super::{ConfigError, ConfigLiteral, did_you_mean, nearest};
 use toml::{Table, Value};
 
 /// A path that leads nowhere.
@@ -35,7 +35,7 @@ pub(crate) enum EditError {
 pub(crate) fn with_values(
     text: &str,
     file: &str,
-    values: &[(&str, &Literal)],
+    values: &[(&str, &ConfigLiteral)],
 ) -> Result<String, EditError> {
     // Reports syntax errors with their line.
     super::ConfigDocument::parse(text, file)?;
@@ -126,21 +126,25 @@ mod tests {
 
     #[test]
     fn values_are_replaced_at_their_paths() {
-        let edit = |path: &str, value: Literal| with_values(TEXT, "m.toml", &[(path, &value)]);
-        let named = edit("dimension.outer.size", Literal::Whole(8)).unwrap();
-        assert_eq!(named, edit("dimension.1.size", Literal::Whole(8)).unwrap());
+        let edit =
+            |path: &str, value: ConfigLiteral| with_values(TEXT, "m.toml", &[(path, &value)]);
+        let named = edit("dimension.outer.size", ConfigLiteral::Whole(8)).unwrap();
+        assert_eq!(
+            named,
+            edit("dimension.1.size", ConfigLiteral::Whole(8)).unwrap()
+        );
         let read: Table = named.parse().unwrap();
         assert_eq!(read["dimension"][1]["size"].as_integer(), Some(8));
         assert_eq!(read["dimension"][0]["size"].as_integer(), Some(4));
         // A key that is not there yet.
-        let new = edit("npu.a.host_lanes", Literal::Whole(1)).unwrap();
+        let new = edit("npu.a.host_lanes", ConfigLiteral::Whole(1)).unwrap();
         assert!(new.contains("host_lanes = 1"), "{new}");
     }
 
     #[test]
     fn paths_that_lead_nowhere_name_what_is_there() {
         let error = |path: &str| {
-            let found = with_values(TEXT, "m.toml", &[(path, &Literal::Flag(true))]);
+            let found = with_values(TEXT, "m.toml", &[(path, &ConfigLiteral::Flag(true))]);
             found.unwrap_err().to_string()
         };
         let inner = "found no `iner`, expected one of inner, outer; did you mean `inner`?";

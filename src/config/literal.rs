@@ -5,7 +5,7 @@ use std::fmt;
 
 /// A value without the place that it came from.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Literal {
+pub(crate) enum ConfigLiteral {
     /// A text.
     Text(String),
     /// A whole number.
@@ -15,10 +15,10 @@ pub(crate) enum Literal {
     /// `true` or `false`.
     Flag(bool),
     /// A list.
-    List(Vec<Literal>),
+    List(Vec<ConfigLiteral>),
 }
 
-impl Literal {
+impl ConfigLiteral {
     /// The value as TOML's types have it.
     pub(super) fn toml(&self) -> toml::Value {
         match self {
@@ -41,7 +41,7 @@ impl Literal {
 }
 
 /// As it stands behind an option: texts without quotes, lists with commas.
-impl fmt::Display for Literal {
+impl fmt::Display for ConfigLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),
@@ -61,26 +61,26 @@ impl fmt::Display for Literal {
 
 impl ConfigField<'_> {
     /// The value, if it is a text, a number, true or false, or a list of such.
-    pub(crate) fn literal(&self) -> Result<Literal, ConfigError> {
+    pub(crate) fn literal(&self) -> Result<ConfigLiteral, ConfigError> {
         let expected = "a text, a number, true or false, or a list of these";
         Ok(match self.value.get_ref() {
-            DeValue::String(text) => Literal::Text(text.to_string()),
-            DeValue::Boolean(flag) => Literal::Flag(*flag),
+            DeValue::String(text) => ConfigLiteral::Text(text.to_string()),
+            DeValue::Boolean(flag) => ConfigLiteral::Flag(*flag),
             DeValue::Integer(number) => {
                 let parsed = i64::from_str_radix(number.as_str(), number.radix());
-                Literal::Whole(
+                ConfigLiteral::Whole(
                     parsed.map_err(|_| self.refuse("a number of 20 digits or more", expected))?,
                 )
             }
             DeValue::Float(number) => {
                 let parsed: Option<f64> = number.as_str().replace('_', "").parse().ok();
                 let finite = parsed.filter(|number| number.is_finite());
-                Literal::Number(finite.ok_or_else(|| self.refuse(number.as_str(), expected))?)
+                ConfigLiteral::Number(finite.ok_or_else(|| self.refuse(number.as_str(), expected))?)
             }
             DeValue::Array(_) => {
                 let items = self.items(expected)?;
                 let items: Result<_, _> = items.iter().map(Self::literal).collect();
-                Literal::List(items?)
+                ConfigLiteral::List(items?)
             }
             DeValue::Datetime(_) => return Err(self.refuse("a date or time", expected)),
             DeValue::Table(_) => return Err(self.refuse("a table", expected)),

@@ -1,7 +1,7 @@
 //! Outputs of one command: none is one of its inputs, no two are one file, and those of a job appear together.
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
-use super::target::{OutputTarget, folder, identity, refused};
+use super::target::{OutputTarget, folder, identity};
 use super::temporary::{RenameGuard, remove_stale};
 use crate::trace::TraceError;
 use crate::trace::file::FileDigest;
@@ -72,7 +72,7 @@ impl OutputSet {
                             input.display()
                         )
                     };
-                    return Err(refused(path, found, "another name"));
+                    return Err(TraceError::refused_in(path, found, "another name"));
                 }
                 if self.swept.insert(folder(to).to_owned()) {
                     remove_stale(folder(to));
@@ -90,7 +90,11 @@ impl OutputSet {
         };
         if name.is_some_and(|name| !self.claimed.insert(name)) {
             let found = "two outputs of this command are this file".to_owned();
-            return Err(refused(path, found, "another name for one of them"));
+            return Err(TraceError::refused_in(
+                path,
+                found,
+                "another name for one of them",
+            ));
         }
         Ok(OutputClaim {
             path: path.to_owned(),
@@ -195,7 +199,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
         names(new),
         names(old)
     );
-    refused(
+    TraceError::refused_in(
         &old[0].path,
         found,
         "the same command once more, when the cause is gone",

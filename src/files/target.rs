@@ -1,6 +1,6 @@
 //! Targets of output paths.
 
-use crate::trace::{TraceError, TraceLocation};
+use crate::trace::TraceError;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl OutputTarget {
     pub fn find(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
             let found = "it is no name of a file".to_owned();
-            return Err(refused(path, found, "a name in that folder"));
+            return Err(TraceError::refused_in(path, found, "a name in that folder"));
         }
         if let Some(number) = descriptor(path) {
             return Ok(Self::Descriptor(number));
@@ -55,7 +55,7 @@ impl OutputTarget {
         };
         if there.is_dir() {
             let found = "it is a folder, and a file is to be written".to_owned();
-            return Err(refused(path, found, "a name in that folder"));
+            return Err(TraceError::refused_in(path, found, "a name in that folder"));
         }
         if !there.is_file() {
             return Ok(Self::Special(takes_several(&there)));
@@ -76,14 +76,6 @@ impl OutputTarget {
     }
 }
 
-pub(super) fn refused(path: &Path, found: String, hint: &str) -> TraceError {
-    let place = TraceLocation {
-        file: Some(path.to_owned()),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(place, found, hint)
-}
-
 /// Follows a chain of broken links to its end; `path` itself if it is no link.
 fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     const MOST: usize = 40;
@@ -94,7 +86,7 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
             Err(_) => return Ok(path),
         }
     }
-    Err(refused(
+    Err(TraceError::refused_in(
         &path,
         "links lead from one to another and nowhere else".to_owned(),
         "another name",

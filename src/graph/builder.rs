@@ -7,7 +7,7 @@ use super::{
 use crate::ids::NodeIndex;
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
 use crate::trace::roles::GroupRoles;
-use crate::trace::scan::NodeView;
+use crate::trace::scan::{NodeView, UnprofiledSteps};
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{
@@ -40,6 +40,8 @@ pub struct SlotBinding {
     pub groups: Vec<Option<String>>,
     /// Groups that the trace declares in metadata nodes.
     pub declared: Arc<DeclaredGroups>,
+    /// Place of the rank's core on a machine of tiles, if the trace says it.
+    pub core: Option<[u32; 2]>,
 }
 
 /// Flag of a control dependency in the list of predecessors.
@@ -184,6 +186,11 @@ impl GraphBuilder {
     /// Sets whether the kernels ran on a CPU when they were captured.
     pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
+    }
+
+    /// Sets the steps that were measured without a profiler.
+    pub fn unprofiled(&mut self, steps: Option<UnprofiledSteps>) {
+        self.graph.profiler.unprofiled = steps;
     }
 
     /// Sets the roles of groups.
@@ -386,6 +393,7 @@ impl GraphBuilder {
             peers: self.peers.into_keys(),
             groups,
             declared: Arc::new(self.declared),
+            core: None,
         };
         Ok((graph, binding))
     }

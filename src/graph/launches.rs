@@ -10,7 +10,7 @@ use super::{Csr, Graph, Lane, NodeKind};
 use crate::ids::NodeIndex;
 use crate::units::Span;
 
-/// How the host launches a node.
+/// The host's part in running a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLaunch {
     /// Host time that it takes.

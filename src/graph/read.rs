@@ -3,8 +3,30 @@
 use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 use super::{Graph, Lane};
 use crate::trace::TraceError;
-use crate::trace::scan::{self, NodeView};
+use crate::trace::scan::{self, NodeView, UnprofiledSteps};
 use crate::trace::wire::FrameCursor;
+use crate::units::Span;
+
+/// Treatment of what the profiler is estimated to have added to a captured job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProfilerPolicy {
+    /// It stays.
+    Keep,
+    /// It is left out.
+    Remove,
+    /// It is left out of captures that carry steps without a profiler, against which that can be held.
+    #[default]
+    RemoveIfMeasured,
+}
+
+/// Profiler that captured a graph, as the trace tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphProfiler {
+    /// Whether its estimated cost was left out.
+    pub removed: bool,
+    /// Steps without it.
+    pub unprofiled: Option<UnprofiledSteps>,
+}
 
 impl Graph {
     /// Reads the (decompressed) contents of rank `rank`'s trace file.
@@ -17,6 +39,35 @@ impl Graph {
         policy: DependencyPolicy,
     ) -> Result<(Self, SlotBinding), TraceError> {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
+    }
+
+    /// Reads like [`Self::read`], with or without the estimated cost of the profiler.
+    pub fn read_profiled(
+        contents: &[u8],
+        rank: u32,
+        policy: DependencyPolicy,
+        profiler: ProfilerPolicy,
+    ) -> Result<(Self, SlotBinding), TraceError> {
+        let mut profiled = false;
+        let measured = FrameCursor::new(contents)
+            .next_record()?
+            .map(scan::metadata)
+            .transpose()?
+            .is_some_and(|metadata| metadata.unprofiled.is_some());
+        let removed = match profiler {
+            ProfilerPolicy::Keep => false,
+            ProfilerPolicy::Remove => true,
+            ProfilerPolicy::RemoveIfMeasured => measured,
+        };
+        let (mut graph, binding) = Self::read_edited(contents, rank, policy, |node| {
+            profiled |= node.profiler > Span::ZERO;
+            if removed {
+                node.leave_profiler_out();
+            }
+            Ok(())
+        })?;
+        graph.profiler.removed = removed && profiled;
+        Ok((graph, binding))
     }
 
     /// Reads like [`Self::read`], with `edit` applied to each node.
@@ -37,6 +88,7 @@ impl Graph {
             builder.captured(at);
         }
         builder.kernels_on_cpu(metadata.kernels_on_cpu);
+        builder.unprofiled(metadata.unprofiled);
         builder.roles(metadata.roles);
         builder.amounts(metadata.amounts);
         for (host, number, name) in metadata.lanes {
@@ -53,6 +105,8 @@ impl Graph {
                 .and_then(|()| builder.finish_node(&node))
                 .map_err(|e| e.in_record(record.number, record.offset))?;
         }
-        builder.finish()
+        let (graph, binding) = builder.finish()?;
+        let core = metadata.core;
+        Ok((graph, SlotBinding { core, ..binding }))
     }
 }

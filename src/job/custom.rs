@@ -66,11 +66,8 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
         return Ok(files);
     };
     let beside = &files[0].path;
-    Err(TraceError::refused_at(
-        TraceLocation {
-            file: Some(prefix.to_owned()),
-            ..TraceLocation::default()
-        },
+    Err(TraceError::refused_in(
+        prefix,
         format!(
             "there is a file {}, but none for position {position}",
             beside.display()

@@ -5,7 +5,7 @@ use super::{Job, JobError};
 use crate::archive;
 use crate::bounds::{self, MemoryLimitError};
 use crate::files::{OutputSet, identity};
-use crate::graph::{DependencyPolicy, Graph, SlotBinding};
+use crate::graph::{DependencyPolicy, Graph, ProfilerPolicy, SlotBinding};
 use crate::ids::{GraphId, Rank};
 use crate::report::summary::HashedInput;
 use crate::trace::TraceError;
@@ -36,6 +36,8 @@ pub struct JobOptions {
     pub mirrored: u32,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
+    /// Treatment of what the profiler is estimated to have added.
+    pub profiler: ProfilerPolicy,
     /// Whether inputs are hashed, which reads every byte once more.
     pub hash: bool,
 }
@@ -119,7 +121,8 @@ pub fn load(
         options.hash.then_some(&mut inputs),
     )?);
     let read = |contents: &[u8], file: &RankFile| {
-        Graph::read(contents, file.rank, options.dependencies).map_err(|e| e.in_file(&file.path))
+        Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
+            .map_err(|e| e.in_file(&file.path))
     };
     let release = |rank: u32| {
         let delays = options.delays.iter();
@@ -150,6 +153,10 @@ pub fn load(
     };
     let workload = builder.finish(ranks, options.absent)?;
     check_memory(&workload)?;
+    let mut graphs = workload.graphs().iter();
+    if options.profiler == ProfilerPolicy::Remove && !graphs.any(|graph| graph.profiler().removed) {
+        return Err(JobError::NoProfilerCost);
+    }
     Ok(Job {
         name,
         workload,

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// A request that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
@@ -78,7 +78,7 @@ impl<'s> ArrivalSource<'s> {
     }
 
     /// The next arrival, `None` when there are no more.
-    pub fn next(&mut self) -> Result<Option<Arrival>, ServeError> {
+    pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
         let stop = &self.scenario.stop;
         if stop.requests.is_some_and(|most| self.count >= most) {
             return Ok(None);
@@ -88,7 +88,7 @@ impl<'s> ArrivalSource<'s> {
             ArrivalStream::Periodic(rate) => Some(self.after_gap(*rate, false)),
             ArrivalStream::Bursts { burst, every } => {
                 let number = self.count / u64::from(*burst);
-                Some(Arrival {
+                Some(RequestArrival {
                     at: Time::ZERO + every.times(number),
                     model: self.mix.next(),
                     tokens: [0, 0],
@@ -100,7 +100,7 @@ impl<'s> ArrivalSource<'s> {
                 None => None,
             },
         };
-        let within = |arrival: &Arrival| {
+        let within = |arrival: &RequestArrival| {
             stop.duration
                 .is_none_or(|duration| arrival.at < Time::ZERO + duration)
         };
@@ -114,7 +114,7 @@ impl<'s> ArrivalSource<'s> {
 
     /// An arrival behind a gap: the mean of its length is the inverse of a rate, or the time that the bytes of the
     /// request before take at a bandwidth.
-    fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> Arrival {
+    fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
             ArrivalRate::Requests(rate) => 1.0 / rate,
@@ -131,7 +131,7 @@ impl<'s> ArrivalSource<'s> {
         // Equal intervals begin with an arrival at 0.
         let first = !random && self.count == 0;
         let gap = if first { 0.0 } else { gap };
-        Arrival {
+        RequestArrival {
             at: self.last + Span::from_seconds(gap),
             model,
             tokens: [0, 0],
@@ -224,7 +224,7 @@ impl<'s> ArrivalFile<'s> {
         ServeError::row(&self.path.display().to_string(), line, found, expected)
     }
 
-    fn next(&mut self, mix: &mut ModelMix) -> Result<Option<Arrival>, ServeError> {
+    fn next(&mut self, mix: &mut ModelMix) -> Result<Option<RequestArrival>, ServeError> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
@@ -288,7 +288,7 @@ impl<'s> ArrivalFile<'s> {
             }
         }
         (self.last, self.last_line) = (at, row.line);
-        Ok(Some(Arrival { at, model, tokens }))
+        Ok(Some(RequestArrival { at, model, tokens }))
     }
 }
 

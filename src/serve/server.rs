@@ -5,7 +5,7 @@
 //! lowest first. A request's time is parted without rest: its datapath latency; *compute*, while a job of it runs on
 //! some core; *preempted*, from being put back until a job runs again; and *queue*, all other time.
 
-use super::arrivals::{Arrival, ArrivalSource, ModelMix};
+use super::arrivals::{ArrivalSource, ModelMix, RequestArrival};
 use super::cores::{CoreArray, DealtJob};
 use super::error::ServeError;
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 
 mod flight;
 
-use flight::{Flight, Slab};
+use flight::{RequestInFlight, Slab};
 
 /// A request in the system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,7 @@ struct ProcessorState {
 
 /// Something that happens to a request by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
+enum ServeTimer {
     /// The datapath latency of the request with this number, in this slot, is over.
     Ready(u64, u32),
     /// A user has thought.
@@ -62,15 +62,15 @@ pub(super) struct Server<'s> {
     prepared: &'s PreparedScenario<'s>,
     policy: Box<dyn ServicePolicy>,
     arrivals: ArrivalSource<'s>,
-    next_arrival: Option<Arrival>,
+    next_arrival: Option<RequestArrival>,
     /// Models of requests of users.
     mix: ModelMix,
     think: RandomStream,
     /// Questions of users that were scheduled.
     asked: u64,
-    timers: BinaryHeap<Reverse<(Time, Timer)>>,
+    timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
-    flights: Slab<Flight>,
+    flights: Slab<RequestInFlight>,
     processors: Vec<ProcessorState>,
     /// The processor that gets the next request of a policy without slots.
     turn: usize,
@@ -165,10 +165,10 @@ impl<'s> Server<'s> {
             }
             self.timers.pop();
             match timer {
-                Timer::Ready(_, slot) => self.enqueue(slot),
-                Timer::Ask(_) => {
+                ServeTimer::Ready(_, slot) => self.enqueue(slot),
+                ServeTimer::Ask(_) => {
                     let model = self.mix.next();
-                    self.admit(Arrival {
+                    self.admit(RequestArrival {
                         at: now,
                         model,
                         tokens: [0, 0],
@@ -254,7 +254,7 @@ impl<'s> Server<'s> {
         let over = stop.requests.is_some_and(|most| self.asked >= most)
             || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
         if !over {
-            let timer = Timer::Ask(self.asked);
+            let timer = ServeTimer::Ask(self.asked);
             self.asked += 1;
             self.timers.push(Reverse((at, timer)));
         }
@@ -264,7 +264,7 @@ impl<'s> Server<'s> {
         &self.prepared.models[model as usize]
     }
 
-    fn admit(&mut self, arrival: Arrival) {
+    fn admit(&mut self, arrival: RequestArrival) {
         let model = self.model(arrival.model);
         let stated = arrival.tokens != [0, 0];
         let tokens = match model.served.tokens {
@@ -283,7 +283,7 @@ impl<'s> Server<'s> {
             self.enqueue(slot);
         } else {
             let ready = arrival.at + model.datapath;
-            let timer = Timer::Ready(self.arrived, slot);
+            let timer = ServeTimer::Ready(self.arrived, slot);
             self.timers.push(Reverse((ready, timer)));
         }
         self.arrived += 1;
@@ -358,7 +358,7 @@ impl<'s> Server<'s> {
         let slots = self.batch.iter().map(|request| request.slot);
         let first = self.batch[0];
         let model = self.model(first.model);
-        let mut state = Flight::new(first, processor, model.job_count());
+        let mut state = RequestInFlight::new(first, processor, model.job_count());
         state.requests.extend(slots);
         self.recorder
             .queue
@@ -429,7 +429,7 @@ impl<'s> Server<'s> {
     }
 
     /// Tasks of a job and the length of each.
-    fn size(&self, flight: &Flight, job: u32) -> (u64, Span) {
+    fn size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
             .iter()

@@ -1,7 +1,7 @@
 //! Axes: keys, and the values that they take together.
 
 use super::study::{MOST_POINTS, known_key};
-use crate::config::{ConfigError, ConfigField, ConfigTable, Literal, quoted};
+use crate::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
 use crate::ids::MAX_NPUS;
 
 /// Keys that are set together, and what they are set to.
@@ -12,7 +12,7 @@ pub struct StudyAxis {
     /// The keys.
     pub keys: Vec<String>,
     /// A value of each key.
-    pub values: Vec<Vec<Literal>>,
+    pub values: Vec<Vec<ConfigLiteral>>,
     /// NPUs of the plans, of an axis of plans.
     pub plans: Option<u32>,
 }
@@ -79,7 +79,7 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         single(&["name", "key", "divisors"])?;
         let number = field.between(1, MOST_POINTS)?;
         divisors(number)
-            .map(|divisor| vec![Literal::Whole(divisor as i64)])
+            .map(|divisor| vec![ConfigLiteral::Whole(divisor as i64)])
             .collect()
     } else if table.get("from").is_some() {
         single(&["name", "key", "from", "to", "step", "factor"])?;
@@ -90,7 +90,7 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         let items = table.need("values", expected)?.items(expected)?;
         let value = |item: &ConfigField<'_>| match (keys.len(), item.literal()?) {
             (1, one) => Ok(vec![one]),
-            (count, Literal::List(all)) if all.len() == count => Ok(all),
+            (count, ConfigLiteral::List(all)) if all.len() == count => Ok(all),
             (count, _) => Err(item.refuse(
                 "this value",
                 format_args!("a list of {count} values, one for each key"),
@@ -157,13 +157,17 @@ pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Every degree of tensor, data and pipeline parallelism whose product is `npus`.
-fn degrees(npus: u32) -> Vec<Vec<Literal>> {
+fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors =
         divisors(npus).flat_map(|tensor| divisors(npus / tensor).map(move |data| (tensor, data)));
     let all = tensors.map(|(tensor, data)| [tensor, data, npus / tensor / data]);
-    all.map(|degrees| degrees.map(|degree| Literal::Whole(degree as i64)).to_vec())
-        .collect()
+    all.map(|degrees| {
+        degrees
+            .map(|degree| ConfigLiteral::Whole(degree as i64))
+            .to_vec()
+    })
+    .collect()
 }
 
 /// A number with what stands behind it.
@@ -185,7 +189,7 @@ fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
 }
 
 /// The values from `from` to `to`, by `step` or by `factor`.
-fn range(table: &ConfigTable<'_>) -> Result<Vec<Literal>, ConfigError> {
+fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     let (first, unit) = measured(&table.need("from", "the first value")?)?;
     let to = table.need("to", "the last value")?;
     let (last, other) = measured(&to)?;
@@ -246,11 +250,11 @@ fn range(table: &ConfigTable<'_>) -> Result<Vec<Literal>, ConfigError> {
         let value = (exact * 1e9).round() / 1e9;
         let value = if exact.abs() < 1e6 { value } else { exact };
         values.push(if !unit.is_empty() {
-            Literal::Text(format!("{value} {unit}"))
+            ConfigLiteral::Text(format!("{value} {unit}"))
         } else if value.fract() == 0.0 && value.abs() < 9e15 {
-            Literal::Whole(value as i64)
+            ConfigLiteral::Whole(value as i64)
         } else {
-            Literal::Number(value)
+            ConfigLiteral::Number(value)
         });
     }
     Ok(values)
@@ -266,7 +270,7 @@ mod tests {
         assert_eq!(degrees(8).len(), 10);
         assert_eq!(degrees(12).len(), 18);
         for degrees in degrees(12) {
-            let product: f64 = degrees.iter().filter_map(Literal::number).product();
+            let product: f64 = degrees.iter().filter_map(ConfigLiteral::number).product();
             assert_eq!(product, 12.0);
         }
         assert_eq!(divisors(12).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 12]);

@@ -4,7 +4,7 @@ use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
 use super::setting::{SettingKind, kind};
 use super::study::{PointLimits, Study};
-use crate::config::{self, ConfigError, Literal};
+use crate::config::{self, ConfigError, ConfigLiteral};
 use crate::machine;
 use crate::model::ModelSource;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub enum StudyError {
     Read {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
     /// The study is refused.
@@ -70,7 +70,7 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
 }
 
 /// Every key with every value that it is set to.
-fn all_values(study: &Study) -> impl Iterator<Item = (&str, &Literal)> {
+fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
         let values = axis.values.iter();
@@ -98,7 +98,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     }
     // An axis of plans may begin with one that its model cannot have; so may axes of plans' options.
     let alone = |key: &str| !matches!(kind(key), Ok(SettingKind::Plan(_)));
-    let refuse = |key: &str, value: &Literal, why: String| StudyError::Value {
+    let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
         file: file.to_owned(),
         key: key.to_owned(),
@@ -175,7 +175,7 @@ fn of_plans(refusal: &PointRefusal) -> bool {
 }
 
 /// The line, from 1, on which `text` sets a key, or has a value of it.
-fn line_of(text: &str, key: &str, value: &Literal) -> usize {
+fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();
     let has = |line: &str, what: &str| {

@@ -5,7 +5,7 @@ use super::objective::PointMeasures;
 use super::point::{PointRefusal, ResolvedPoint, WorkSource};
 use super::setting::{self, Settings};
 use super::study::Study;
-use crate::config::Literal;
+use crate::config::ConfigLiteral;
 use crate::engine::{CompiledReplay, ReplayError};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointAnswer {
     /// It cannot be, or breaks a limit.
     Refused {
-        /// What kind of reason it is, for counts.
+        /// Class of the reason, for counts.
         reason: String,
         /// The reason.
         detail: String,
@@ -38,7 +38,7 @@ impl From<PointRefusal> for PointAnswer {
     }
 }
 
-/// What is known of a point without a replay.
+/// Facts about a point that need no replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointBound {
     /// No replay is faster, in picoseconds.
@@ -99,7 +99,7 @@ impl<'s> PointEvaluator<'s> {
             let detail = format!("{npus} NPUs, and limits.npus is {most}");
             return Err(PointRefusal::new("limits.npus", detail));
         }
-        let price = settings.get("price.npu").and_then(Literal::number);
+        let price = settings.get("price.npu").and_then(ConfigLiteral::number);
         if let (Some(most), Some(price)) = (limits.cost, price) {
             let cost = price * npus as f64;
             if cost > most {
@@ -136,7 +136,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// What is known of a plan without a replay, for objectives that follow from its time.
+    /// Facts about a plan that need no replay, for objectives that follow from its time.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -214,7 +214,7 @@ impl<'s> PointEvaluator<'s> {
     ///
     /// # Errors
     ///
-    /// Why the point has no report.
+    /// Reason for which the point has no report.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
         let work = self.workloads.get(&resolved)?;

@@ -1,4 +1,4 @@
-//! Why a row is better than those beside it: rows that differ along one axis alone.
+//! Comparison of a row with its neighbours: rows that differ along one axis alone.
 
 use super::objective::PARTS;
 use super::setting::Settings;

@@ -23,7 +23,7 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 /// Something that was found out of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// What the point sets.
+    /// Settings of the point.
     pub point: String,
     /// A bound of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub enum JournalError {
     Io {
         /// The journal.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// It is of another study, or the study or a file that it names has changed.
@@ -58,7 +58,7 @@ pub enum JournalError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Found fault.
         why: String,
     },
     /// There is one already.
@@ -71,12 +71,12 @@ pub enum JournalError {
 
 /// A journal that is written.
 #[derive(Debug)]
-pub struct Journal {
+pub struct SweepJournal {
     path: PathBuf,
     file: Mutex<File>,
 }
 
-impl Journal {
+impl SweepJournal {
     /// The journal in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join("journal.jsonl")
@@ -214,15 +214,15 @@ mod tests {
     #[test]
     fn half_a_line_is_cut_off_and_written_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::create(dir.path(), "s").unwrap();
+        let journal = SweepJournal::create(dir.path(), "s").unwrap();
         journal.add(&entry("a")).unwrap();
         journal.add(&entry("b")).unwrap();
-        let path = Journal::path(dir.path());
+        let path = SweepJournal::path(dir.path());
         let all = std::fs::read(&path).unwrap();
         // Every place at which the program may have been killed.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
-            let (journal, known) = Journal::resume(dir.path(), "s").unwrap();
+            let (journal, known) = SweepJournal::resume(dir.path(), "s").unwrap();
             let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
             for point in ["a", "b"].iter().skip(known.len()) {
@@ -235,12 +235,12 @@ mod tests {
     #[test]
     fn journals_of_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        Journal::create(dir.path(), "s").unwrap();
-        let again = Journal::create(dir.path(), "s");
+        SweepJournal::create(dir.path(), "s").unwrap();
+        let again = SweepJournal::create(dir.path(), "s");
         assert!(matches!(again, Err(JournalError::Exists(_))));
-        let other = Journal::resume(dir.path(), "t");
+        let other = SweepJournal::resume(dir.path(), "t");
         assert!(matches!(other, Err(JournalError::OtherStudy(_))));
-        let missing = Journal::entries(&dir.path().join("none"), "s");
+        let missing = SweepJournal::entries(&dir.path().join("none"), "s");
         assert!(matches!(missing, Err(JournalError::Missing(_))));
     }
 }

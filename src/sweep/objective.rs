@@ -1,10 +1,10 @@
 //! Objectives, and what a point is measured by.
 
 use super::setting::Settings;
-use crate::config::Literal;
+use crate::config::ConfigLiteral;
 use serde::{Deserialize, Serialize};
 
-/// What is known of a point that was replayed.
+/// Results of a replayed point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
@@ -22,9 +22,9 @@ pub struct PointMeasures {
     pub tokens: Option<u64>,
 }
 
-/// What is optimised.
+/// Quantity that a sweep optimises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Objective {
+pub enum SweepObjective {
     /// Makespan.
     Time,
     /// Tokens per second.
@@ -41,7 +41,7 @@ pub enum Objective {
     Npus,
 }
 
-impl Objective {
+impl SweepObjective {
     /// Every objective.
     pub const ALL: [Self; 7] = [
         Self::Time,
@@ -93,7 +93,7 @@ impl Objective {
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
-        let number = |key: &str| settings.get(key).and_then(Literal::number);
+        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::number);
         Some(match self {
             Self::Time => seconds,
             Self::Tokens => measures.tokens? as f64 / seconds,
@@ -166,17 +166,23 @@ mod tests {
             ("power.idle", 100.0),
             ("price.npu", 3.6),
         ] {
-            settings.insert(key.to_owned(), Literal::Number(value));
+            settings.insert(key.to_owned(), ConfigLiteral::Number(value));
         }
-        let value = |objective: Objective| objective.value(&measures, &settings).unwrap();
-        assert_eq!(value(Objective::Time), 2.0);
-        assert_eq!(value(Objective::Tokens), 4096.0);
-        assert_eq!(value(Objective::TokensPerNpu), 1024.0);
-        assert_eq!(value(Objective::Memory), 5.0);
-        assert_eq!(value(Objective::Energy), 4400.0);
-        assert!((value(Objective::Cost) - 0.008).abs() < 1e-15);
-        assert_eq!(Objective::Tokens.score(&measures, &settings), Some(-4096.0));
-        assert_eq!(Objective::Energy.value(&measures, &Settings::new()), None);
+        let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
+        assert_eq!(value(SweepObjective::Time), 2.0);
+        assert_eq!(value(SweepObjective::Tokens), 4096.0);
+        assert_eq!(value(SweepObjective::TokensPerNpu), 1024.0);
+        assert_eq!(value(SweepObjective::Memory), 5.0);
+        assert_eq!(value(SweepObjective::Energy), 4400.0);
+        assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
+        assert_eq!(
+            SweepObjective::Tokens.score(&measures, &settings),
+            Some(-4096.0)
+        );
+        assert_eq!(
+            SweepObjective::Energy.value(&measures, &Settings::new()),
+            None
+        );
         assert_eq!(measures.limit(), "compute 75 %");
     }
 }

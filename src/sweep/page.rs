@@ -1,6 +1,6 @@
 //! The page of a sweep: one file that needs no network and no script. Every point carries its command as a title.
 
-use super::objective::Objective;
+use super::objective::SweepObjective;
 use super::setting;
 use super::table::{SweepTable, best_so_far, measures};
 use crate::draw::lines::{self, LineSeries};
@@ -91,14 +91,14 @@ fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
 fn points(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let first = study.objectives[0];
-    let value = |index: usize, objective: Objective| {
+    let value = |index: usize, objective: SweepObjective| {
         objective.value(
             measures(&sweep.rows[index])?,
             &study.whole(&sweep.rows[index].point),
         )
     };
-    let others = [Objective::Memory, Objective::Npus];
-    let varies = |objective: &Objective| {
+    let others = [SweepObjective::Memory, SweepObjective::Npus];
+    let varies = |objective: &SweepObjective| {
         let mut values = ranked.iter().map(|row| value(*row, *objective));
         let one = values.next().flatten();
         one.is_some() && values.any(|other| other != one)
@@ -138,13 +138,13 @@ fn points(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> S
         _ => Vec::new(),
     };
     way.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let beside = second.map_or("row", Objective::name);
+    let beside = second.map_or("row", SweepObjective::name);
     let format_x = |x: f64| second.map_or_else(|| format!("{x}"), |objective| objective.shown(x));
     let format_y = |y: f64| first.shown(y);
     let picture = scatter::with_line(
         "Points",
         &points,
-        &way,
+        ("Pareto front", &way),
         (beside, first.name()),
         (&format_x, &format_y),
     );

@@ -2,9 +2,9 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled};
-use crate::config::{Literal, with_values};
+use crate::config::{ConfigLiteral, with_values};
 use crate::engine::{LaunchMode, ReplayOptions};
-use crate::generate::plan::{ParallelismPlan, PlanDraft};
+use crate::generate::plan::{CoreGrid, ParallelismPlan, PlanDraft, ResidencyRule};
 use crate::generate::{GenerateError, TrainingPattern};
 use crate::machine::{self, Machine};
 use crate::model::{ModelDefinition, ModelSource};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Reason why a point has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// What kind of reason it is, for counts.
+    /// Class of the reason, for counts.
     pub reason: String,
     /// The reason.
     pub detail: String,
@@ -41,7 +41,7 @@ impl From<GenerateError> for PointRefusal {
     }
 }
 
-/// Where the work of a point comes from.
+/// Source of a point's work.
 #[derive(Clone, Debug)]
 pub enum WorkSource {
     /// A model under a plan.
@@ -55,18 +55,18 @@ pub enum WorkSource {
 pub struct ResolvedPoint {
     /// The work.
     pub work: WorkSource,
-    /// What tells its work from that of others: points that agree here share it.
+    /// Key of the point's work: points with equal keys share it.
     pub work_key: String,
     /// The machine.
     pub machine: Machine,
-    /// How it is replayed.
+    /// Options of the replay.
     pub options: ReplayOptions,
 }
 
 impl ResolvedPoint {
     /// Finds what `settings` come to.
     pub fn new(settings: &Settings) -> Result<Self, PointRefusal> {
-        let text = |key: &str| settings.get(key).map(Literal::to_string);
+        let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let name = text("machine").unwrap_or_default();
         let source = machine::source(&name).map_err(|e| PointRefusal::new("machine", e))?;
         let edits = edits(settings, |kind| match kind {
@@ -110,11 +110,9 @@ impl ResolvedPoint {
 
     /// The least memory of an NPU, in bytes.
     pub fn capacity(&self) -> u64 {
-        let classes = self.machine.classes().iter();
-        classes
-            .map(|class| class.memory.capacity.0)
-            .min()
-            .unwrap_or(0)
+        let classes = 0..self.machine.classes().len();
+        let memories = classes.map(|class| self.machine.npu_memory(class).0);
+        memories.min().unwrap_or(0)
     }
 }
 
@@ -122,7 +120,7 @@ impl ResolvedPoint {
 fn edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
-) -> Vec<(&'s str, &'s Literal)> {
+) -> Vec<(&'s str, &'s ConfigLiteral)> {
     let all = settings.iter();
     all.filter_map(|(key, value)| Some((path(kind(key).ok()?)?, value)))
         .collect()
@@ -137,8 +135,8 @@ fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
         .product();
     let size = ranks.div_ceil(unit.max(1));
     let path = format!("dimension.{}.size", inner.len());
-    let name = Literal::Text(format!("{}x{size}", machine.name()));
-    let size = Literal::Whole(i64::try_from(size).ok()?);
+    let name = ConfigLiteral::Text(format!("{}x{size}", machine.name()));
+    let size = ConfigLiteral::Whole(i64::try_from(size).ok()?);
     let edits = [("name", &name), (path.as_str(), &size)];
     let scalable = machine.scalable() && outermost.size > 0;
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
@@ -148,7 +146,7 @@ fn pattern(settings: &Settings) -> Result<TrainingPattern, PointRefusal> {
     let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
     let name = settings
         .get("model")
-        .map(Literal::to_string)
+        .map(ConfigLiteral::to_string)
         .unwrap_or_default();
     let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
     let edits = edits(settings, |kind| match kind {
@@ -198,7 +196,13 @@ fn place(
         .collect();
     let mut key = super::setting::line(&own);
     let classes = machine.classes().iter();
-    let least = classes.map(|class| class.memory.capacity.0).min();
+    if plan.residency != ResidencyRule::None && plan.sram.is_none() {
+        plan.sram = classes.map(|class| class.memory.capacity.0).min();
+        key += &format!(" with {} B of SRAM", plan.sram.unwrap_or(0));
+    }
+    let least = (0..machine.classes().len())
+        .map(|class| machine.npu_memory(class).0)
+        .min();
     if plan.capacity.is_none() {
         plan.capacity = least;
         if plan.recompute == crate::generate::plan::RecomputePolicy::AsNeeded {
@@ -211,11 +215,24 @@ fn place(
         plan.place_on(&dimensions)?;
         key += &format!(" on {dimensions:?}");
     }
+    if let Some(tiles) = machine.topology().tiles() {
+        let grid = CoreGrid {
+            dies: tiles.dies,
+            cores: tiles.cores,
+            faulty: tiles
+                .faulty_cores
+                .iter()
+                .map(|core| tiles.place(*core))
+                .collect(),
+        };
+        plan.place_on_tiles(Some(&grid))?;
+        key += &format!(" on {:?} x {:?} {:?}", grid.dies, grid.cores, grid.faulty);
+    }
     Ok(key)
 }
 
 fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, PointRefusal> {
-    let text = |key: &str| settings.get(key).map(Literal::to_string);
+    let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
     let wrong = |key: &str, why: String| {
         PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
     };

@@ -4,7 +4,7 @@
 //! number of threads, nor on what was found out before.
 
 use super::evaluate::{PointAnswer, PointBound, PointEvaluator};
-use super::journal::{Journal, JournalEntry, JournalError};
+use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use knowledge::{PointKnowledge, PointQuestion};
 pub enum SweepError {
     /// The journal cannot be written or read.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    SweepJournal(#[from] JournalError),
     /// Points are missing that nobody may replay.
     #[error(
         "{0} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … --resume`"
@@ -44,7 +44,7 @@ pub struct StudyShard {
     pub of: u64,
 }
 
-/// How a sweep runs.
+/// Options of a sweep's run.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
     /// Threads.
@@ -55,7 +55,7 @@ pub struct SweepOptions {
     pub is_closed: bool,
 }
 
-/// What became of a point.
+/// Outcome of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
     /// It was answered.
@@ -69,9 +69,9 @@ pub enum RowOutcome {
 pub struct SweepRow {
     /// Its number: its index where all points can be listed, and otherwise in order of the first visit.
     pub number: u64,
-    /// What the axes set.
+    /// Values of the axes.
     pub point: Settings,
-    /// What became of it.
+    /// Outcome of the point.
     pub outcome: RowOutcome,
 }
 
@@ -101,7 +101,7 @@ pub struct StudyExplorer<'s> {
     study: &'s Study,
     evaluator: PointEvaluator<'s>,
     options: SweepOptions,
-    journal: Option<Journal>,
+    journal: Option<SweepJournal>,
     watcher: &'s SweepWatcher<'s>,
     known: BTreeMap<String, PointKnowledge>,
     rows: Vec<SweepRow>,
@@ -115,7 +115,7 @@ impl<'s> StudyExplorer<'s> {
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
-        journal: Option<Journal>,
+        journal: Option<SweepJournal>,
         entries: Vec<JournalEntry>,
         watcher: &'s SweepWatcher<'s>,
     ) -> Result<Self, SweepError> {
@@ -148,7 +148,7 @@ impl<'s> StudyExplorer<'s> {
         })
     }
 
-    /// What was done.
+    /// Counts of finished work.
     pub fn work_done(&self) -> WorkDone {
         self.done
     }

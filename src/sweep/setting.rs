@@ -1,11 +1,11 @@
 //! Settings of a point: keys of the machine, the model, the plan and the replay, with their values.
 
-use crate::config::{Literal, nearest};
+use crate::config::{ConfigLiteral, nearest};
 use crate::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 
-/// What a point sets, by key.
-pub type Settings = BTreeMap<String, Literal>;
+/// Settings of a point, by key.
+pub type Settings = BTreeMap<String, ConfigLiteral>;
 
 /// Keys that are no part of a file.
 pub const PLAIN: [&str; 13] = [

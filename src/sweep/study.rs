@@ -22,7 +22,7 @@
 //! ```
 
 use super::axis::{StudyAxis, axes};
-use super::objective::Objective;
+use super::objective::SweepObjective;
 use super::setting::{self, Settings};
 use crate::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, quoted};
 
@@ -47,7 +47,7 @@ const LIMITS: &[&str] = &["fits", "npus", "cost"];
 /// The most points that a strategy which visits all of them may have.
 pub const MOST_POINTS: u64 = 4_000_000;
 
-/// What points must keep.
+/// Limits that points must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PointLimits {
     /// Memory of every NPU holds what its rank needs.
@@ -65,9 +65,9 @@ pub struct Study {
     pub name: String,
     /// Seed of what is drawn.
     pub seed: u64,
-    /// What is optimised; the first is what strategies look for.
-    pub objectives: Vec<Objective>,
-    /// What all points have.
+    /// Objectives; strategies optimise the first.
+    pub objectives: Vec<SweepObjective>,
+    /// Settings of all points.
     pub base: Settings,
     /// The axes.
     pub axes: Vec<StudyAxis>,
@@ -100,7 +100,7 @@ impl Study {
         }
         let objectives = match root.get("objective") {
             Some(field) => objectives(&field)?,
-            None => vec![Objective::Time],
+            None => vec![SweepObjective::Time],
         };
         let seed = root
             .get("seed")
@@ -239,7 +239,7 @@ impl Study {
         sizes.fold(1, u64::saturating_mul)
     }
 
-    /// What combination `index` of a layer's axes sets; the last axis counts fastest.
+    /// Returns combination `index` of a layer's axes; the last axis counts fastest.
     pub fn combination(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
@@ -252,7 +252,7 @@ impl Study {
         settings
     }
 
-    /// What all points and this one have.
+    /// Returns the settings of all points and of this one.
     pub fn whole(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(
@@ -311,8 +311,8 @@ pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), Config
     })
 }
 
-fn objectives(field: &ConfigField<'_>) -> Result<Vec<Objective>, ConfigError> {
-    let names = Objective::ALL.map(|one| (one, one.name()));
+fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
+    let names = SweepObjective::ALL.map(|one| (one, one.name()));
     let all = match field.items("") {
         Ok(items) => items
             .iter()

@@ -1,7 +1,7 @@
 //! Rows as CSV and JSON Lines, the Pareto front, and the table of the best.
 
 use super::evaluate::PointAnswer;
-use super::objective::{Objective, PointMeasures};
+use super::objective::{PointMeasures, SweepObjective};
 use super::search::{RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
@@ -334,7 +334,7 @@ pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// What became of a row, in a word.
+/// Returns the outcome of a row, in a word.
 fn outcome(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
@@ -343,19 +343,23 @@ fn outcome(row: &SweepRow) -> &'static str {
     }
 }
 
-fn literal(value: &crate::config::Literal) -> Value {
-    use crate::config::Literal;
+fn literal(value: &crate::config::ConfigLiteral) -> Value {
+    use crate::config::ConfigLiteral;
     match value {
-        Literal::Text(text) => text.clone().into(),
-        Literal::Whole(number) => (*number).into(),
-        Literal::Number(number) => (*number).into(),
-        Literal::Flag(flag) => (*flag).into(),
-        Literal::List(items) => items.iter().map(literal).collect(),
+        ConfigLiteral::Text(text) => text.clone().into(),
+        ConfigLiteral::Whole(number) => (*number).into(),
+        ConfigLiteral::Number(number) => (*number).into(),
+        ConfigLiteral::Flag(flag) => (*flag).into(),
+        ConfigLiteral::List(items) => items.iter().map(literal).collect(),
     }
 }
 
 /// The objective's best values so far, by row that was replayed, in the order of rows.
-pub fn best_so_far(table: &SweepTable<'_>, objective: Objective, index: usize) -> Vec<(u64, f64)> {
+pub fn best_so_far(
+    table: &SweepTable<'_>,
+    objective: SweepObjective,
+    index: usize,
+) -> Vec<(u64, f64)> {
     let mut curve: Vec<(u64, f64)> = Vec::new();
     for (i, row) in table.rows.iter().enumerate() {
         let Some(value) = table.values(i).map(|all| all[index]) else {

@@ -245,6 +245,20 @@ impl TraceError {
         Self::refused_at(place, found, hint)
     }
 
+    /// A file whose contents, or whose place among others, make no sense.
+    #[cold]
+    pub(crate) fn refused_in(
+        file: impl Into<PathBuf>,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        let place = TraceLocation {
+            file: Some(file.into()),
+            ..TraceLocation::default()
+        };
+        Self::refused_at(place, found, hint)
+    }
+
     /// Something that makes no sense at `place`.
     pub(crate) fn refused_at(
         place: TraceLocation,

@@ -120,6 +120,7 @@ pub(super) struct NodeAttributes<'a> {
     pub duration_ns: Option<u64>,
     pub delay_ns: u64,
     pub wait_ns: u64,
+    pub profiler_ns: u64,
     pub eager: bool,
     pub comm_type: Option<u64>,
     pub comm_size: Option<u64>,

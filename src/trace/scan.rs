@@ -41,6 +41,8 @@ pub struct NodeView<'a> {
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers, before and in addition to `recorded`.
     pub wait: Span,
+    /// Part of `delay` and `recorded` together that the profiler which captured it is estimated to have added.
+    pub profiler: Span,
     /// Whether this end of a collective, or this send, waited for none of its peers.
     pub eager: bool,
     /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
@@ -67,12 +69,21 @@ impl<'a> NodeView<'a> {
             micros: 0,
             delay: Span::ZERO,
             wait: Span::ZERO,
+            profiler: Span::ZERO,
             eager: false,
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
             labels: NodeLabels::default(),
         }
+    }
+
+    /// Takes the estimated cost of the profiler out of the delay, and what is more than that out of the duration.
+    pub fn leave_profiler_out(&mut self) {
+        let before = self.profiler.min(self.delay);
+        self.delay = Span(self.delay.0 - before.0);
+        self.recorded = Span(self.recorded.0.saturating_sub(self.profiler.0 - before.0));
+        self.profiler = Span::ZERO;
     }
 
     /// Creates the metadata node that declares process groups in `text`, made by
@@ -98,7 +109,28 @@ pub struct TraceMetadata {
     pub kernels_on_cpu: bool,
     /// Work of the whole job.
     pub amounts: Option<WorkAmounts>,
+    /// Steps that the job measured without a profiler.
+    pub unprofiled: Option<UnprofiledSteps>,
+    /// Place of the rank's core, x and y, on a machine of tiles.
+    pub core: Option<[u32; 2]>,
 }
+
+/// Steps of a captured job that were measured without a profiler, beside those that were captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnprofiledSteps {
+    /// Number of steps that the capture is of.
+    pub captured: u64,
+    /// Median time of a step without a profiler.
+    pub step: Span,
+}
+
+/// Attribute of the metadata record with the median time of a step without a profiler, ns.
+pub const UNPROFILED_STEP: &str = "unprofiled_step_ns";
+/// Attribute of the metadata record with the number of steps that the capture is of.
+pub const CAPTURED_STEPS: &str = "captured_steps";
+
+/// Attribute of the metadata record that says where on a machine of tiles the rank sits: `3,1`.
+pub const CORE: &str = "core";
 
 /// Attribute of the metadata record that says where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
@@ -116,11 +148,18 @@ fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
     }
 }
 
+/// Parses `3,1`.
+fn core_place(text: &str) -> Option<[u32; 2]> {
+    let (x, y) = text.split_once(',')?;
+    Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
+}
+
 /// Reads the metadata record, the first of a file.
 ///
 /// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
 pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
+    let (mut steps, mut unprofiled) = (None, None);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
@@ -134,6 +173,10 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 let ns = attr.as_u64();
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
+            } else if attr.name == UNPROFILED_STEP.as_bytes() {
+                unprofiled = attr.as_u64().ok();
+            } else if attr.name == CAPTURED_STEPS.as_bytes() {
+                steps = attr.as_u64().ok();
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -148,6 +191,13 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 attr.as_str(),
             ) {
                 metadata.amounts = WorkAmounts::read(text);
+            } else if attr.name == CORE.as_bytes() {
+                let core = attr.as_str().ok().flatten().and_then(core_place);
+                let core = core.ok_or_else(|| {
+                    let why = format!("attribute `{CORE}` is no place of a core such as `3,1`");
+                    TraceError::malformed(offset, why).in_record(record.number, record.offset)
+                })?;
+                metadata.core = Some(core);
             } else if let (Some((host, number)), Ok(Some(name))) =
                 (lane_of(attr.name), attr.as_str())
             {
@@ -155,6 +205,12 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             }
         }
     }
+    metadata.unprofiled = steps
+        .zip(unprofiled)
+        .map(|(captured, step)| UnprofiledSteps {
+            captured,
+            step: Span::from_ns(step),
+        });
     Ok(metadata)
 }
 
@@ -259,6 +315,7 @@ impl<'a> NodeFields<'a> {
             micros: self.micros,
             delay: Span::from_ns(facts.delay_ns),
             wait: Span::from_ns(facts.wait_ns),
+            profiler: Span::from_ns(facts.profiler_ns),
             eager: facts.eager,
             start_micros: self.start_micros,
             groups,
@@ -327,7 +384,7 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 34] = [
+pub const REPLAY_ATTRIBUTES: [&str; 35] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -341,6 +398,7 @@ pub const REPLAY_ATTRIBUTES: [&str; 34] = [
     "duration_ns",
     "delay_ns",
     "wait_ns",
+    "profiler_ns",
     "eager",
     "comm_type",
     "comm_size",
@@ -382,6 +440,7 @@ fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), Tr
         b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),
         b"delay_ns" => facts.delay_ns = attr.as_u64()?,
         b"wait_ns" => facts.wait_ns = attr.as_u64()?,
+        b"profiler_ns" => facts.profiler_ns = attr.as_u64()?,
         b"eager" => facts.eager = attr.as_bool()?,
         b"comm_type" => facts.comm_type = Some(attr.as_u64()?),
         b"comm_size" => facts.comm_size = Some(attr.as_u64()?),

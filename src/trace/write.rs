@@ -264,7 +264,11 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
     if !node.recorded.0.is_multiple_of(1_000_000) {
         push("duration_ns", Proto::Uint64Val(node.recorded.0 / 1000));
     }
-    for (name, span) in [("delay_ns", node.delay), ("wait_ns", node.wait)] {
+    for (name, span) in [
+        ("delay_ns", node.delay),
+        ("wait_ns", node.wait),
+        ("profiler_ns", node.profiler),
+    ] {
         if span > Span::ZERO {
             push(name, Proto::Uint64Val(span.0 / 1000));
         }

@@ -14,6 +14,7 @@
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
+//! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
 //! - `corpus`: traces that other tools wrote, where the environment says they are
 //! - `forms`: traces of 2023, traces as text, and damaged ones
@@ -36,6 +37,7 @@
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
 //! - `sweep`: strategies against replaying all points, threads, shards, kills, and refusals
+//! - `tiles`: models on tiled accelerators: placement, SRAM, networks, and what is refused
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
@@ -58,6 +60,7 @@ mod critical_path;
 mod custom;
 mod diff;
 mod edit;
+mod fabric;
 #[cfg(unix)]
 mod files;
 mod forms;
@@ -82,6 +85,8 @@ mod schema;
 mod serve;
 mod sources;
 mod sweep;
+#[cfg(unix)]
+mod tiles;
 mod timeline;
 mod training;
 mod training_times;

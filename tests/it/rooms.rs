@@ -103,6 +103,18 @@ const ROOMS: &[(&str, &[&str])] = &[
             "archive", "trace", "job", "machine", "engine", "report", "diff",
         ],
     ),
+    // Shows what others implement.
+    (
+        "extend",
+        &[
+            "collective",
+            "compute",
+            "engine",
+            "memory",
+            "network",
+            "topology",
+        ],
+    ),
     // Where a job comes from, and its replay in one call: it puts the other rooms together, as `cli` did.
     (
         "job",
@@ -126,6 +138,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "score",
         &[
             "config", "compute", "machine", "model", "generate", "trace", "engine", "report",
+            "workload",
         ],
     ),
     // Requests over time: it launches on the engine, lowers models to jobs, and renders as reports do.
@@ -216,7 +229,7 @@ const DOCUMENTS: &[&str] = &[
     "trace.rs",
     "graph.rs",
     "engine.rs",
-    "engine/plan.rs",
+    "engine/options.rs",
     "engine/feed.rs",
     "diff.rs",
     "diff/",

@@ -7,9 +7,10 @@ use crate::astra_sim::{
 };
 use crate::collective::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
-    CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, FlowShopInput,
-    GroupMembers, IntraDimensionPolicy, LinePosition, ReceiveSource, ScriptAction, ScriptEvent,
-    SendStep, TransferCause, UncontendedCost, schedule,
+    CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
+    FlowShopInput, GroupMembers, InsertionOrder, IntraDimensionPolicy, IssueDiscipline,
+    LinePosition, ReceiveSource, ScriptAction, ScriptEvent, SendStep, TransferCause,
+    UncontendedCost, schedule,
 };
 use crate::group::{self, GroupExtent, SharedPaths};
 use crate::ids::Npu;
@@ -25,7 +26,6 @@ const FAST: u64 = 10;
 const HANDSHAKE: u64 = 8192;
 
 impl CollectiveBackend for AstraCollectives {
-    const IN_ORDER: bool = true;
     type Stage = AstraPhase;
 
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
@@ -169,6 +169,206 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
+    fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.receives(QueueSlot::unpacked(slot), position)
+    }
+
+    #[inline]
+    fn step(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
+        stage.step(QueueSlot::unpacked(slot), position, i)
+    }
+
+    #[inline]
+    fn is_paced(&self, _: &AstraPhase) -> bool {
+        false
+    }
+
+    fn describer(&self) -> AlgorithmDescriber {
+        let own = self.clone();
+        AlgorithmDescriber::new(move |kind, extent, topology, _| {
+            let phases = own.route(kind, extent).into_iter();
+            let phases = phases.map(|(phase, _, algorithm)| {
+                let phase = &extent.phases[phase as usize];
+                let one = phase.dimension >= own.dimensions;
+                let name = CollectiveImplementation { algorithm, one };
+                match topology.dimensions().get(phase.dimension) {
+                    Some(dimension) if extent.regular => {
+                        format!("{name} {} ({})", phase.size, dimension.name)
+                    }
+                    _ => format!("{name} {}", phase.size),
+                }
+            });
+            AlgorithmDescriber::list(phases)
+        })
+    }
+
+    fn closed_form(
+        &self,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        _: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<Span> {
+        // With several queues per NPU, chunks depend on collectives before.
+        let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
+        let phases = chunk_schedule.stages();
+        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
+            return None;
+        }
+        let spans = phases.iter().map(|stage| {
+            let backward = stage.rotation == QueueRotation::Second;
+            let line = symmetry::SymmetricLine {
+                stage,
+                slot: QueueSlot {
+                    backward,
+                    ..QueueSlot::default()
+                },
+                extent,
+                sizes: &self.sizes,
+                cost: quiet.cost,
+            };
+            let endpoint = if self.is_fast(stage) {
+                Span::from_ns(FAST)
+            } else {
+                self.endpoint
+            };
+            line.span(endpoint, |amount| self.reduction_of(amount))
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
+        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
+        let stages = FlowShopInput {
+            spans: &spans,
+            queue_of: &queues,
+            capacity: &vec![self.capacity; last + 1],
+            back: &vec![false; phases.len()],
+            intra: IntraDimensionPolicy::Fifo,
+        };
+        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
+        Some(schedule(chunk_schedule, stages).end)
+    }
+}
+
+impl EndpointModel for AstraCollectives {
+    #[inline]
+    fn queue(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
+        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(slot).queue);
+        let number = if self.quirks.has(Quirk::OneAtATime) {
+            number
+        } else {
+            // A collective goes through each dimension twice at most.
+            let queues = 2 * self.dimensions as u32 * self.queues;
+            ChunkQueueSpec::apart(stage.collective, queues, number)
+        };
+        Some(ChunkQueueSpec {
+            number,
+            capacity: self.capacity,
+        })
+    }
+
+    #[inline]
+    fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
+        stage.credits(QueueSlot::unpacked(slot), position)
+    }
+
+    #[inline]
+    fn is_scripted(&self, stage: &AstraPhase) -> bool {
+        stage.script.is_some()
+    }
+
+    fn advance_script(
+        &mut self,
+        stage: &AstraPhase,
+        extent: &GroupExtent,
+        player: (u32, u32),
+        _: u32,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
+    ) {
+        let script = stage.script.expect("only scripted stages are played");
+        let scripts = &self.scripts[script as usize];
+        let place = || {
+            let own = extent.npus[player.1 as usize];
+            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
+            // group.
+            extent.npus.iter().filter(|npu| **npu < own).count() as u32
+        };
+        self.players.advance(scripts, place, player, cue, acts);
+    }
+
+    #[inline]
+    fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
+        if self.is_fast(stage) {
+            EndpointCost::Delay(Span::from_ns(FAST))
+        } else if self.buses.is_empty() {
+            EndpointCost::Delay(self.endpoint)
+        } else {
+            EndpointCost::Bus
+        }
+    }
+
+    fn bus_transfer(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        of: TransferCause,
+        ticket: CompletionToken,
+    ) -> BusTransfer {
+        stage.load(QueueSlot::unpacked(slot), position, of, ticket)
+    }
+
+    fn submit_transfer(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        load: BusTransfer,
+        clock: &mut impl BusScheduler,
+    ) {
+        self.buses[npu.index()].carry(now, load, clock);
+    }
+
+    fn handle_bus_event(
+        &mut self,
+        now: Time,
+        npu: Npu,
+        event: u32,
+        clock: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
+        self.buses[npu.index()].handle(now, event, clock)
+    }
+
+    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
+        self.buses[npu.index()].resume(now, event, clock);
+    }
+
+    #[inline]
+    fn reduction(
+        &self,
+        stage: &AstraPhase,
+        slot: u16,
+        position: LinePosition,
+        r: u32,
+    ) -> Option<Span> {
+        let amount = stage.reduced(QueueSlot::unpacked(slot), position, r)?;
+        Some(self.reduction_of(amount))
+    }
+
+    fn rts_bytes(&self) -> Option<u64> {
+        self.rendezvous.then_some(HANDSHAKE)
+    }
+}
+
+impl IssueDiscipline for AstraCollectives {
+    type Order = InsertionOrder;
+
+    #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
         let backward = stage.rotation == QueueRotation::Second;
         let mut slot = QueueSlot {
@@ -296,45 +496,8 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     #[inline]
-    fn queue(&self, stage: &AstraPhase, slot: u16) -> Option<ChunkQueueSpec> {
-        let number = self.line_up(stage) * self.queues + u32::from(QueueSlot::unpacked(slot).queue);
-        let number = if self.quirks.has(Quirk::OneAtATime) {
-            number
-        } else {
-            // A collective goes through each dimension twice at most.
-            let queues = 2 * self.dimensions as u32 * self.queues;
-            ChunkQueueSpec::apart(stage.collective, queues, number)
-        };
-        Some(ChunkQueueSpec {
-            number,
-            capacity: self.capacity,
-        })
-    }
-
-    #[inline]
     fn matches_in_issue_order(&self) -> bool {
         self.quirks.has(Quirk::OneAtATime)
-    }
-
-    #[inline]
-    fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.credits(QueueSlot::unpacked(slot), position)
-    }
-
-    #[inline]
-    fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.receives(QueueSlot::unpacked(slot), position)
-    }
-
-    #[inline]
-    fn step(
-        &self,
-        stage: &AstraPhase,
-        slot: u16,
-        position: LinePosition,
-        i: u32,
-    ) -> Option<SendStep> {
-        stage.step(QueueSlot::unpacked(slot), position, i)
     }
 
     fn source(
@@ -346,163 +509,6 @@ impl CollectiveBackend for AstraCollectives {
         k: u32,
     ) -> Option<ReceiveSource> {
         stage.source(QueueSlot::unpacked(slot), position, taken, k)
-    }
-
-    #[inline]
-    fn is_scripted(&self, stage: &AstraPhase) -> bool {
-        stage.script.is_some()
-    }
-
-    fn advance_script(
-        &mut self,
-        stage: &AstraPhase,
-        extent: &GroupExtent,
-        player: (u32, u32),
-        _: u32,
-        cue: ScriptEvent,
-        acts: &mut Vec<ScriptAction>,
-    ) {
-        let script = stage.script.expect("only scripted stages are played");
-        let scripts = &self.scripts[script as usize];
-        let place = || {
-            let own = extent.npus[player.1 as usize];
-            // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
-            // group.
-            extent.npus.iter().filter(|npu| **npu < own).count() as u32
-        };
-        self.players.advance(scripts, place, player, cue, acts);
-    }
-
-    #[inline]
-    fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
-        if self.is_fast(stage) {
-            EndpointCost::Delay(Span::from_ns(FAST))
-        } else if self.buses.is_empty() {
-            EndpointCost::Delay(self.endpoint)
-        } else {
-            EndpointCost::Bus
-        }
-    }
-
-    fn bus_transfer(
-        &self,
-        stage: &AstraPhase,
-        slot: u16,
-        position: LinePosition,
-        of: TransferCause,
-        ticket: CompletionToken,
-    ) -> BusTransfer {
-        stage.load(QueueSlot::unpacked(slot), position, of, ticket)
-    }
-
-    fn submit_transfer(
-        &mut self,
-        now: Time,
-        npu: Npu,
-        load: BusTransfer,
-        clock: &mut impl BusScheduler,
-    ) {
-        self.buses[npu.index()].carry(now, load, clock);
-    }
-
-    fn handle_bus_event(
-        &mut self,
-        now: Time,
-        npu: Npu,
-        event: u32,
-        clock: &mut impl BusScheduler,
-    ) -> Option<CompletionToken> {
-        self.buses[npu.index()].handle(now, event, clock)
-    }
-
-    fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler) {
-        self.buses[npu.index()].resume(now, event, clock);
-    }
-
-    #[inline]
-    fn reduction(
-        &self,
-        stage: &AstraPhase,
-        slot: u16,
-        position: LinePosition,
-        r: u32,
-    ) -> Option<Span> {
-        let amount = stage.reduced(QueueSlot::unpacked(slot), position, r)?;
-        Some(self.reduction_of(amount))
-    }
-
-    #[inline]
-    fn is_paced(&self, _: &AstraPhase) -> bool {
-        false
-    }
-
-    fn rts_bytes(&self) -> Option<u64> {
-        self.rendezvous.then_some(HANDSHAKE)
-    }
-
-    fn describer(&self) -> AlgorithmDescriber {
-        let own = self.clone();
-        AlgorithmDescriber::new(move |kind, extent, topology, _| {
-            let phases = own.route(kind, extent).into_iter();
-            let phases = phases.map(|(phase, _, algorithm)| {
-                let phase = &extent.phases[phase as usize];
-                let one = phase.dimension >= own.dimensions;
-                let name = CollectiveImplementation { algorithm, one };
-                match topology.dimensions().get(phase.dimension) {
-                    Some(dimension) if extent.regular => {
-                        format!("{name} {} ({})", phase.size, dimension.name)
-                    }
-                    _ => format!("{name} {}", phase.size),
-                }
-            });
-            AlgorithmDescriber::list(phases)
-        })
-    }
-
-    fn closed_form(
-        &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        extent: &GroupExtent,
-        _: &[SharedPaths],
-        quiet: &UncontendedCost<'_>,
-    ) -> Option<Span> {
-        // With several queues per NPU, chunks depend on collectives before.
-        let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        let phases = chunk_schedule.stages();
-        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
-            return None;
-        }
-        let spans = phases.iter().map(|stage| {
-            let backward = stage.rotation == QueueRotation::Second;
-            let line = symmetry::SymmetricLine {
-                stage,
-                slot: QueueSlot {
-                    backward,
-                    ..QueueSlot::default()
-                },
-                extent,
-                sizes: &self.sizes,
-                cost: quiet.cost,
-            };
-            let endpoint = if self.is_fast(stage) {
-                Span::from_ns(FAST)
-            } else {
-                self.endpoint
-            };
-            line.span(endpoint, |amount| self.reduction_of(amount))
-        });
-        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
-        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
-        let stages = FlowShopInput {
-            spans: &spans,
-            queue_of: &queues,
-            capacity: &vec![self.capacity; last + 1],
-            back: &vec![false; phases.len()],
-            intra: IntraDimensionPolicy::Fifo,
-        };
-        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
-        Some(schedule(chunk_schedule, stages).end)
     }
 }
 

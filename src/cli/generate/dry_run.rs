@@ -9,7 +9,10 @@ use super::training::TrainingRequest;
 use crate::cli::output::{OnMemoryOverflow, ReportFormatArg, RunArgs};
 use crate::cli::terminal;
 use crate::engine::place;
+use crate::generate::ParallelismPlan;
+use crate::generate::plan::CorePlacement;
 use crate::generate::training::PlanSummary;
+use crate::ids::Npu;
 use crate::machine::Machine;
 use crate::trace::TrainingPhase;
 use group_locations::GroupLocation;
@@ -38,6 +41,16 @@ fn phase(phase: Option<TrainingPhase>) -> &'static str {
     }
 }
 
+/// The core of each rank, where the plan says it.
+fn cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
+    match (&plan.tiles, machine.topology().tiles()) {
+        (CorePlacement::Cores(cores), Some(tiles)) => {
+            Some(cores.iter().map(|core| Npu(tiles.core(*core))).collect())
+        }
+        _ => None,
+    }
+}
+
 /// Prints what `asked` comes to, and where it lies on `machine` if there is one.
 pub fn run(
     asked: TrainingRequest,
@@ -51,7 +64,9 @@ pub fn run(
     let plan = asked.training.plan.clone();
     let summary = asked.training.summary();
     let summary = summary.map_err(|error| asked.origin.with_source(error))?;
-    let npus = machine.map(|machine| place(summary.ranks, machine, run.map()));
+    let cores = machine.and_then(|machine| cores(&plan, machine));
+    let map = run.map().or(cores.as_deref());
+    let npus = machine.map(|machine| place(summary.ranks, machine, map));
     let npus = npus.transpose()?;
     let on = machine.zip(npus.as_deref());
     let room = StageMemory::new(&summary, &plan, asked.capacity, on);

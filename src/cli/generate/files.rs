@@ -8,6 +8,7 @@ use crate::job::JobOutputs;
 use crate::report::summary::counted;
 use crate::trace::job::JobFile;
 use crate::trace::roles;
+use crate::trace::scan::CORE;
 use crate::trace::work_amounts;
 use crate::trace::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
@@ -56,6 +57,11 @@ pub fn write(
             continue;
         }
         let target = outputs.path(rank);
+        let core = job.core_of(rank).map(|[x, y]| format!("{x},{y}"));
+        let core = core
+            .as_deref()
+            .map(|core| (CORE, AttributeValue::Text(core)));
+        let metadata: Vec<_> = metadata.iter().cloned().chain(core).collect();
         let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
         let nodes = job.nodes(class, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;

@@ -1,5 +1,6 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
+use super::tile_ratios::TileRatios;
 use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::{MemoryAttachment, RemoteMemory};
@@ -60,6 +61,27 @@ pub(super) struct MachineDetails<'a> {
     class_runs: Vec<ClassRunDocument>,
     collectives: CollectivesDocument,
     remote_memory: Option<RemoteDocument<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tiles: Option<TilesDocument>,
+}
+
+/// Dies and cores of a machine of tiles; places of cores are x and y.
+#[derive(Serialize)]
+struct TilesDocument {
+    dies: [u32; 2],
+    cores: [u32; 2],
+    link_bandwidth_bytes_per_s: f64,
+    link_latency_ps: u64,
+    die_bandwidth_bytes_per_s: f64,
+    die_latency_ps: u64,
+    half_duplex: bool,
+    faulty_cores: Vec<[u32; 2]>,
+    /// The lower end, and the dimension.
+    faulty_links: Vec<([u32; 2], usize)>,
+    /// The core of each port of the memory at the edges.
+    memory_ports: Vec<[u32; 2]>,
+    #[serde(flatten)]
+    ratios: Option<TileRatios>,
 }
 
 #[derive(Serialize)]
@@ -193,7 +215,40 @@ impl<'a> MachineDetails<'a> {
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
             remote_memory: machine.remote().map(RemoteDocument::of),
+            tiles: TilesDocument::of(machine),
         }
+    }
+}
+
+impl TilesDocument {
+    fn of(machine: &Machine) -> Option<Self> {
+        let topology = machine.topology();
+        let tiles = topology.tiles()?;
+        let ports = match machine.remote().map(|memory| &memory.attachment) {
+            Some(MemoryAttachment::Edge(ports)) => {
+                let cores = (0..ports.count()).map(|port| tiles.place(ports.core(port).0));
+                cores.collect()
+            }
+            _ => Vec::new(),
+        };
+        let links = tiles.faulty_links.iter();
+        Some(Self {
+            dies: tiles.dies,
+            cores: tiles.cores,
+            link_bandwidth_bytes_per_s: topology.link(0).bytes_per_second(),
+            link_latency_ps: topology.dimensions()[0].latency.0,
+            die_bandwidth_bytes_per_s: tiles.borders.bandwidth.bytes_per_second(),
+            die_latency_ps: tiles.borders.latency.0,
+            half_duplex: tiles.half_duplex,
+            faulty_cores: tiles
+                .faulty_cores
+                .iter()
+                .map(|core| tiles.place(*core))
+                .collect(),
+            faulty_links: links.map(|&(core, d)| (tiles.place(core), d)).collect(),
+            memory_ports: ports,
+            ratios: TileRatios::of(machine),
+        })
     }
 }
 
@@ -235,9 +290,10 @@ impl PoolDocument {
     fn of(attachment: &MemoryAttachment) -> Option<Self> {
         let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
         Some(match attachment {
-            MemoryAttachment::PerNpu | MemoryAttachment::Pool | MemoryAttachment::PerNode(_) => {
-                return None;
-            }
+            MemoryAttachment::PerNpu
+            | MemoryAttachment::Pool
+            | MemoryAttachment::PerNode(_)
+            | MemoryAttachment::Edge(_) => return None,
             MemoryAttachment::Hierarchical(design) => Self::Hierarchical {
                 groups: design.groups,
                 out_switches: design.out_switches,

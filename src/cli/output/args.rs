@@ -46,6 +46,10 @@ pub enum NetworkArg {
     Ports,
     /// Operations share every link of their routes
     Links,
+    /// Messages in flight share every link of their routes at once, max-min fairly
+    FairSharing,
+    /// A transfer holds all links of its route from start to end
+    Exclusive,
 }
 
 impl NetworkArg {
@@ -54,6 +58,8 @@ impl NetworkArg {
             Self::ContentionFree => NetworkKind::ContentionFree,
             Self::Ports => NetworkKind::Ports,
             Self::Links => NetworkKind::Links,
+            Self::FairSharing => NetworkKind::FairSharing,
+            Self::Exclusive => NetworkKind::Exclusive,
         }
     }
 }
@@ -79,6 +85,8 @@ pub enum ReportTableArg {
     Operators,
     /// Peak memory of each NPU by tensor class
     Memory,
+    /// Bytes and load of each link, which are counted if this is asked for
+    Links,
     /// A row per machine; the default of several machines
     Compare,
 }
@@ -91,6 +99,7 @@ impl ReportTableArg {
             Self::Collectives => Some(CsvTable::Collectives),
             Self::Operators => Some(CsvTable::Operators),
             Self::Memory => Some(CsvTable::Memory),
+            Self::Links => Some(CsvTable::Links),
         }
     }
 }

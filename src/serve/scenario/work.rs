@@ -29,14 +29,24 @@ pub(super) const KEYS: &[&str] = &[
     "output",
     "measured",
 ];
-/// The keys that say where the work comes from.
-const SOURCES: [&str; 6] = [
-    "preset",
-    "jobs",
-    "latency",
-    "latencies",
-    "steps",
-    "measured",
+/// Sources of a model's work, with the keys that each uses beside its own.
+const SOURCES: [(&str, &[&str]); 6] = [
+    (
+        "preset",
+        &[
+            "tokens",
+            "convolution",
+            "attention",
+            "merge",
+            "tables",
+            "sparsity",
+        ],
+    ),
+    ("jobs", &["sparsity"]),
+    ("latency", &["distribution"]),
+    ("latencies", &[]),
+    ("steps", &["prompt", "output"]),
+    ("measured", &[]),
 ];
 /// The most multiplications of a request.
 const MOST_WORK: u64 = 1 << 62;
@@ -44,19 +54,17 @@ const MOST_WORK: u64 = 1 << 62;
 /// Reads a model.
 pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedModel, ServeError> {
     let name = table.need("name", "the model's name")?.line()?.to_owned();
-    let mut given = SOURCES.iter().filter_map(|key| table.get(key));
-    let source = given
+    let mut given = SOURCES
+        .iter()
+        .filter_map(|&(key, used)| Some((table.get(key)?, key, used)));
+    let expected = || format!("one of {}", SOURCES.map(|(key, _)| key).join(", "));
+    let (source, key, used) = given
         .next()
-        .ok_or_else(|| table.missing("preset", format_args!("one of {}", SOURCES.join(", "))))?;
-    if let Some(second) = given.next() {
-        return Err(second
-            .refuse(
-                "a second source of work",
-                format_args!("one of {}", SOURCES.join(", ")),
-            )
-            .into());
+        .ok_or_else(|| table.missing("preset", expected()))?;
+    if let Some((second, ..)) = given.next() {
+        return Err(second.refuse("a second source of work", expected()).into());
     }
-    refuse_unused(table)?;
+    refuse_unused(table, key, used)?;
     let (work, known_as) = work(table, &source, folder, &name)?;
     let optional = |key: &str| table.get(key);
     let deadline: Option<Span> = optional("deadline")
@@ -111,32 +119,10 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     })
 }
 
-/// Refuses keys that the source of work does not use.
-fn refuse_unused(table: &ConfigTable<'_>) -> Result<(), ConfigError> {
-    let uses: [(&str, &[&str]); 6] = [
-        (
-            "preset",
-            &[
-                "tokens",
-                "convolution",
-                "attention",
-                "merge",
-                "tables",
-                "sparsity",
-            ],
-        ),
-        ("jobs", &["sparsity"]),
-        ("latency", &["distribution"]),
-        ("latencies", &[]),
-        ("steps", &["prompt", "output"]),
-        ("measured", &[]),
-    ];
-    let (source, used) = uses
-        .into_iter()
-        .find(|(key, _)| table.get(key).is_some())
-        .unwrap_or(("", &[]));
-    let all = uses.iter().flat_map(|(_, keys)| keys.iter());
-    for key in all.filter(|key| !used.contains(key)) {
+/// Refuses keys that other sources of work use, and `source` does not.
+fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
+    let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
+    for key in others.filter(|key| !used.contains(key)) {
         if let Some(field) = table.get(key) {
             let found = format!("a key that does nothing beside `{source}`");
             return Err(field.refuse(found, "a model without it"));

@@ -64,7 +64,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 
 /// Requests of one model that are served together.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct RequestInFlight {
     /// The request that came first, as the queue had it.
     pub first: QueuedRequest,
     /// Places of its requests.
@@ -91,7 +91,7 @@ pub(super) struct Flight {
     pub run: RunningTime,
 }
 
-impl Flight {
+impl RequestInFlight {
     pub fn new(first: QueuedRequest, processor: u32, jobs: u32) -> Self {
         Self {
             first,

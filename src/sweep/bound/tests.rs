@@ -1,5 +1,7 @@
+//! Bounds lie below replays of the same plans.
+
 use super::*;
-use crate::config::Literal;
+use crate::config::ConfigLiteral;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
 use crate::sweep::point::WorkSource;
 use crate::sweep::setting::Settings;
@@ -58,10 +60,10 @@ fn no_replay_is_faster_than_its_bounds() {
             }
             let mut point = study.combination(layer, index);
             for (key, value) in *variant {
-                let number = value.parse::<f64>().map(Literal::Number);
+                let number = value.parse::<f64>().map(ConfigLiteral::Number);
                 point.insert(
                     (*key).to_owned(),
-                    number.unwrap_or(Literal::Text((*value).to_owned())),
+                    number.unwrap_or(ConfigLiteral::Text((*value).to_owned())),
                 );
             }
             let Ok([quick, whole]) = bounds(&study, &point) else {

@@ -1,4 +1,4 @@
-//! What is known of points, and finding out more of it on several threads.
+//! Known results of points, shared by several threads that find more.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::evaluate::{PointAnswer, PointBound, PointEvaluator};
@@ -17,7 +17,7 @@ pub(super) struct PointKnowledge {
     pub answer: Option<PointAnswer>,
 }
 
-/// What may be asked of a point.
+/// Question about a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointQuestion {
     Quick,

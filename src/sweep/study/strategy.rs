@@ -7,7 +7,7 @@ use crate::sweep::axis::StudyAxis;
 /// The keys of a layer.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// How the points of a layer are visited.
+/// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// All of them.

@@ -1,5 +1,7 @@
+//! Studies as read, and refusals of wrong ones.
+
 use super::*;
-use crate::config::Literal;
+use crate::config::ConfigLiteral;
 
 const HEAD: &str =
     "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\nplan.batch = 8\n";
@@ -11,7 +13,7 @@ fn study(tail: &str) -> Result<Study, String> {
 fn shown(study: &Study, axis: usize) -> Vec<String> {
     let values = study.axes[axis].values.iter();
     values
-        .map(|value| Literal::List(value.clone()).to_string())
+        .map(|value| ConfigLiteral::List(value.clone()).to_string())
         .collect()
 }
 
@@ -36,9 +38,9 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     assert_eq!(study.listed(), Some(2 * 3 * 3 * 4 * 6));
     // The last axis counts fastest.
     let point = study.combination(&study.layers[0], 7);
-    assert_eq!(point["plan.data"], Literal::Whole(2));
-    assert_eq!(point["plan.steps"], Literal::Whole(2));
-    assert_eq!(study.whole(&point)["plan.batch"], Literal::Whole(8));
+    assert_eq!(point["plan.data"], ConfigLiteral::Whole(2));
+    assert_eq!(point["plan.steps"], ConfigLiteral::Whole(2));
+    assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
 }
 
 /// Each with its key, its line, what was found and what is near.

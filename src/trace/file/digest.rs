@@ -1,7 +1,7 @@
 //! Lengths and hashes of files in a job file, and their verification.
 
 use super::RankFile;
-use crate::trace::{TraceError, TraceLocation};
+use crate::trace::TraceError;
 
 /// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,12 +46,8 @@ impl FileDigest {
 
     /// Builds the error about a file of a job.
     pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
-        let place = TraceLocation {
-            file: Some(file.path.clone()),
-            ..TraceLocation::default()
-        };
-        TraceError::refused_at(
-            place,
+        TraceError::refused_in(
+            &file.path,
             found,
             "write the job again, or --no-verify, which takes files as they are",
         )

@@ -240,12 +240,8 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
-    let place = TraceLocation {
-        file: Some(path.to_owned()),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(
-        place,
+    TraceError::refused_in(
+        path,
         format!(
             "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
             job.display()
@@ -278,27 +274,19 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
     let most = 3.min(name.chars().count() / 2);
     match near.filter(|(edits, _)| *edits <= most) {
         Some((_, near)) => {
-            let place = TraceLocation {
-                file: Some(path.to_owned()),
-                ..TraceLocation::default()
-            };
             let found = match folder {
                 here if here == Path::new(".") => near,
                 _ => folder.join(near).display().to_string(),
             };
-            TraceError::refused_at(place, "no such file, folder or prefix of a job", found)
+            TraceError::refused_in(path, "no such file, folder or prefix of a job", found)
         }
         None => not_found(path, "no file is named `PREFIX.RANK.et`"),
     }
 }
 
 pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
-    let place = TraceLocation {
-        file: Some(path.to_owned()),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(
-        place,
+    TraceError::refused_in(
+        path,
         format!("no traces here: {why}"),
         "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
     )

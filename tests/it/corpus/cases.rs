@@ -96,6 +96,7 @@ pub fn machine(sizes: &[u32]) -> Machine {
         },
         lanes: 8,
         host_lanes: 8,
+        slowdown: 1.0,
     };
     let remote = RemoteMemory {
         attachment: MemoryAttachment::Pool,

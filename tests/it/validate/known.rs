@@ -113,8 +113,12 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
             let contents = TraceContents::open(&file.path).expect("it can be read");
             (file.rank, contents.as_slice().to_vec())
         });
+        let declared = std::fs::read_to_string(path.join("job.groups.json"));
         let options = ValidateOptions::with(|o| {
             o.show = 3;
+            if let Ok(text) = &declared {
+                o.declared = groups::parse_file(text).expect("groups are well formed");
+            }
         });
         let findings = check(&files.collect::<Vec<_>>(), &options);
         let expected = match path.ends_with("deadlock-2") {

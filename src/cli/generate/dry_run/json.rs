@@ -48,6 +48,17 @@ struct FamilyDocument<'a> {
     count: u32,
     regular: bool,
     along: Vec<AlongDocument<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    neighbours: Option<NeighbourDocument>,
+}
+
+/// Links from a member to the next, on tiles.
+#[derive(Serialize)]
+struct NeighbourDocument {
+    mean_links: f64,
+    most_links: u32,
+    ways: u32,
+    ways_between_dies: u32,
 }
 
 #[derive(Serialize)]
@@ -129,6 +140,12 @@ impl<'a> FamilyDocument<'a> {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
+            neighbours: lies.neighbours.map(|hops| NeighbourDocument {
+                mean_links: hops.mean(),
+                most_links: hops.most,
+                ways: hops.ways,
+                ways_between_dies: hops.between_dies,
+            }),
             along: along.collect(),
         }
     }

@@ -33,7 +33,7 @@ impl StageMemory {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
             let classes = ranks.map(|rank| machine.class(npus[rank as usize]));
-            let bytes = classes.map(|class| machine.classes()[class].memory.capacity.0);
+            let bytes = classes.map(|class| machine.npu_memory(class).0);
             bytes.min()
         };
         let stages = summary.stages.iter().enumerate();

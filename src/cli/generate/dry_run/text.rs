@@ -126,7 +126,21 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
             "; irregular: one ring over all members"
         };
         let count = thousands(lies.groups.into());
-        let along = along.join(" x ") + uneven;
+        let hops = lies.neighbours.map_or(String::new(), |hops| {
+            let (mean, most) = (hops.mean(), hops.most);
+            let crossing = match hops.between_dies {
+                0 => String::new(),
+                dies => format!(", {dies} of {} ways to another die", hops.ways),
+            };
+            format!("; {mean:.2} links to the next member, at most {most}{crossing}")
+        });
+        // On tiles every group is one ring.
+        let uneven = if lies.neighbours.is_some() {
+            ""
+        } else {
+            uneven
+        };
+        let along = along.join(" x ") + uneven + &hops;
         table.row(out, &[&lies.family, &count, &along])?;
     }
     writeln!(

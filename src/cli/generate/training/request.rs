@@ -2,6 +2,7 @@
 
 use super::TrainingArgs;
 use crate::config::nearest;
+use crate::generate::plan::{CoreGrid, CorePlacement, ResidencyRule};
 use crate::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use crate::machine::Machine;
 use crate::model::{Model, ModelError};
@@ -33,6 +34,20 @@ impl PlanSource {
     }
 }
 
+/// The cores of a machine of tiles, as plans know them.
+pub fn core_grid(machine: &Machine) -> Option<CoreGrid> {
+    let tiles = machine.topology().tiles()?;
+    Some(CoreGrid {
+        dies: tiles.dies,
+        cores: tiles.cores,
+        faulty: tiles
+            .faulty_cores
+            .iter()
+            .map(|core| tiles.place(*core))
+            .collect(),
+    })
+}
+
 impl TrainingArgs {
     /// Resolves the request, on `machine` if there is one.
     pub fn asked(
@@ -58,9 +73,13 @@ impl TrainingArgs {
         let (mut plan, origin) = self.plan.plan()?;
         let capacity = plan.capacity;
         if let Some(machine) = machine {
+            let all = 0..machine.classes().len();
+            plan.capacity = capacity.or(all.map(|class| machine.npu_memory(class).0).min());
             let classes = machine.classes().iter();
             let least = classes.map(|class| class.memory.capacity.0).min();
-            plan.capacity = capacity.or(least);
+            if plan.residency != ResidencyRule::None {
+                plan.sram = plan.sram.or(least);
+            }
         }
         if !plan.place.is_empty() {
             if self.run.map.is_some() {
@@ -74,6 +93,15 @@ impl TrainingArgs {
                 plan.place_on(&dimensions)
                     .map_err(|error| origin.with_source(error))?;
             }
+        }
+        if let (Some(machine), false) = (machine, plan.tiles == CorePlacement::None) {
+            if self.run.map.is_some() {
+                return Err(
+                    "--map and place both say where ranks sit\n  try: one of the two".into(),
+                );
+            }
+            plan.place_on_tiles(core_grid(machine).as_ref())
+                .map_err(|error| origin.with_source(error))?;
         }
         let name = format!(
             "{}, tp {} x dp {} x pp {}",

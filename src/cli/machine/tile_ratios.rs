@@ -1,0 +1,104 @@
+//! The ratios by which Table I of PALM compares machines of tiles.
+
+use crate::machine::Machine;
+use crate::memory::MemoryAttachment;
+use crate::trace::Dtype;
+use serde::Serialize;
+
+/// Table I: SRAM in MB for each TFLOP/s of fp16, the most hops to DRAM, and a link's bandwidth over that of DRAM.
+const PUBLISHED: [(&str, [f64; 3]); 3] = [
+    ("grayskull", [1.304, 5.0, 1.9]),
+    ("dojo-tile", [1.215, 25.0, 2.275]),
+    ("wse-2", [2.666, 316.0, 1.375]),
+];
+
+/// Ratios of a machine of tiles with memory at its edges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct TileRatios {
+    /// MB of SRAM for each TFLOP/s of fp16.
+    sram_mb_per_tflop_per_s: f64,
+    /// The most links between a core and the port that it uses.
+    hops_to_dram: u32,
+    /// Bandwidth of a link on a die over that of a port.
+    link_to_dram_port: f64,
+    /// Bandwidth of a link on a die over that of all ports together.
+    link_to_dram: f64,
+}
+
+impl TileRatios {
+    /// The ratios of `machine`; `None` if it has no tiles, no edge DRAM or no peak of fp16.
+    pub(super) fn of(machine: &Machine) -> Option<Self> {
+        let topology = machine.topology();
+        topology.tiles()?;
+        let memory = machine.remote()?;
+        let MemoryAttachment::Edge(ports) = &memory.attachment else {
+            return None;
+        };
+        let class = &machine.classes()[0];
+        let peak = class.peaks.get(Dtype::Fp16)?.per_second();
+        let port = topology.link(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
+        Some(Self {
+            sram_mb_per_tflop_per_s: class.memory.capacity.0 as f64 / 1e6 / (peak / 1e12),
+            hops_to_dram: ports.most_hops(topology),
+            link_to_dram_port: port,
+            link_to_dram: port / f64::from(ports.count()),
+        })
+    }
+
+    /// The ratios as comments of a machine file, beside those that are published for `name`.
+    pub(super) fn comment(&self, name: &str) -> String {
+        let published = PUBLISHED.iter().find(|(known, _)| *known == name);
+        let beside = |index: usize| {
+            let value = published.map(|(_, values)| values[index]);
+            value.map_or(String::new(), |value| format!(" (published: {value})"))
+        };
+        let [sram, port, all] = [
+            self.sram_mb_per_tflop_per_s,
+            self.link_to_dram_port,
+            self.link_to_dram,
+        ];
+        format!(
+            "# Ratios as in Table I of PALM, computed from the numbers above:\n\
+             # SRAM per compute: {sram:.3} MB per TFLOP/s{}\n\
+             # Hops to DRAM: at most {}{}\n\
+             # Link bandwidth over DRAM bandwidth: {all:.3} of all ports, {port:.3} of one{}\n",
+            beside(0),
+            self.hops_to_dram,
+            beside(1),
+            beside(2),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Table VI: 3.75 MB / 16 TFLOP/s = 0.234; 1024 / 256 = 4 of one of 80 ports. Within a die of 4 x 4 with ports at rows
+    /// 1 and 2 of both sides, (1, 0) and its like are 2 links away.
+    #[test]
+    fn the_wafer_has_the_ratios_of_its_table() {
+        let ratios = TileRatios::of(&Machine::preset("wafer-5x4").unwrap()).unwrap();
+        assert_eq!(ratios.sram_mb_per_tflop_per_s, 3.75 / 16.0);
+        assert_eq!(ratios.hops_to_dram, 2);
+        assert_eq!(ratios.link_to_dram_port, 4.0);
+        assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
+    }
+
+    /// Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9; 40.8 GB / 15 PFLOP/s = 2.727 with 850,000 cores of 48 kB,
+    /// where the table has 40 GB.
+    #[test]
+    fn products_have_published_ratios_beside_theirs() {
+        let of = |name: &str| TileRatios::of(&Machine::preset(name).unwrap()).unwrap();
+        assert!((of("grayskull").sram_mb_per_tflop_per_s - 1.304).abs() < 0.001);
+        assert!((of("grayskull").link_to_dram - 1.9).abs() < 0.001);
+        assert!((of("dojo-tile").sram_mb_per_tflop_per_s - 1.22).abs() < 0.006);
+        assert!((of("wse-2").sram_mb_per_tflop_per_s - 2.727).abs() < 0.001);
+        let text = of("grayskull").comment("grayskull");
+        assert!(
+            text.contains("1.304 MB per TFLOP/s (published: 1.304)"),
+            "{text}"
+        );
+        assert!(!of("grayskull").comment("mine").contains("published"));
+    }
+}
