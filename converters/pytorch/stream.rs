@@ -155,7 +155,7 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
-            let parsed = match parse::<F::Element<'_>>(text) {
+            let parsed = match parse_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
                     format.element(element, LocatedElement { text, offset })?;
                     Ok(used)
@@ -226,7 +226,7 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
-            match parse::<&RawValue>(text) {
+            match parse_window::<&RawValue>(&self.0) {
                 // A number at the window's end may continue behind it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
@@ -242,9 +242,28 @@ impl JsonWalker<'_> {
     }
 }
 
+/// Parses the value at the start of the window's rest; returns it and its length.
+///
+/// Text that was validated as a whole is not validated again, string by string.
+fn parse_window<'de, T: Deserialize<'de>>(
+    window: &'de TextWindow<'_>,
+) -> Result<(T, usize), serde_json::Error> {
+    let (valid, text) = (window.valid(), window.rest());
+    match first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
+        // Bytes that are not UTF-8 follow, and are repaired or named.
+        Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
+        parsed => parsed,
+    }
+}
+
 /// Parses the value at the start of `text`; returns it and its length.
 fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<(T, usize), serde_json::Error> {
-    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<T>();
+    first_value(serde_json::Deserializer::from_slice(text).into_iter())
+}
+
+fn first_value<'de, R: serde_json::de::Read<'de>, T: Deserialize<'de>>(
+    mut values: serde_json::StreamDeserializer<'de, R, T>,
+) -> Result<(T, usize), serde_json::Error> {
     match values.next() {
         Some(Ok(value)) => Ok((value, values.byte_offset())),
         Some(Err(error)) => Err(error),

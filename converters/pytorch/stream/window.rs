@@ -22,6 +22,8 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
+    /// End of what is known to be UTF-8 from `at` on.
+    valid: usize,
     /// Offset of the window in the text.
     base: u64,
     /// Whether the text ends with the window.
@@ -38,6 +40,7 @@ impl<'s> TextWindow<'s> {
             window: vec![0; WINDOW],
             at: 0,
             end: 0,
+            valid: 0,
             base: 0,
             ended: false,
         };
@@ -54,6 +57,23 @@ impl<'s> TextWindow<'s> {
         &self.window[self.at..self.end]
     }
 
+    /// Returns [`Self::rest`] as far as it is UTF-8.
+    pub fn valid(&self) -> &str {
+        let text = &self.window[self.at..self.valid];
+        // SAFETY: `validate` found all of `at..valid` to be UTF-8, and moves `valid` whenever `at` passes it.
+        unsafe { std::str::from_utf8_unchecked(text) }
+    }
+
+    /// Finds out how far the text is UTF-8, from where it is known to be so.
+    fn validate(&mut self) {
+        let from = self.valid.max(self.at);
+        let valid = match std::str::from_utf8(&self.window[from..self.end]) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        self.valid = from + valid;
+    }
+
     /// Returns the offset of the next byte in the whole text.
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
@@ -67,6 +87,9 @@ impl<'s> TextWindow<'s> {
     /// Skips so many bytes.
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
+        if self.at > self.valid {
+            self.validate();
+        }
     }
 
     /// Moves the window so that it begins at the next byte, and fills it. It grows if that byte was its first one
@@ -81,6 +104,7 @@ impl<'s> TextWindow<'s> {
             self.window.resize(2 * self.end, 0);
         }
         self.window.copy_within(self.at..self.end, 0);
+        self.valid -= self.at;
         (self.base, self.at, self.end) = (self.offset(), 0, held);
         while !self.ended && self.end < self.window.len() {
             match self.source.read(&mut self.window[self.end..]) {
@@ -90,6 +114,7 @@ impl<'s> TextWindow<'s> {
                 Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),
             }
         }
+        self.validate();
         Ok(())
     }
 
@@ -99,10 +124,10 @@ impl<'s> TextWindow<'s> {
             let blank = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
             match self.rest().iter().position(|b| !blank(b)) {
                 Some(skip) => {
-                    self.at += skip;
+                    self.advance(skip);
                     return Ok(Some(self.window[self.at]));
                 }
-                None => self.at = self.end,
+                None => self.advance(self.end - self.at),
             }
             if self.ended {
                 return Ok(None);
@@ -115,7 +140,7 @@ impl<'s> TextWindow<'s> {
     pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
         match self.peek()? {
             Some(byte) if expected.contains(&byte) => {
-                self.at += 1;
+                self.advance(1);
                 Ok(byte)
             }
             Some(_) => {
