@@ -7,6 +7,7 @@ mod attention;
 mod curves;
 mod gemm;
 mod host;
+mod measured;
 mod roofline;
 mod scaled;
 mod systolic;
@@ -16,6 +17,7 @@ pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve}
 pub use curves::{KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
 pub use host::HostTiming;
+pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
 pub use systolic::SystolicArrays;
 pub use words::{parse_model, parse_scaled};
 
@@ -111,8 +113,10 @@ impl Default for RooflineEfficiency {
 }
 
 /// Cost figures of a kernel from its trace.
-#[derive(Clone, Copy, Debug)]
-pub struct KernelProfile {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelProfile<'a> {
+    /// Name; empty when unknown.
+    pub name: &'a str,
     /// Captured duration; zero when unknown.
     pub recorded: Span,
     /// Whether the trace is of a capture that timed every kernel, so that a duration of zero is known.
@@ -169,6 +173,11 @@ impl ComputeModel {
         matches!(self, Self::Roofline(_) | Self::Curves)
     }
 
+    /// Returns true if a kernel whose duration was recorded takes that.
+    pub fn keeps_recorded(self) -> bool {
+        matches!(self, Self::Recorded(_) | Self::RecordedOnly)
+    }
+
     /// Returns the same model with kernels by roofline at `efficiency`.
     pub fn at(self, efficiency: RooflineEfficiency) -> Self {
         match self {
@@ -200,7 +209,7 @@ impl ComputeModel {
     /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
     pub fn price(
         &self,
-        kernel: &KernelProfile,
+        kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
         memory: Bandwidth,
         curves: &KernelCurves,
@@ -266,7 +275,8 @@ mod tests {
         stated: true,
     });
 
-    const KERNEL: KernelProfile = KernelProfile {
+    const KERNEL: KernelProfile<'_> = KernelProfile {
+        name: "",
         recorded: Span(5_000_000),
         captured: false,
         flops: 312_000_000,
@@ -278,7 +288,7 @@ mod tests {
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
         assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
         // Four times the bytes: 2 us.
@@ -298,7 +308,7 @@ mod tests {
     #[test]
     fn an_efficiency_slows_arithmetic_and_memory_alike() {
         let (peaks, memory) = a100();
-        let at = |fraction: f64, kernel: &KernelProfile| {
+        let at = |fraction: f64, kernel: &KernelProfile<'_>| {
             let efficiency = RooflineEfficiency::new(fraction).unwrap();
             ComputeModel::Roofline(efficiency).price(
                 kernel,
@@ -353,7 +363,7 @@ mod tests {
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
         let (peaks, memory) = a100();
-        let price = |k: KernelProfile| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
         let bare = KernelProfile {
             flops: 0,
             bytes: 0,

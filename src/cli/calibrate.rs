@@ -1,4 +1,6 @@
-//! `chakram calibrate`: measured steps in, a machine file out.
+//! `chakram calibrate`: measured steps or captured jobs in, a machine file out.
+
+mod kernels;
 
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
@@ -14,26 +16,38 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Correct a machine's prices by measured steps
+/// Sections that a calibration writes at the end of a machine file.
+const SECTIONS: [&str; 2] = ["Kernels", "Corrections"];
+
+/// Correct a machine's prices by measured steps, or by the kernels of captured jobs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram calibrate steps.csv --columns steps.toml -o ours.toml
   chakram score others.csv --columns steps.toml --machine ours.toml
   chakram generate gpt3-13b --tensor 8 --machine ours.toml
+  chakram calibrate --kernels job --machine dgx-h100 -o ours.toml
+  chakram replay other --machine ours.toml --compute curves
 
 Steps of models of one width, with as many tokens in a micro-batch and members in a tensor group, share a
-correction; one measured step of each is enough.")]
+correction; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes.")]
 pub struct CalibrateArgs {
     /// The measured steps: CSV with a line of headings, a step in each row, as `chakram score` reads it
-    #[arg(value_name = "STEPS.csv")]
-    steps: PathBuf,
+    #[arg(
+        value_name = "STEPS.csv",
+        required_unless_present = "kernels",
+        requires = "columns"
+    )]
+    steps: Option<PathBuf>,
     /// Which columns are which options of `chakram generate`, and what was measured
-    #[arg(long, value_name = "FILE.toml")]
-    columns: PathBuf,
+    #[arg(long, value_name = "FILE.toml", requires = "steps")]
+    columns: Option<PathBuf>,
+    /// Traces whose recorded kernels price kernels of the same names, as `chakram replay` takes them
+    #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
+    kernels: Vec<PathBuf>,
     /// Correct this machine instead of the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
@@ -50,16 +64,42 @@ pub struct CalibrateArgs {
 ///
 /// Files that cannot be read, steps that cannot be replayed, a machine without curves, or output that cannot be written.
 pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let read = |path: &PathBuf| {
+    let path = args.output.display().to_string();
+    let mut outputs = OutputSet::default();
+    let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
+        (Some(steps), Some(columns), _) => {
+            [steps, columns].iter().for_each(|path| outputs.reads(path));
+            correct(args, steps, columns)?
+        }
+        (_, _, Some(machine)) => {
+            args.kernels.iter().for_each(|path| outputs.reads(path));
+            kernels::measure(&args.kernels, &machine::source(machine)?)?
+        }
+        _ => return Err("neither steps nor kernels\n  try: --help".into()),
+    };
+    // What is written can be read.
+    machine::Machine::parse(&text, &path)?;
+    ReportDestination::claim(&mut *out, &args.output, outputs)?
+        .fill(|out| out.write_all(text.as_bytes()))?;
+    write!(out, "{path}: {summary}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the text of the machine with corrections by measured steps, and a summary of these.
+fn correct(
+    args: &CalibrateArgs,
+    steps: &Path,
+    columns: &Path,
+) -> Result<(String, String), Box<dyn Error>> {
+    let read = |path: &Path| {
         config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
-    let mut columns =
-        RunColumns::parse(&read(&args.columns)?, &args.columns.display().to_string())?;
+    let mut columns = RunColumns::parse(&read(columns)?, &columns.display().to_string())?;
     if let Some(machine) = &args.machine {
         columns.on(machine);
     }
-    let name = args.steps.display().to_string();
-    let table = RunTable::parse(&read(&args.steps)?, &name, &columns)?;
+    let name = steps.display().to_string();
+    let table = RunTable::parse(&read(steps)?, &name, &columns)?;
     let base = machine::source(columns.machine())?;
     let first = &table.runs[0].machine;
     if !first.has_curves() || !args.compute.model().prefers_curves() {
@@ -77,18 +117,16 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let found = calibrate(&table, &options, threads)?;
-    let mut text = without_corrections(&base.text);
-    write!(
-        text,
-        "\n# Corrections by `chakram calibrate` from {} steps of {}, on the prices above.\n",
+    let mut section = format!(
+        "{} steps of {}, on the prices above.\n",
         table.runs.len(),
         name.replace(char::is_control, " ")
-    )?;
+    );
     for step in &found {
         let gemms = step.correction.gemms;
         let lines: Vec<_> = step.lines.iter().map(u64::to_string).collect();
         write!(
-            text,
+            section,
             "\n[[correction]]         # measured: {} {}\ngemms = {gemms:?}\nfactor = {:.4}\nerror = {:.3}\n",
             if lines.len() == 1 { "line" } else { "lines" },
             lines.join(", "),
@@ -96,30 +134,32 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             step.correction.error,
         )?;
     }
-    let path = args.output.display().to_string();
-    // What is written can be read.
-    machine::Machine::parse(&text, &path)?;
-    let mut outputs = OutputSet::default();
-    [&args.steps, &args.columns]
-        .iter()
-        .for_each(|path| outputs.reads(path));
-    let summary = summary(&found, table.runs.len(), &path);
-    ReportDestination::claim(&mut *out, &args.output, outputs)?
-        .fill(|out| out.write_all(text.as_bytes()))?;
-    out.write_all(summary.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    let text = with_section(&base.text, "Corrections", &section);
+    Ok((text, summary(&found, table.runs.len())))
 }
 
-/// The text of a machine file without the corrections of an earlier calibration, which come last.
-fn without_corrections(text: &str) -> String {
-    let end = text.find("\n# Corrections by `chakram calibrate`");
-    let kept = end.map_or(text, |end| &text[..end]);
-    let mut kept = kept.trim_end().to_owned();
-    kept.push('\n');
-    kept
+/// The comment that a section of a machine file begins with, before its source.
+fn heading(title: &str) -> String {
+    format!("\n# {title} by `chakram calibrate` from ")
 }
 
-fn summary(found: &[StepCorrection], steps: usize, path: &str) -> String {
+/// The text of a machine file with the section `title`, in place of that of an earlier calibration.
+fn with_section(text: &str, title: &str, section: &str) -> String {
+    let heading = heading(title);
+    let mut kept = text.to_owned();
+    if let Some(start) = text.find(&heading) {
+        let behind = start + heading.len();
+        let next = SECTIONS
+            .iter()
+            .filter_map(|title| text[behind..].find(&self::heading(title)));
+        let end = next.min().map_or(text.len(), |next| behind + next);
+        kept.replace_range(start..end, "");
+    }
+    kept.truncate(kept.trim_end().len());
+    kept + "\n" + &heading + section
+}
+
+fn summary(found: &[StepCorrection], steps: usize) -> String {
     let table = TextTable::new([
         left("CORRECTIONS BY PRODUCTS", 44),
         right("steps", 7),
@@ -127,7 +167,7 @@ fn summary(found: &[StepCorrection], steps: usize, path: &str) -> String {
         right("left out", 12),
     ]);
     let mut text = format!(
-        "{path}: {} steps correct what passes cost around {} pairs of products\n",
+        "{} steps correct what passes cost around {} pairs of products\n",
         thousands(steps as u64),
         thousands(found.len() as u64)
     );

@@ -1,6 +1,6 @@
 //! Prices of kernels by class and shape: constants of an NPU class that were fitted to measurements.
 
-use super::{AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, PeakRates};
+use super::{AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredKernels, PeakRates};
 use crate::trace::{Dtype, KernelShape, MovingKernel};
 use crate::units::{Bandwidth, Span};
 
@@ -20,6 +20,8 @@ pub struct MovingCurve {
 /// Curves of an NPU class; it has none of what was not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
+    /// Kernels that were measured by name, which go before the curves of their classes.
+    pub measured: MeasuredKernels,
     /// By number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
     /// By number format.
@@ -49,13 +51,17 @@ impl KernelCurves {
         *self == Self::default()
     }
 
-    /// Returns the duration of `kernel` and its relative error, if there is a curve for its class, shape and format.
+    /// Returns the duration of `kernel` and its relative error, if kernels of its name were measured, or there is a curve for
+    /// its class, shape and format.
     pub fn price(
         &self,
-        kernel: &KernelProfile,
+        kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
         memory: Bandwidth,
     ) -> Option<(Span, f64)> {
+        if let Some((seconds, error)) = self.measured.seconds(kernel) {
+            return Some((Span::from_seconds(seconds), error));
+        }
         let format = || {
             let dtype = kernel.dtype?;
             Some((dtype, peaks.get(dtype)?.per_second()))

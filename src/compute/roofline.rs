@@ -27,7 +27,7 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
 
 /// `None` when the class has no peak for `dtype`, or neither FLOPs nor bytes are known. To the nearest picosecond.
 pub(super) fn duration(
-    kernel: &KernelProfile,
+    kernel: &KernelProfile<'_>,
     peaks: &PeakRates,
     memory: Bandwidth,
     efficiency: RooflineEfficiency,

@@ -11,6 +11,7 @@ mod collectives;
 mod corrections;
 mod curves;
 mod host;
+mod measured;
 mod network;
 mod remote;
 mod tiles;

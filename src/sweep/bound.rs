@@ -193,7 +193,9 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
+/// By name where kernels were measured by name, and by class, shape, format, FLOPs and bytes.
 type KernelKey = (
+    Option<String>,
     Option<crate::trace::KernelShape>,
     Option<crate::trace::Dtype>,
     u64,
@@ -212,9 +214,12 @@ impl NodePrices<'_> {
                     &self.point.machine.classes()[self.class],
                     &self.point.options,
                 );
-                let key = (node.kernel, dtype, flops, bytes);
+                let by_name = !class.curves.measured.is_empty();
+                let name = by_name.then(|| node.name.to_owned());
+                let key = (name, node.kernel, dtype, flops, bytes);
                 *self.kernels.entry(key).or_insert_with(|| {
                     let kernel = KernelProfile {
+                        name: node.name,
                         recorded: node.recorded,
                         captured: false,
                         flops,

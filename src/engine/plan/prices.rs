@@ -38,41 +38,54 @@ pub(super) fn price_graph(
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
+    let own = options.extensions.kernels.as_ref();
+    let captured = graph.captured().is_some();
+    let keeps_recorded = own.is_none() && options.compute.keeps_recorded();
+    let mut price_kernel = |node: NodeIndex, recorded: Span| {
+        let kernel = KernelProfile {
+            name: graph.name(node),
+            recorded,
+            captured,
+            flops: graph.flops(node),
+            bytes: graph.bytes(node),
+            dtype: graph.dtype(node),
+            shape: graph.kernel(node),
+        };
+        let price = || {
+            if let Some(span) = own.and_then(|model| model.duration(&kernel, class)) {
+                return KernelTiming::Modeled(span);
+            }
+            let (memory, curves) = (class.memory.bandwidth, &class.curves);
+            let price = options.compute.price(&kernel, &class.peaks, memory, curves);
+            match (price, options.correction) {
+                (KernelTiming::Curve { span, deviation }, Some(factor)) => {
+                    let span = Span::from_seconds(span.seconds() * factor);
+                    KernelTiming::Curve { span, deviation }
+                }
+                (price, _) => price,
+            }
+        };
+        // A step has few kinds of kernels, and a price by shape or name takes a microsecond.
+        let by_name = !class.curves.measured.is_empty();
+        if !by_name && kernel.shape.is_none() {
+            return price();
+        }
+        let name = by_name.then(|| graph.name_index(node));
+        let work = (kernel.dtype, kernel.bytes, kernel.flops, recorded);
+        *known
+            .entry((name, kernel.shape, work))
+            .or_insert_with(price)
+    };
     let mut prices = Vec::with_capacity(graph.len());
     for node in graph.nodes() {
         prices.push(match graph.kind(node) {
             NodeKind::Host => options.host.duration(graph.recorded(node)),
             NodeKind::Compute => {
-                let kernel = KernelProfile {
-                    recorded: graph.recorded(node),
-                    captured: graph.captured().is_some(),
-                    flops: graph.flops(node),
-                    bytes: graph.bytes(node),
-                    dtype: graph.dtype(node),
-                    shape: graph.kernel(node),
-                };
-                let memory = class.memory.bandwidth;
-                let own = options.extensions.kernels.as_ref();
-                let price = || {
-                    if let Some(span) = own.and_then(|model| model.duration(&kernel, class)) {
-                        return KernelTiming::Modeled(span);
-                    }
-                    let curves = &class.curves;
-                    let price = options.compute.price(&kernel, &class.peaks, memory, curves);
-                    match (price, options.correction) {
-                        (KernelTiming::Curve { span, deviation }, Some(factor)) => {
-                            let span = Span::from_seconds(span.seconds() * factor);
-                            KernelTiming::Curve { span, deviation }
-                        }
-                        (price, _) => price,
-                    }
-                };
-                // A step has few kinds of kernels, and a price by shape takes a microsecond.
-                let price = match kernel.shape {
-                    Some(shape) => *known
-                        .entry((shape, kernel.dtype, kernel.bytes, kernel.flops, kernel.recorded))
-                        .or_insert_with(price),
-                    None => price(),
+                let recorded = graph.recorded(node);
+                let price = if keeps_recorded && (captured || recorded > Span::ZERO) {
+                    KernelTiming::Modeled(recorded)
+                } else {
+                    price_kernel(node, recorded)
                 };
                 basis.kernel(price, options.compute.computes());
                 match price {

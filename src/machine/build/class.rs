@@ -1,6 +1,6 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
-use super::{BANDWIDTH, LATENCY, capacity, curves};
+use super::{BANDWIDTH, LATENCY, capacity, curves, measured};
 use crate::compute::{PeakRates, SystolicArrays};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::machine::NpuClass;
@@ -22,6 +22,7 @@ const KEYS: &[&str] = &[
     "slowdown",
     "beside_collectives",
     "systolic",
+    "measured",
 ];
 
 /// An example of a rate, for messages.
@@ -59,7 +60,11 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     };
     Ok(NpuClass {
         name: name.to_owned(),
-        curves: curves::curves(&table)?,
+        curves: {
+            let mut curves = curves::curves(&table)?;
+            curves.measured = measured::measured(&table)?;
+            curves
+        },
         peaks: {
             let mut peaks = peaks(&table)?;
             peaks.set_systolic(

@@ -150,6 +150,7 @@ fn a_class_may_have_systolic_arrays() {
     let machine = read(&GOOD.replace("[tiles]", arrays)).unwrap();
     let class = &machine.classes()[0];
     let kernel = KernelProfile {
+        name: "",
         recorded: Span::ZERO,
         captured: false,
         flops: 3200,
@@ -163,7 +164,7 @@ fn a_class_may_have_systolic_arrays() {
         }),
     };
     let model = ComputeModel::Roofline(RooflineEfficiency::default());
-    let price = |kernel: &KernelProfile| {
+    let price = |kernel: &KernelProfile<'_>| {
         model
             .price(kernel, &class.peaks, class.memory.bandwidth, &class.curves)
             .span()

@@ -1,0 +1,160 @@
+//! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
+
+use super::with_section;
+use crate::job::{Job, JobOptions};
+use crate::machine::{Machine, MachineSource};
+use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use crate::score::{KernelTimes, recorded_kernels};
+use crate::trace::file::VerifyLevel;
+use crate::workload::MissingRankPolicy;
+use std::error::Error;
+use std::fmt::{Display, Write as _};
+use std::path::PathBuf;
+
+/// Rows of the summary.
+const SHOWN: usize = 12;
+
+/// Returns the text of the machine in `base` with the kernels that the job in `traces` recorded, and a summary of them.
+///
+/// # Errors
+///
+/// Traces that make no job, a machine with fewer NPUs than the job has ranks, or a job without a recorded kernel.
+pub fn measure(
+    traces: &[PathBuf],
+    base: &MachineSource,
+) -> Result<(String, String), Box<dyn Error>> {
+    let machine = Machine::parse(&base.text, &base.file)?;
+    let mut options = JobOptions::default();
+    // A rank's kernels are what they are, whether or not the others are there.
+    options.verify = VerifyLevel::default();
+    options.absent = MissingRankPolicy::Mirror;
+    options.mirrored = machine.topology().npus();
+    let job = Job::open_with(traces, &options)?;
+    let (ranks, npus) = (job.workload().ranks(), machine.topology().npus());
+    if ranks > npus {
+        return Err(format!(
+            "{} has {ranks} ranks, and machine `{}` {npus} NPUs\n  try: the machine that it was captured on",
+            job.name(),
+            machine.name()
+        )
+        .into());
+    }
+    let found = recorded_kernels(job.workload(), &machine);
+    if found.is_empty() {
+        return Err(format!(
+            "no kernel of {} has a recorded time\n  try: traces that were converted from a capture",
+            job.name()
+        )
+        .into());
+    }
+    let text = with_section(&base.text, "Kernels", &tables(&found, &machine, job.name()));
+    Ok((text, summary(&found)))
+}
+
+/// A string as TOML has it.
+fn string(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
+    let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
+    let mut text = format!(
+        "{} that {} recorded.\n",
+        thousands(kernels),
+        job.replace(char::is_control, " ")
+    );
+    for kernel in found {
+        let class = string(&machine.classes()[kernel.class].name);
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "\n[[npu.{class}.measured]]      # measured: {}\nname = {}\n",
+            thousands(kernel.count),
+            string(&kernel.name)
+        );
+        if let Some(dtype) = kernel.dtype {
+            let _ = writeln!(text, "format = \"{dtype}\"");
+        }
+        text += "times = [\n";
+        for time in &kernel.times {
+            let micros = time.seconds * 1e6;
+            let _ = writeln!(
+                text,
+                "    [{}, {}, \"{micros:.6} us\"],",
+                time.flops, time.bytes
+            );
+        }
+        let _ = writeln!(
+            text,
+            "]\nerror = {:.4}\nbetween = {:.4}",
+            kernel.error.clamp(1e-4, 10.0),
+            kernel.between().clamp(1e-4, 10.0)
+        );
+    }
+    text
+}
+
+/// The kernels that took most of the time.
+fn summary(found: &[KernelTimes]) -> String {
+    let table = TextTable::new([
+        left("KERNELS", 36),
+        right("format", 8),
+        right("count", 9),
+        right("sizes", 7),
+        right("share", 8),
+        right("repeat", 8),
+        right("left out", 10),
+    ]);
+    let total: f64 = found.iter().map(|kernel| kernel.total).sum();
+    let mut by_time: Vec<_> = found.iter().collect();
+    by_time.sort_by(|a, b| b.total.total_cmp(&a.total));
+    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
+    let count: u64 = found.iter().map(|kernel| kernel.count).sum();
+    let mut text = format!(
+        "{} kernels of {} names and formats\n",
+        thousands(count),
+        thousands(found.len() as u64)
+    );
+    text += &table.headings(TextStyle::default());
+    for kernel in by_time.iter().take(SHOWN) {
+        let cells = [
+            kernel.name.clone(),
+            kernel
+                .dtype
+                .map_or("-".to_owned(), |dtype| dtype.to_string()),
+            thousands(kernel.count),
+            thousands(kernel.times.len() as u64),
+            percent(kernel.total / total),
+            percent(kernel.error),
+            kernel.left_out.map_or("-".to_owned(), percent),
+        ];
+        let row = cells.each_ref().map(|cell| cell as &dyn Display);
+        text += &table.line(&row, anstyle::Style::new());
+    }
+    if by_time.len() > SHOWN {
+        let rest: f64 = by_time[SHOWN..].iter().map(|kernel| kernel.total).sum();
+        let _ = writeln!(
+            text,
+            "and {} others, {} of the time",
+            thousands((by_time.len() - SHOWN) as u64),
+            percent(rest / total)
+        );
+    }
+    let known: Vec<_> = found
+        .iter()
+        .filter(|kernel| kernel.left_out.is_some())
+        .collect();
+    let over: f64 = known.iter().map(|kernel| kernel.total).sum();
+    if over > 0.0 {
+        let off = |kernel: &&KernelTimes| kernel.left_out.unwrap_or_default() * kernel.total;
+        let off: f64 = known.iter().map(off).sum();
+        let _ = writeln!(
+            text,
+            "repeat: deviation between kernels of one size; left out: mean error of a size by the others, {} in all",
+            percent(off / over)
+        );
+    }
+    text
+}
