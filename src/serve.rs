@@ -1,7 +1,7 @@
 //! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
 //!
 //! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products, a processor has cores
-//! of one clock and a datapath latency. Models may also be tables of measured latencies.
+//! of one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
 //!
 //! ```text
 //! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
@@ -50,6 +50,7 @@ mod server;
 mod statistics;
 mod tables;
 mod timeline;
+mod traced;
 
 pub use capacity::{find_capacity, sweep};
 pub use error::ServeError;
@@ -63,12 +64,13 @@ pub use report::{
     text,
 };
 pub use scenario::{
-    ArrivalRate, ArrivalStream, ModelWork, PolicyChoice, PolicyKind, Scenario, ServedModel,
-    StopRule,
+    ArrivalRate, ArrivalStream, ModelPlace, ModelWork, PolicyChoice, PolicyKind, Scenario,
+    ServedModel, StopRule,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
 pub use timeline::RequestTimeline;
+pub use traced::TraceJob;
 
 use crate::units::Span;
 use prepared::PreparedScenario;

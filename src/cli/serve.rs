@@ -34,7 +34,7 @@ pub struct ServeArgs {
     /// The scenario: models, arrivals, end of the run and policy
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// Platform that serves, a preset of `chakram platform list` or a file; several to compare them
+    /// Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to compare them
     #[arg(short, long = "machine", id = "platform", value_name = "PLATFORM")]
     platforms: Vec<String>,
     /// Seed of all random numbers, in place of the scenario's
@@ -93,6 +93,8 @@ enum ServeTable {
     Models,
     /// A row for each request, in order of completion
     Requests,
+    /// A row for each interval of time: requests in the queue and in the system
+    Levels,
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {
@@ -155,6 +157,12 @@ impl ServeArgs {
             return Err("--table needs --format csv".to_owned());
         }
         let requests = self.table == Some(ServeTable::Requests);
+        if self.table == Some(ServeTable::Levels) && sweeps {
+            return Err(
+                "--table levels shows runs, and rates are compared\n  try: --rate, for one of them"
+                    .to_owned(),
+            );
+        }
         if (requests || self.timeline.is_some()) && (several || sweeps) {
             return Err(
                 "--table requests and --timeline show one run, and here are several\n  \
@@ -316,6 +324,9 @@ fn rendered(
                 .map(|point| point.report.clone())
                 .collect();
             rows::models(&reports)
+        }
+        (ServeFormat::Csv, None, _) if args.table == Some(ServeTable::Levels) => {
+            rows::levels(reports)
         }
         (ServeFormat::Csv, None, _) => rows::models(reports),
         (ServeFormat::Text, Some(sweep), _) => compare::rates(sweep, style),

@@ -1,7 +1,7 @@
 //! One value of a document, read as the expected type or refused with its key and line.
 
 use super::nearest::{did_you_mean, nearest};
-use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned};
+use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
 use crate::units::QuantityError;
 use std::fmt::Display;
 use std::ops::Range;
@@ -27,6 +27,12 @@ impl<'d> ConfigField<'d> {
     pub(crate) fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.refuse(&self.key, self.at, why)
+    }
+
+    /// File, line and key of this value, for messages about it that are found out later.
+    pub(crate) fn place(&self) -> String {
+        let line = line_of(self.document.text, self.at);
+        format!("{}:{line}: key `{}`", self.document.file, self.key)
     }
 
     /// An error: this value is of the wrong type.

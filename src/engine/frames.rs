@@ -345,7 +345,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 .processors
                 .model
                 .as_ref()
-                .is_some_and(|p| p.serves(npu));
+                .is_some_and(|p| p.serves(npu, record.program));
             let running = &mut self.flow.instances[instance as usize];
             let graph = running.graph;
             (running.npu, running.shared, running.serial) = (npu, shared, record.serial.0);

@@ -9,8 +9,8 @@ use crate::units::{Span, Time};
 /// A model is passive: it is told what is ready and what has ended, and answers with times. Kernels that are ready in
 /// one round are submitted by NPU, launch and node.
 pub trait ProcessorModel {
-    /// Returns whether the kernels of an NPU are submitted here. Asked when a launch begins.
-    fn serves(&self, npu: Npu) -> bool;
+    /// Returns whether the kernels of launches of `program` on an NPU are submitted here. Asked when a launch begins.
+    fn serves(&self, npu: Npu, program: u32) -> bool;
 
     /// Takes a kernel whose dependencies are complete. Appends each job whose times are known by that: this one, or
     /// none, if it waits.

@@ -23,7 +23,7 @@ fn at_rate(
         return Err(ServeError::Unfit(format!(
             "scenario {:?}: its arrivals have no rate to change; found {}, expected poisson or periodic ones",
             scenario.name,
-            super::prepared::describe_stream(&scenario.stream)
+            super::report::describe::stream(&scenario.stream)
         )));
     };
     serve(&changed, platform, options, &mut NoRequestObserver)

@@ -3,6 +3,8 @@
 use super::platform::PRESETS;
 use crate::config::{ConfigError, did_you_mean};
 use crate::engine::ReplayError;
+use crate::job::JobError;
+use crate::machine::MachineError;
 use crate::model::ModelError;
 use std::io;
 
@@ -21,10 +23,29 @@ pub enum ServeError {
         /// Reason.
         source: Box<ModelError>,
     },
+    /// A trace was refused.
+    #[error("{place}")]
+    Trace {
+        /// File, line and key that name the trace.
+        place: Box<ConfigError>,
+        /// Reason.
+        source: Box<JobError>,
+    },
+    /// A machine that a platform names was refused.
+    #[error("{place}")]
+    Machine {
+        /// File, line and key that name the machine.
+        place: Box<ConfigError>,
+        /// Reason.
+        source: Box<MachineError>,
+    },
+    /// A machine that serves traces was refused.
+    #[error(transparent)]
+    ServingMachine(#[from] MachineError),
     /// No platform has this name, and it is not the name of a file.
     #[error(
         "no platform is called {name:?}{}\n  \
-         try: one of {}, or a file, whose name ends in .toml or has a / in it",
+         try: one of {}, a machine of `chakram machine list` for traces, or a file, whose name ends in .toml or has a / in it",
         did_you_mean(*.closest),
         names()
     )]

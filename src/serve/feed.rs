@@ -2,15 +2,17 @@
 //!
 //! A model is a program of one rank, a node for each job; a batch in flight is a launch of it, whose tag is its place in
 //! the server. The loop knows dependencies and instants; which job takes how long is the server's. Feed and processors
-//! are two sides of one state, of which the loop calls one at a time.
+//! are two sides of one state, of which the loop calls one at a time. Of a model that is a trace the program is its job,
+//! whose kernels take lanes: the server is told of the end of the launch alone.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
 use super::prepared::{PreparedModel, PreparedScenario};
 use super::recorder::ServeRecorder;
 use super::server::{AnsweredJob, Server};
+use super::traced;
 use crate::engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    CompiledReplay, Feed, JobTimes, Launch, LaunchMode, LaunchQueue, LaunchRecord, ProcessorJob,
     ProcessorModel, ReplayOptions, run_launches,
 };
 use crate::graph::{DependencyPolicy, GraphBuilder};
@@ -45,10 +47,11 @@ struct RequestFeed<'f, 's>(&'f RefCell<Server<'s>>);
 
 impl RequestFeed<'_, '_> {
     fn launch(&self, queue: &mut LaunchQueue) {
-        for (flight, program) in self.0.borrow_mut().begin() {
+        for begun in self.0.borrow_mut().begin() {
             queue.launch(Launch {
-                program,
-                tag: flight.into(),
+                program: begun.program,
+                npu: begun.npu,
+                tag: begun.flight.into(),
                 ..Launch::default()
             });
         }
@@ -65,7 +68,10 @@ impl Feed for RequestFeed<'_, '_> {
         self.launch(queue);
     }
 
-    fn launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
+    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
+        let mut server = self.0.borrow_mut();
+        server.launch_ended(now, ended.tag as u32, ended.program);
+        drop(server);
         self.launch(queue);
     }
 }
@@ -73,6 +79,8 @@ impl Feed for RequestFeed<'_, '_> {
 /// The side of the server that answers jobs.
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
+    /// Whether each program is a trace, whose kernels take lanes.
+    is_trace: Vec<bool>,
     /// Jobs that were answered in a call; kept for its allocation.
     answered: Vec<AnsweredJob>,
 }
@@ -89,8 +97,8 @@ impl CoreProcessors<'_, '_> {
 }
 
 impl ProcessorModel for CoreProcessors<'_, '_> {
-    fn serves(&self, _npu: Npu) -> bool {
-        true
+    fn serves(&self, _npu: Npu, program: u32) -> bool {
+        !self.is_trace[program as usize]
     }
 
     fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
@@ -119,13 +127,34 @@ pub(super) fn run<'s>(
     prepared: &'s PreparedScenario<'s>,
     observer: &'s mut dyn RequestObserver,
 ) -> Result<ServeRecorder<'s>, ServeError> {
-    let machine = Machine::parse(MACHINE, "the machine of processors");
-    let machine = machine.map_err(|error| ServeError::Unfit(error.to_string()))?;
-    let programs: Result<Vec<Workload>, ServeError> = prepared.models.iter().map(program).collect();
-    let programs = programs?;
-    let options = ReplayOptions::default();
-    let programs = programs.iter().map(|program| {
-        let compiled = CompiledReplay::new(program, &machine, &options);
+    let traces = || prepared.models.iter().filter_map(PreparedModel::trace);
+    let stand_in;
+    let machine = match traces().next() {
+        Some(trace) => trace.machine,
+        None => {
+            stand_in = Machine::parse(MACHINE, "the machine of processors")?;
+            &stand_in
+        }
+    };
+    let models = prepared.models.iter();
+    let jobs = models.map(|model| match model.trace() {
+        Some(_) => Ok(None),
+        None => program(model).map(Some),
+    });
+    let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
+    // The server answers the jobs of these, so nothing of the machine may come between.
+    let bare = ReplayOptions::with(|options| {
+        options.launch = LaunchMode::None;
+        options.measured_collectives = Some(false);
+    });
+    let programs = prepared.models.iter().zip(&jobs).map(|(model, job)| {
+        let compiled = match (model.trace(), job) {
+            (Some(trace), _) => {
+                CompiledReplay::new(trace.job.workload(), machine, &traced::options())
+            }
+            (None, Some(job)) => CompiledReplay::new(job, machine, &bare),
+            (None, None) => unreachable!("what is no trace has jobs"),
+        };
         compiled.map_err(|refusal| ServeError::Replay(refusal.into()))
     });
     let programs: Vec<CompiledReplay<'_>> = programs.collect::<Result<_, _>>()?;
@@ -133,6 +162,11 @@ pub(super) fn run<'s>(
     let mut feed = RequestFeed(&server);
     let mut processors = CoreProcessors {
         server: &server,
+        is_trace: prepared
+            .models
+            .iter()
+            .map(|model| model.trace().is_some())
+            .collect(),
         answered: Vec::new(),
     };
     run_launches(&programs, &mut [&mut feed], Some(&mut processors), &mut ())?;

@@ -7,12 +7,20 @@
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0) in
 //!   addition for each layer of the model; `datapath_by_model`, a table that overrides both for a model;
 //! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), `datapath` (0), `queue` (0) and `compute` of what was
-//!   measured, the number of `rows` behind the means (1) and their relative deviation `deviation`.
+//!   measured, and the number of `rows` behind the means (1);
+//! - `machine`, a machine's preset or file, on which models that are traces are replayed.
+//!
+//! A machine's file is a platform too, with no cores and no datapath latency.
 
 use super::error::ServeError;
-use crate::config::{ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, nearest, read};
+use crate::config::{
+    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, nearest, quoted, read,
+};
+use crate::machine::{self, Machine, MachineError};
 use crate::units::{Frequency, Span};
 use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
 
 /// The most cores of a platform.
 const MOST_CORES: u32 = 1 << 27;
@@ -33,6 +41,8 @@ pub struct Platform {
     datapath_by_model: Vec<(String, Span)>,
     /// Measured latencies, in the file's order.
     pub measured: Vec<MeasuredLatency>,
+    /// The machine on which traces are replayed.
+    pub machine: Option<Arc<Machine>>,
 }
 
 /// Number of cores and their clock.
@@ -106,6 +116,7 @@ const ROOT: &[&str] = &[
     "datapath_per_layer",
     "datapath_by_model",
     "measured",
+    "machine",
 ];
 
 const MEASURED: &[&str] = &[
@@ -142,6 +153,14 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     }
 }
 
+/// A machine's name in a file called `file`: paths are relative to that.
+fn beside(name: &str, file: &str) -> String {
+    match Path::new(file).parent() {
+        Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
+        _ => name.to_owned(),
+    }
+}
+
 /// The duration at `key`, or none.
 fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     match table.get(key) {
@@ -151,22 +170,52 @@ fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
 }
 
 impl Platform {
-    /// Loads a preset or a file.
+    /// Loads a preset or a file, of a platform or of a machine.
     ///
     /// # Errors
     ///
     /// If there is none of that name, or its text is refused.
     pub fn load(name: &str) -> Result<Self, ServeError> {
-        Self::parse(&platform_text(name)?, name)
+        if machine::is_inline(name) {
+            return Ok(Self::of_machine(Machine::load(name)?));
+        }
+        match platform_text(name) {
+            Ok(text) => Self::parse(&text, name),
+            Err(error @ ServeError::Platform { .. }) => match Machine::load(name) {
+                Ok(machine) => Ok(Self::of_machine(machine)),
+                Err(MachineError::Unknown { .. }) => Err(error),
+                Err(other) => Err(other.into()),
+            },
+            Err(error) => Err(error),
+        }
     }
 
-    /// Parses a platform's text, called `file` in errors.
+    /// A machine for traces, and nothing else.
+    pub fn of_machine(machine: Machine) -> Self {
+        Self {
+            name: machine.name().to_owned(),
+            description: machine.description().to_owned(),
+            source: "a machine".to_owned(),
+            cores: None,
+            datapath: Span::ZERO,
+            datapath_per_layer: Span::ZERO,
+            datapath_by_model: Vec::new(),
+            measured: Vec::new(),
+            machine: Some(Arc::new(machine)),
+        }
+    }
+
+    /// Parses the text of a platform or of a machine, called `file` in errors; a machine that it names by a path lies
+    /// relative to that.
     ///
     /// # Errors
     ///
     /// If the text is refused.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
+        if document.entries().get("npu").is_some() {
+            return Ok(Self::of_machine(Machine::parse(text, file)?));
+        }
         let root = document.root(ROOT)?;
         let line = |key: &str, expected: &str| {
             let field = root.need(key, expected)?;
@@ -202,9 +251,22 @@ impl Platform {
             datapath_per_layer: span(&root, "datapath_per_layer")?,
             datapath_by_model: by_model,
             measured: measured?,
+            machine: root
+                .get("machine")
+                .map(|field| {
+                    let name = field.line()?;
+                    let machine = Machine::load(&beside(name, file));
+                    machine.map_err(|source| ServeError::Machine {
+                        place: Box::new(field.refuse(quoted(name), "a machine that can be read")),
+                        source: Box::new(source),
+                    })
+                })
+                .transpose()?
+                .map(Arc::new),
         };
-        if platform.cores.is_none() && platform.measured.is_empty() {
-            let expected = "`cores` and `clock`, or measured latencies under [[measured]]";
+        if platform.cores.is_none() && platform.measured.is_empty() && platform.machine.is_none() {
+            let expected =
+                "`cores` and `clock`, measured latencies under [[measured]], or a `machine`";
             return Err(root.missing("cores", expected).into());
         }
         Ok(platform)

@@ -12,7 +12,7 @@ use super::scenario::PolicyKind;
 use crate::units::{Span, Time};
 
 /// A request that waits for a processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuedRequest {
     /// Number of the request, by arrival.
     pub number: u64,

@@ -4,10 +4,11 @@ use super::error::ServeError;
 use super::jobs::JobGraph;
 use super::platform::Platform;
 use super::random::{RandomPurpose, RandomStream};
-use super::scenario::{ArrivalStream, ModelWork, PolicyKind, Scenario, ServedModel};
+use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
 use super::server::RequestState;
 use super::tables::LatencyCurve;
-use crate::units::{Span, thousands};
+use super::traced::TracedModel;
+use crate::units::Span;
 use std::borrow::Cow;
 
 /// A scenario whose models have times.
@@ -33,6 +34,8 @@ pub(crate) struct PreparedModel<'s> {
     one: Span,
     /// Measured latencies by batch, of the scenario or of the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
+    /// The job that requests launch.
+    traced: Option<TracedModel<'s>>,
 }
 
 /// Tokens of the prompt and of the answer that stand for a model's requests where none are stated.
@@ -60,14 +63,13 @@ impl<'s> PreparedScenario<'s> {
         for model in &prepared.models {
             let alone = model.datapath + model.typical(&prepared, 1);
             if let Some(deadline) = model.served.deadline.filter(|deadline| *deadline < alone) {
-                return Err(unfit(
-                    scenario,
-                    model.served,
-                    format_args!(
-                        "its deadline of {deadline} can never be met, as a request without load takes {alone}"
-                    ),
-                    "a later deadline or a faster platform",
-                ));
+                let place = model.served.place.deadline.as_deref().unwrap_or_default();
+                let why = format!(
+                    "{place}: model {:?}: its deadline of {deadline} can never be met, as a request without load takes {alone}
+  try: a later deadline or a faster platform",
+                    model.served.name
+                );
+                return Err(ServeError::Unfit(why));
             }
         }
         Ok(prepared)
@@ -102,16 +104,47 @@ impl<'s> PreparedScenario<'s> {
 }
 
 /// An error: a model cannot be served.
-fn unfit(
+fn unfit(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
+    unfit_because(model, format_args!("{why}\n  try: {hint}"))
+}
+
+/// The same with a reason that says what to try.
+fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
+    ServeError::Unfit(format!(
+        "{}: model {:?}: {why}",
+        model.place.work, model.name
+    ))
+}
+
+/// Refuses what launches of traces cannot do, and models that a processor serves beside them.
+fn check_policy(
     scenario: &Scenario,
     model: &ServedModel,
-    why: impl std::fmt::Display,
-    hint: &str,
-) -> ServeError {
-    ServeError::Unfit(format!(
-        "scenario {:?}, model {:?}: {why}\n  try: {hint}",
-        scenario.name, model.name
-    ))
+    is_trace: bool,
+) -> Result<(), ServeError> {
+    let policy = &scenario.policy;
+    let refuse = |why: &str, hint: &str| Err(unfit(model, why, hint));
+    if is_trace && policy.kind.most_together() > 1 {
+        return refuse(
+            "batching needs the time of a batch, and its trace is of one request",
+            "another policy, or `latencies` with a column `batch`",
+        );
+    }
+    if is_trace && policy.preemption.is_some() {
+        return refuse(
+            "a launch of its trace has no border of jobs at which it could be put back",
+            "a policy without `preemption`",
+        );
+    }
+    let traces = scenario.models.iter();
+    let mut traces = traces.filter(|model| matches!(model.work, ModelWork::Trace(_)));
+    if !is_trace && policy.slots != Some(1) && traces.next().is_some() {
+        return refuse(
+            "a processor that serves traces beside it cannot share cores and lanes among them",
+            "a policy that serves one request at a time, such as first-come",
+        );
+    }
+    Ok(())
 }
 
 impl<'s> PreparedModel<'s> {
@@ -120,8 +153,9 @@ impl<'s> PreparedModel<'s> {
         served: &'s ServedModel,
         platform: Option<&'s Platform>,
     ) -> Result<Self, ServeError> {
-        let refuse = |why: String, hint: &str| unfit(scenario, served, why, hint);
+        let refuse = |why: String, hint: &str| unfit(served, why, hint);
         let (mut each, mut by_batch, mut datapath) = (Vec::<Span>::new(), None, None);
+        let mut traced = None;
         let mut one = Span::ZERO;
         let layers = match &served.work {
             ModelWork::Vectors(graph) => {
@@ -177,8 +211,23 @@ impl<'s> PreparedModel<'s> {
                 }
                 1
             }
+            ModelWork::Trace(trace) => {
+                let machine = platform.and_then(|platform| platform.machine.as_deref());
+                let Some(machine) = machine else {
+                    let why = match platform {
+                        None => "its trace needs a machine".to_owned(),
+                        Some(platform) => format!("platform {:?} has no machine", platform.name),
+                    };
+                    let hint = "--machine with a name of `chakram machine list`, or `machine` in the platform's file";
+                    return Err(refuse(why, hint));
+                };
+                let model = TracedModel::new(trace, machine, scenario);
+                traced = Some(model.map_err(|why| unfit_because(served, why))?);
+                1
+            }
             _ => 1,
         };
+        check_policy(scenario, served, traced.is_some())?;
         if let PolicyKind::Batching { batch, .. } = scenario.policy.kind {
             match (&served.work, &by_batch) {
                 (_, Some(curve)) if f64::from(batch) > curve.last() => {
@@ -207,12 +256,18 @@ impl<'s> PreparedModel<'s> {
             each,
             one,
             by_batch,
+            traced,
         })
     }
 
     /// Returns whether arrivals state the work of each request.
     pub fn depends_on_arrivals(&self) -> bool {
         matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
+    }
+
+    /// The job of traces that its requests launch, if it is one.
+    pub fn trace(&self) -> Option<&TracedModel<'s>> {
+        self.traced.as_ref()
     }
 
     /// Jobs of vector products, if it has such.
@@ -264,6 +319,7 @@ impl<'s> PreparedModel<'s> {
                 Some(curve) => single(curve.at(requests.len() as f64)),
                 None => single(Span::ZERO),
             },
+            ModelWork::Trace(_) => single(self.trace_latency()),
         }
     }
 
@@ -339,11 +395,15 @@ impl<'s> PreparedModel<'s> {
                 let curve = self.by_batch.as_ref();
                 curve.map_or(Span::ZERO, |curve| curve.at(together.into()))
             }
+            ModelWork::Trace(_) => self.trace_latency(),
         }
     }
 
     /// Mean time that so many requests take of all cores, in seconds.
     fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
+        if let Some(trace) = &self.traced {
+            return trace.interval.seconds();
+        }
         match self.vectors() {
             Some(graph) => {
                 let jobs = graph.jobs().iter().zip(&self.each);
@@ -356,54 +416,15 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
+    /// Time of a launch of its trace alone.
+    fn trace_latency(&self) -> Span {
+        self.traced
+            .as_ref()
+            .map_or(Span::ZERO, |trace| trace.latency)
+    }
+
     /// Multiplications of a request, if they are known.
     pub fn multiplications(&self) -> Option<u64> {
         self.vectors().map(JobGraph::multiplications)
-    }
-}
-
-/// Words for arrivals in reports.
-pub(crate) fn describe_stream(stream: &ArrivalStream) -> String {
-    use super::scenario::ArrivalRate;
-    let rate = |rate: &ArrivalRate| match rate {
-        ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
-        ArrivalRate::Bytes(bandwidth) => {
-            format!("{} Gbit/s", bandwidth.bytes_per_second() * 8.0 / 1e9)
-        }
-    };
-    match stream {
-        ArrivalStream::Poisson(mean) => format!("Poisson arrivals, {}", rate(mean)),
-        ArrivalStream::Periodic(equal) => format!("periodic arrivals, {}", rate(equal)),
-        ArrivalStream::Bursts { burst, every } => {
-            format!("bursts of {} every {every}", thousands((*burst).into()))
-        }
-        ArrivalStream::Closed {
-            users,
-            think,
-            exponential,
-        } => {
-            let mean = if *exponential { " on average" } else { "" };
-            format!(
-                "{} users that think for {think}{mean}",
-                thousands((*users).into())
-            )
-        }
-        ArrivalStream::File {
-            path,
-            repeat,
-            speed,
-        } => {
-            let times = if *repeat > 1 {
-                format!(", {repeat} times")
-            } else {
-                String::new()
-            };
-            let faster = if *speed == 1.0 {
-                String::new()
-            } else {
-                format!(", at {speed} times its speed")
-            };
-            format!("arrivals of {}{times}{faster}", path.display())
-        }
     }
 }

@@ -1,14 +1,13 @@
 //! The report of a scenario: one value, which text, JSON, CSV and pages only read.
 
 use super::platform::Platform;
-use super::prepared::{PreparedScenario, describe_stream};
 use super::recorder::{RowRecorder, ServeRecorder};
-use super::scenario::{PolicyKind, Scenario, StopRule};
 use super::statistics::{IntervalEstimate, LevelSummary, PERCENTS};
-use crate::units::{Span, thousands};
+use crate::units::Span;
 use serde::{Deserialize, Serialize};
 
 pub mod compare;
+pub(super) mod describe;
 pub mod html;
 pub mod rows;
 pub mod text;
@@ -50,7 +49,7 @@ pub struct ServeReport {
     pub preemptions: u64,
     /// Rows of models, then of classes, then of all.
     pub rows: Vec<ServeRow>,
-    /// Share of the window in which cores are busy, by processor.
+    /// Share of the window in which cores are busy, by processor; all of a processor is while it serves traces.
     pub utilisation: Vec<f64>,
     /// Requests in the queue over time.
     pub queue: LevelSummary,
@@ -75,6 +74,10 @@ pub struct PlatformFacts {
     pub cores: Option<u32>,
     /// Multiplications of a core per second.
     pub clock_hz: Option<f64>,
+    /// Name of the machine on which traces are replayed.
+    pub machine: Option<String>,
+    /// Number of its NPUs.
+    pub npus: Option<u32>,
 }
 
 /// Requests of a model, of a class, or all of them.
@@ -227,9 +230,9 @@ impl ServeReport {
             seed: scenario.seed,
             platform: prepared.platform.map(PlatformFacts::of),
             processors: scenario.processors,
-            arrivals: describe_stream(&scenario.stream),
-            policy: describe_policy(scenario),
-            stop: describe_stop(&scenario.stop),
+            arrivals: describe::stream(&scenario.stream),
+            policy: describe::policy(scenario),
+            stop: describe::stop(&scenario.stop),
             warmup: scenario.warmup,
             slo: recorder.slo,
             window,
@@ -244,18 +247,21 @@ impl ServeReport {
             time_in_system_ps: TimeSum(recorder.little_ps),
             warnings: Vec::new(),
         };
-        report.warnings = warnings(&report, prepared);
+        report.warnings = describe::warnings(&report, prepared);
         report
     }
 }
 
 impl PlatformFacts {
     fn of(platform: &Platform) -> Self {
+        let machine = platform.machine.as_deref();
         Self {
             name: platform.name.clone(),
             source: platform.source.clone(),
             cores: platform.cores.map(|cores| cores.cores),
             clock_hz: platform.cores.map(|cores| cores.clock.hertz()),
+            machine: machine.map(|machine| machine.name().to_owned()),
+            npus: machine.map(|machine| machine.topology().npus()),
         }
     }
 }
@@ -320,82 +326,4 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
         rows.push(row("all", ServeRowKind::All, all, limited));
     }
     rows
-}
-
-fn describe_policy(scenario: &Scenario) -> String {
-    let policy = &scenario.policy;
-    let mut text = policy.kind.name().to_owned();
-    match policy.kind {
-        PolicyKind::Batching { batch, wait } => {
-            text += &format!(
-                ", up to {batch} requests of a model, none waits longer than {wait} for others"
-            );
-        }
-        PolicyKind::Priority { aging: Some(aging) } => {
-            let levels = scenario.models.iter().map(|model| model.level);
-            let most = levels.max().unwrap_or(0);
-            text += &format!(
-                ", {aging} of waiting count as a level: no request that comes {} after another overtakes it",
-                aging.times(most.into())
-            );
-        }
-        PolicyKind::Priority { aging: None } => text += ", without aging: low levels may starve",
-        _ => {}
-    }
-    if let Some(slots @ 2..) = policy.slots {
-        text += &format!("; {slots} at once on a processor");
-    }
-    if let Some(cost) = policy.preemption {
-        text += &format!("; preempted at job borders, which costs {cost}");
-    }
-    text
-}
-
-fn describe_stop(stop: &StopRule) -> String {
-    let mut parts = Vec::new();
-    if let Some(requests) = stop.requests {
-        parts.push(format!("after {} requests", thousands(requests)));
-    }
-    if let Some(duration) = stop.duration {
-        parts.push(format!("no arrivals from {duration} on"));
-    }
-    if let Some(first) = stop.first {
-        parts.push(format!("when the first {} are complete", thousands(first)));
-    }
-    if parts.is_empty() {
-        "at the end of the arrivals".to_owned()
-    } else {
-        parts.join(", ")
-    }
-}
-
-fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {
-        warnings.push(format!(
-            "rho is {load:.3}: more is asked for than can be served, so that times grow with the length of the run and are no property of the system"
-        ));
-    } else if report
-        .all()
-        .and_then(|all| all.mean)
-        .is_some_and(|mean| mean.plus_minus.is_none())
-    {
-        warnings.push(
-            "the run is too short to say how far its means are from those of a longer one: batches of requests are still correlated, or too few".to_owned(),
-        );
-    }
-    if let Some(stopped) = prepared
-        .scenario
-        .stop
-        .first
-        .filter(|_| report.completed < report.arrived)
-    {
-        let left = report.arrived - report.completed;
-        warnings.push(format!(
-            "the run ended when the first {} requests were complete; {} others in the system are not counted, and those that are finished early",
-            thousands(stopped),
-            thousands(left)
-        ));
-    }
-    warnings
 }

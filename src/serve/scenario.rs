@@ -26,11 +26,14 @@
 //! - `latencies`, a table of measured latencies with a column `latency` and optionally one `batch`: by batch, or drawn;
 //! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`, of requests whose
 //!   tokens the file of arrivals states, or `prompt` and `output`;
-//! - `measured = true`: what the platform's file has under the model's name.
+//! - `measured = true`: what the platform's file has under the model's name;
+//! - `trace`, a job as `chakram replay` takes it: a folder of traces, the prefix of files, or the job's file. A request is
+//!   a launch of it on the platform's machine.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
 use super::tables::LatencyCurve;
+use super::traced::TraceJob;
 use crate::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
 use crate::units::{Bandwidth, Span};
 use std::path::{Path, PathBuf};
@@ -82,6 +85,17 @@ pub struct ServedModel {
     pub tokens: Option<[u32; 2]>,
     /// Computation of a request.
     pub work: ModelWork,
+    /// Where it stands in its file.
+    pub place: ModelPlace,
+}
+
+/// File, line and key of what a platform or policy may refuse of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelPlace {
+    /// Of its source of work.
+    pub work: String,
+    /// Of its deadline, if it has one.
+    pub deadline: Option<String>,
 }
 
 /// Computation of a request.
@@ -109,6 +123,8 @@ pub enum ModelWork {
     },
     /// Whatever the platform has measured.
     Platform,
+    /// A job of traces, launched for each request.
+    Trace(TraceJob),
 }
 
 /// Arrivals of requests.

@@ -3,23 +3,33 @@
 //! Of an instant, jobs that end come first, each followed by what takes its place; then requests whose datapath latency
 //! is over and requests that arrive come into the queue; then processors with free slots take requests from it, the
 //! lowest first. A request's time is parted without rest: its datapath latency; *compute*, while a job of it runs on
-//! some core; *preempted*, from being put back until a job runs again; and *queue*, all other time.
+//! some core, or from the launch of its trace to the end; *preempted*, from being put back until a job runs again; and
+//! *queue*, all other time.
+//!
+//! Its parts: `admission`, from an arrival into the queue; `dispatch`, which processor takes what from the queue, and what
+//! is put back; `service`, times of jobs and ends of batches; `closing`, the records of a run and the checks on them.
 
 use super::arrivals::{ArrivalSource, ModelMix, RequestArrival};
 use super::cores::{CoreArray, DealtJob};
 use super::error::ServeError;
-use super::observe::{CompletedRequest, RequestObserver, ServedJob};
+use super::observe::RequestObserver;
 use super::policy::{self, QueuedRequest, ServicePolicy};
 use super::prepared::{PreparedModel, PreparedScenario};
 use super::random::{RandomPurpose, RandomStream};
 use super::recorder::ServeRecorder;
 use super::scenario::ArrivalStream;
+use crate::ids::Npu;
 use crate::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+mod admission;
+mod closing;
+mod dispatch;
 mod flight;
+mod service;
 
+use admission::ServeTimer;
 use flight::{RequestInFlight, Slab};
 
 /// A request in the system.
@@ -39,15 +49,10 @@ struct ProcessorState {
     cores: CoreArray,
     /// Batches that it can take besides those that it serves.
     free_slots: u32,
-}
-
-/// Something that happens to a request by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ServeTimer {
-    /// The datapath latency of the request with this number, in this slot, is over.
-    Ready(u64, u32),
-    /// A user has thought.
-    Ask(u64),
+    /// Launches of traces that it serves, since when there are any, and the time with some before that, in picoseconds.
+    traces: u32,
+    traced_since: Time,
+    traced_ps: u128,
 }
 
 /// Times of a job that was answered, and what names it to the loop.
@@ -55,6 +60,17 @@ enum ServeTimer {
 pub(super) struct AnsweredJob {
     pub token: u64,
     pub times: DealtJob,
+}
+
+/// A batch that begins, as the loop is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlightLaunch {
+    /// Its place in the server.
+    pub flight: u32,
+    /// Index of its model, which is that of its program.
+    pub program: u32,
+    /// The NPU of a trace of one rank, where each processor is one.
+    pub npu: Option<Npu>,
 }
 
 /// State of a run.
@@ -71,12 +87,16 @@ pub(super) struct Server<'s> {
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
     flights: Slab<RequestInFlight>,
+    /// Batches that ended; kept for their allocations.
+    ended_flights: Vec<RequestInFlight>,
     processors: Vec<ProcessorState>,
     /// The processor that gets the next request of a policy without slots.
     turn: usize,
+    /// Requests that a policy chose, and their states; kept for their allocations.
     batch: Vec<QueuedRequest>,
-    /// Batches that begin with their models, until the loop launches them.
-    launches: Vec<(u32, u32)>,
+    states: Vec<RequestState>,
+    /// Batches that begin, until the loop launches them.
+    launches: Vec<FlightLaunch>,
     recorder: ServeRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
@@ -98,6 +118,9 @@ impl<'s> Server<'s> {
         let processor = || ProcessorState {
             cores: CoreArray::new(prepared.cores),
             free_slots: scenario.policy.slots.unwrap_or(u32::MAX),
+            traces: 0,
+            traced_since: Time::ZERO,
+            traced_ps: 0,
         };
         let mut server = Self {
             policy: policy::queue(scenario.policy.kind, scenario.models.len()),
@@ -109,9 +132,11 @@ impl<'s> Server<'s> {
             timers: BinaryHeap::new(),
             requests: Slab::default(),
             flights: Slab::default(),
+            ended_flights: Vec::new(),
             processors: (0..scenario.processors).map(|_| processor()).collect(),
             turn: 0,
             batch: Vec::new(),
+            states: Vec::new(),
             launches: Vec::new(),
             recorder: ServeRecorder::new(prepared),
             observer,
@@ -148,9 +173,9 @@ impl<'s> Server<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Batches that begin now with their models; they are given once.
-    pub fn begin(&mut self) -> Vec<(u32, u32)> {
-        std::mem::take(&mut self.launches)
+    /// Batches that begin now; they are given once.
+    pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
+        self.launches.drain(..)
     }
 
     /// Lets everything happen that is due at `now`.
@@ -159,32 +184,9 @@ impl<'s> Server<'s> {
             return;
         }
         self.now = now;
-        while let Some(&Reverse((at, timer))) = self.timers.peek() {
-            if at > now {
-                break;
-            }
-            self.timers.pop();
-            match timer {
-                ServeTimer::Ready(_, slot) => self.enqueue(slot),
-                ServeTimer::Ask(_) => {
-                    let model = self.mix.next();
-                    self.admit(RequestArrival {
-                        at: now,
-                        model,
-                        tokens: [0, 0],
-                    });
-                }
-            }
-        }
-        while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at <= now) {
-            self.admit(arrival);
-            match self.arrivals.next() {
-                Ok(next) => self.next_arrival = next,
-                Err(error) => {
-                    self.failure = Some(error);
-                    return;
-                }
-            }
+        if let Err(error) = self.let_in() {
+            self.failure = Some(error);
+            return;
         }
         self.take_requests();
     }
@@ -208,20 +210,9 @@ impl<'s> Server<'s> {
             answered.push(AnsweredJob { token, times });
             return;
         }
-        let cost = self.prepared.scenario.policy.preemption;
-        if let Some(cost) = cost.filter(|_| self.is_at_border(flight)) {
-            if self.flights[flight].put_back.is_some() {
-                self.flights[flight].kept.push((job, token));
-                return;
-            }
-            let running = self.queued_flight(flight);
-            if self.policy.overtakes(&running) {
-                self.put_back(flight, running, (job, token), cost);
-                self.take_for(self.flights[flight].processor, Some(answered));
-                return;
-            }
+        if !self.keeps_back(flight, job, token, answered) {
+            self.deal(flight, job, token, answered);
         }
-        self.deal(flight, job, token, answered);
     }
 
     /// Ends a job of a batch. Jobs that were kept back may begin in its place.
@@ -248,300 +239,20 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Schedules the next request of a user, unless enough were asked.
-    fn ask_at(&mut self, at: Time) {
-        let stop = &self.prepared.scenario.stop;
-        let over = stop.requests.is_some_and(|most| self.asked >= most)
-            || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
-        if !over {
-            let timer = ServeTimer::Ask(self.asked);
-            self.asked += 1;
-            self.timers.push(Reverse((at, timer)));
+    /// Ends a batch whose jobs the loop itself ran, if it is one.
+    pub fn launch_ended(&mut self, now: Time, flight: u32, program: u32) {
+        if self.model(program).trace().is_none() || self.has_stopped() {
+            return;
+        }
+        self.now = now;
+        let processor = self.end_trace(flight);
+        self.complete(flight);
+        if !self.has_stopped() {
+            self.take_for(processor, None);
         }
     }
 
     fn model(&self, model: u32) -> &'s PreparedModel<'s> {
         &self.prepared.models[model as usize]
-    }
-
-    fn admit(&mut self, arrival: RequestArrival) {
-        let model = self.model(arrival.model);
-        let stated = arrival.tokens != [0, 0];
-        let tokens = match model.served.tokens {
-            Some(tokens) if !stated => tokens,
-            _ => arrival.tokens,
-        };
-        let slot = self.requests.add(RequestState {
-            number: self.arrived,
-            model: arrival.model,
-            arrival: arrival.at,
-            ready: arrival.at + model.datapath,
-            tokens,
-        });
-        self.recorder.arrived(self.arrived, arrival.model, self.now);
-        if model.datapath == Span::ZERO {
-            self.enqueue(slot);
-        } else {
-            let ready = arrival.at + model.datapath;
-            let timer = ServeTimer::Ready(self.arrived, slot);
-            self.timers.push(Reverse((ready, timer)));
-        }
-        self.arrived += 1;
-    }
-
-    fn enqueue(&mut self, slot: u32) {
-        let state = self.requests[slot];
-        let model = self.model(state.model);
-        let due = model.served.deadline.unwrap_or(Span::MAX);
-        self.recorder.queue.change(self.now, 1);
-        self.policy.enqueue(QueuedRequest {
-            number: state.number,
-            slot,
-            resumes: false,
-            model: state.model,
-            since: state.ready,
-            due: state.arrival + due,
-            level: model.served.level,
-            work: model.alone(self.prepared, &[state]),
-        });
-    }
-
-    /// Lets processors with free slots take requests from the queue.
-    fn take_requests(&mut self) {
-        if self.prepared.scenario.policy.slots.is_none() {
-            loop {
-                self.policy.choose(self.now, &mut self.batch);
-                if self.batch.is_empty() {
-                    return;
-                }
-                let processor = self.turn as u32;
-                self.turn = (self.turn + 1) % self.processors.len();
-                self.start(processor);
-            }
-        }
-        for processor in 0..self.processors.len() as u32 {
-            if !self.take_for(processor, None) {
-                return;
-            }
-        }
-    }
-
-    /// Lets a processor fill its free slots. Batches that were put back go on with `answered`; without it there are
-    /// none, as a processor with a free slot would have taken them. Returns false if the queue had too little.
-    fn take_for(&mut self, processor: u32, mut answered: Option<&mut Vec<AnsweredJob>>) -> bool {
-        if self.prepared.scenario.policy.slots.is_none() {
-            return true;
-        }
-        while self.processors[processor as usize].free_slots > 0 {
-            self.policy.choose(self.now, &mut self.batch);
-            match (self.batch.first(), answered.as_deref_mut()) {
-                (None, _) => return false,
-                (Some(first), Some(answered)) if first.resumes => {
-                    let flight = first.slot;
-                    self.batch.clear();
-                    self.resume(flight, processor, answered);
-                }
-                (Some(first), _) => {
-                    assert!(
-                        !first.resumes,
-                        "an idle processor leaves nothing in the queue"
-                    );
-                    self.start(processor);
-                }
-            }
-        }
-        true
-    }
-
-    /// Begins the chosen batch on a processor.
-    fn start(&mut self, processor: u32) {
-        let slots = self.batch.iter().map(|request| request.slot);
-        let first = self.batch[0];
-        let model = self.model(first.model);
-        let mut state = RequestInFlight::new(first, processor, model.job_count());
-        state.requests.extend(slots);
-        self.recorder
-            .queue
-            .change(self.now, -(self.batch.len() as i64));
-        self.batch.clear();
-        let states = state.requests.iter().map(|&slot| self.requests[slot]);
-        let states: Vec<RequestState> = states.collect();
-        state.work_left = first.work;
-        state.lengths = model.lengths(self.prepared, &states);
-        let flight = self.flights.add(state);
-        let slots = &mut self.processors[processor as usize].free_slots;
-        *slots = slots.saturating_sub(1);
-        self.launches.push((flight, first.model));
-    }
-
-    /// Lets a batch that was put back go on.
-    fn resume(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
-        self.recorder.queue.change(self.now, -1);
-        self.processors[processor as usize].free_slots -= 1;
-        let state = &mut self.flights[flight];
-        state.processor = processor;
-        let since = state.put_back.take().unwrap_or(self.now);
-        let kept = std::mem::take(&mut state.kept);
-        let before = answered.len();
-        for (job, token) in kept {
-            self.deal(flight, job, token, answered);
-        }
-        let starts = answered[before..].iter().map(|job| job.times.start);
-        let start = starts.min().unwrap_or(self.now);
-        self.flights[flight].preempted += start.since(since);
-    }
-
-    /// Returns whether a batch has begun and none of its jobs runs.
-    fn is_at_border(&self, flight: u32) -> bool {
-        let state = &self.flights[flight];
-        state.running == 0 && state.dealt > 0
-    }
-
-    /// A batch as the queue would have it.
-    fn queued_flight(&self, flight: u32) -> QueuedRequest {
-        let state = &self.flights[flight];
-        QueuedRequest {
-            slot: flight,
-            resumes: true,
-            work: state.work_left,
-            ..state.first
-        }
-    }
-
-    fn put_back(&mut self, flight: u32, queued: QueuedRequest, job: (u32, u64), cost: Span) {
-        let now = self.now;
-        let state = &mut self.flights[flight];
-        state.put_back = Some(now);
-        state.kept.push(job);
-        let processor = &mut self.processors[state.processor as usize];
-        processor.cores.block(now + cost);
-        processor.free_slots += 1;
-        self.recorder.preemptions += 1;
-        self.recorder.queue.change(now, 1);
-        self.policy.enqueue(queued);
-    }
-
-    /// Time of a job without load.
-    fn estimate(&self, flight: u32, job: u32) -> Span {
-        let state = &self.flights[flight];
-        let (tasks, each) = self.size(state, job);
-        each.times(tasks.div_ceil(self.prepared.cores))
-    }
-
-    /// Tasks of a job and the length of each.
-    fn size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
-        let numbers = flight
-            .requests
-            .iter()
-            .map(|&slot| self.requests[slot].number);
-        let model = self.model(flight.first.model);
-        model.size(self.prepared, job, numbers, &flight.lengths)
-    }
-
-    fn deal(&mut self, flight: u32, job: u32, token: u64, answered: &mut Vec<AnsweredJob>) {
-        let (tasks, each) = self.size(&self.flights[flight], job);
-        let now = self.now;
-        let state = &mut self.flights[flight];
-        let cores = &mut self.processors[state.processor as usize].cores;
-        let times = cores.deal(now, tasks, each);
-        state.running += 1;
-        state.dealt += 1;
-        state.core_ps += u128::from(tasks) * u128::from(each.0);
-        state.run.add(now, times);
-        answered.push(AnsweredJob { token, times });
-        if self.observer.wants_jobs() {
-            let (first, processor) = (state.first, state.processor);
-            self.observer.served(&ServedJob {
-                request: first.number,
-                model: first.model,
-                job,
-                processor,
-                times: (times.start, times.end),
-            });
-        }
-    }
-
-    fn complete(&mut self, flight: u32) {
-        let now = self.now;
-        let mut state = self.flights.remove(flight);
-        let compute = state.run.finish();
-        let together = state.requests.len() as u32;
-        self.recorder.flight_ended(state.core_ps);
-        self.processors[state.processor as usize].free_slots = self.processors
-            [state.processor as usize]
-            .free_slots
-            .saturating_add(1);
-        let started = state.run.first.unwrap_or(now);
-        for &slot in &state.requests {
-            let request = self.requests.remove(slot);
-            let serve = now.since(request.arrival);
-            let datapath = request.ready.since(request.arrival);
-            let known = datapath + compute + state.preempted;
-            let queue = serve.0.checked_sub(known.0);
-            let completed = CompletedRequest {
-                number: request.number,
-                model: request.model,
-                arrival: request.arrival,
-                started,
-                finished: now,
-                datapath,
-                compute,
-                preempted: state.preempted,
-                queue: Span(queue.expect("parts of a request's time do not overlap")),
-                together,
-                processor: state.processor,
-                tokens: request.tokens,
-            };
-            self.recorder.completed(&completed);
-            if let Err(error) = self.observer.completed(&completed) {
-                self.failure = Some(error.into());
-            }
-            if let ArrivalStream::Closed {
-                think, exponential, ..
-            } = self.prepared.scenario.stream
-            {
-                let think = if exponential {
-                    Span::from_seconds(self.think.exponential(think.seconds()))
-                } else {
-                    think
-                };
-                self.ask_at(now + think);
-            }
-            let first = self.prepared.scenario.stop.first;
-            if first.is_some_and(|first| request.number < first) {
-                self.first_left = self.first_left.map(|left| left - 1);
-            }
-        }
-    }
-
-    /// Closes the records of a run, when the loop has ended, and checks them.
-    pub fn finish(self) -> Result<ServeRecorder<'s>, ServeError> {
-        if let Some(error) = self.failure {
-            return Err(error);
-        }
-        let mut recorder = self.recorder;
-        let end = recorder.end;
-        let processors = self.processors.iter();
-        recorder.busy_ps = processors
-            .map(|one| {
-                one.cores
-                    .busy_ps()
-                    .saturating_sub(one.cores.busy_after(end))
-            })
-            .collect();
-        let dealt: u128 = self.processors.iter().map(|one| one.cores.busy_ps()).sum();
-        let in_flight: u128 = self.flights.iter().map(|flight| flight.core_ps).sum();
-        assert_eq!(
-            dealt,
-            recorder.completed_core_ps + in_flight,
-            "cores did the work of all batches and no other"
-        );
-        let waiting = self.requests.iter().filter(|one| one.arrival <= end);
-        let waiting: u128 = waiting
-            .map(|one| u128::from(end.since(one.arrival).0))
-            .sum();
-        recorder.check_little(waiting);
-        recorder.arrived_in_all = self.arrived;
-        Ok(recorder)
     }
 }

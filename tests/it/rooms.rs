@@ -141,11 +141,13 @@ const ROOMS: &[(&str, &[&str])] = &[
             "workload",
         ],
     ),
-    // Requests over time: it launches on the engine, lowers models to jobs, and renders as reports do.
+    // Requests over time: it launches on the engine, lowers models to jobs, opens those that are traces, and renders as
+    // reports do.
     (
         "serve",
         &[
             "config", "draw", "trace", "graph", "workload", "machine", "engine", "report", "model",
+            "job",
         ],
     ),
     // Generates, opens and replays the points of studies, and draws what came out.

@@ -6,6 +6,7 @@ mod oracles;
 mod program;
 mod queueing;
 mod refused;
+mod traced;
 mod traces;
 
 use chakram::serve::{

@@ -46,6 +46,24 @@ pub fn models(reports: &[ServeReport]) -> String {
     rows.text()
 }
 
+/// Requests in the queue and in the system over time, of one platform after another: a row for each interval.
+pub fn levels(reports: &[ServeReport]) -> String {
+    let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
+    for report in reports {
+        let platform = report.platform.as_ref();
+        let platform = platform.map_or("", |platform| platform.name.as_str());
+        // Both are of one window, in intervals of one length.
+        let width = report.active.interval_ps.0;
+        let means = report.queue.means.iter().zip(&report.active.means);
+        for (i, (queued, active)) in (0..).zip(means) {
+            let (start, end) = (i * width, (i + 1) * width);
+            let end = end.min(report.window.0);
+            rows.row(&[&platform, &start, &end, queued, active]);
+        }
+    }
+    rows.text()
+}
+
 fn cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
     let optional = |value: Option<String>| value.unwrap_or_default();
     let kind = format!("{:?}", row.kind).to_lowercase();

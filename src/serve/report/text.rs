@@ -46,7 +46,11 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
                 }
                 _ => String::new(),
             };
-            format!(" on {}{cores}", platform.name)
+            let npus = match platform.npus {
+                Some(npus) => format!(" ({} NPUs)", thousands(npus.into())),
+                None => String::new(),
+            };
+            format!(" on {}{cores}{npus}", platform.name)
         }
         None => String::new(),
     };
@@ -76,8 +80,12 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         None => "rho is not known: users wait for answers, or arrivals state the work of each"
             .to_owned(),
     };
+    let what = match &report.platform {
+        Some(platform) if platform.cores.is_none() => "processors",
+        _ => "cores",
+    };
     let load = format!(
-        "{load}; cores busy for {} of the window",
+        "{load}; {what} busy for {} of the window",
         percent(report.mean_utilisation())
     );
     paragraph(out, &load, "  load      ", 12, plain)?;

@@ -28,9 +28,10 @@ pub(super) const KEYS: &[&str] = &[
     "prompt",
     "output",
     "measured",
+    "trace",
 ];
 /// Sources of a model's work, with the keys that each uses beside its own.
-const SOURCES: [(&str, &[&str]); 6] = [
+const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
         &[
@@ -47,6 +48,7 @@ const SOURCES: [(&str, &[&str]); 6] = [
     ("latencies", &[]),
     ("steps", &["prompt", "output"]),
     ("measured", &[]),
+    ("trace", &[]),
 ];
 /// The most multiplications of a request.
 const MOST_WORK: u64 = 1 << 62;
@@ -67,6 +69,10 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     refuse_unused(table, key, used)?;
     let (work, known_as) = work(table, &source, folder, &name)?;
     let optional = |key: &str| table.get(key);
+    let place = ModelPlace {
+        work: source.place(),
+        deadline: optional("deadline").map(|field| field.place()),
+    };
     let deadline: Option<Span> = optional("deadline")
         .map(|field| field.quantity("10 ms"))
         .transpose()?;
@@ -115,6 +121,7 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
         sparsity,
         tokens,
         work,
+        place,
         name,
     })
 }
@@ -158,6 +165,15 @@ fn work(
     }
     if table.get("steps").is_some() {
         return known(steps(source, folder)?);
+    }
+    if table.get("trace").is_some() {
+        let given = source.line()?;
+        let path = folder.join(given);
+        let job = TraceJob::open(&path).map_err(|error| ServeError::Trace {
+            place: Box::new(source.refuse(quoted(given), "traces that can be replayed")),
+            source: Box::new(error),
+        })?;
+        return known(ModelWork::Trace(job));
     }
     if !source.flag()? {
         return Err(source

@@ -63,7 +63,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 }
 
 /// Requests of one model that are served together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RequestInFlight {
     /// The request that came first, as the queue had it.
     pub first: QueuedRequest,
@@ -88,26 +88,28 @@ pub(super) struct RequestInFlight {
     pub kept: Vec<(u32, u64)>,
     /// Time from being put back to going on.
     pub preempted: Span,
+    /// Instant at which it was given to its processor.
+    pub began: Time,
     pub run: RunningTime,
 }
 
 impl RequestInFlight {
-    pub fn new(first: QueuedRequest, processor: u32, jobs: u32) -> Self {
-        Self {
+    /// Begins at `now` with no requests and so many jobs, in the room of one that ended.
+    pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
+        let mut room = std::mem::take(self);
+        room.requests.clear();
+        room.kept.clear();
+        room.run.clear();
+        *self = Self {
             first,
-            requests: Vec::new(),
             processor,
             left: jobs,
-            running: 0,
-            dealt: 0,
-            core_ps: 0,
-            work_left: Span::ZERO,
-            lengths: [Span::ZERO; 2],
-            put_back: None,
-            kept: Vec::new(),
-            preempted: Span::ZERO,
-            run: RunningTime::default(),
-        }
+            began: now,
+            requests: room.requests,
+            kept: room.kept,
+            run: room.run,
+            ..Self::default()
+        };
     }
 }
 
@@ -144,6 +146,12 @@ impl RunningTime {
         }
         self.open.drain(from..to);
         self.open.insert(from, (start, end));
+    }
+
+    /// Forgets everything but its room.
+    fn clear(&mut self) {
+        self.open.clear();
+        (self.done, self.first) = (Span::ZERO, None);
     }
 
     /// The time of all jobs.

@@ -321,7 +321,7 @@ impl ShortestFirst {
 }
 
 impl ProcessorModel for ShortestFirst {
-    fn serves(&self, npu: Npu) -> bool {
+    fn serves(&self, npu: Npu, _: u32) -> bool {
         npu == Npu(1)
     }
     fn submit(&mut self, _: Time, job: &ProcessorJob, _: &mut Vec<JobTimes>) {

@@ -50,24 +50,53 @@ fn means_are_those_of_the_formulas() {
     );
 }
 
-/// The same with enough requests for one per cent, at higher loads too, and several processors.
+/// The same with enough requests for one per cent, at higher loads too, and several processors. Of five seeds each, the mean
+/// over all is within one per cent of the formula, and the formula inside of the intervals that the runs state themselves:
+/// of forty-five such intervals of 95 % on average 43 hold it.
 #[test]
-#[ignore = "a minute: cargo test --release --test it serve::queueing -- --ignored --nocapture"]
+#[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {
-    hold(&queue(CONSTANT, 0.5, 1, 1_000_000, 1), 1.5, 0.01);
-    hold(&queue(CONSTANT, 0.8, 1, 1_000_000, 1), 3.0, 0.01);
-    hold(&queue(EXPONENTIAL, 0.8, 1, 1_000_000, 1), 5.0, 0.02);
-    hold(
-        &queue(TWO, 0.8, 1, 1_000_000, 1),
-        1.0 + 0.8 * 1.5 / 0.4,
-        0.02,
-    );
-    // Erlang's C for 3 servers and a = 2.4: a^3 / 3! x 3 / 0.6 / (1 + 2.4 + 2.88 + that) = 11.52 / 17.8 = 0.6472.
-    hold(
-        &queue(EXPONENTIAL, 2.4, 3, 1_000_000, 1),
-        1.0 + 0.647_191 / 0.6,
-        0.01,
-    );
+    // Erlang's C for c servers and a: a^c / c! x c / (c - a) over that and the sum of a^k / k! for k < c.
+    let erlang = |a: f64, c: i32| {
+        let term = |k: i32| (1..=k).fold(1.0, |all, i| all * a / f64::from(i));
+        let last = term(c) * f64::from(c) / (f64::from(c) - a);
+        last / (last + (0..c).map(term).sum::<f64>())
+    };
+    assert!((erlang(2.4, 3) - 0.647_191).abs() < 1e-6);
+    let queues = [
+        ("M/D/1", CONSTANT, 0.5, 1, 1.5),
+        ("M/D/1", CONSTANT, 0.8, 1, 3.0),
+        ("M/M/1", EXPONENTIAL, 0.5, 1, 2.0),
+        ("M/M/1", EXPONENTIAL, 0.8, 1, 5.0),
+        ("M/G/1", TWO, 0.5, 1, 1.0 + 0.5 * 1.5 / (2.0 * 0.5)),
+        ("M/G/1", TWO, 0.8, 1, 1.0 + 0.8 * 1.5 / (2.0 * 0.2)),
+        ("M/M/2", EXPONENTIAL, 1.6, 2, 1.0 + erlang(1.6, 2) / 0.4),
+        ("M/M/3", EXPONENTIAL, 2.4, 3, 1.0 + erlang(2.4, 3) / 0.6),
+        ("M/M/8", EXPONENTIAL, 6.4, 8, 1.0 + erlang(6.4, 8) / 1.6),
+    ];
+    let mut inside_in_all = 0;
+    for (name, models, rate, processors, formula) in queues {
+        let (mut sum, mut inside) = (0.0, 0);
+        for seed in 1..=5 {
+            let report = queue(models, rate, processors, 2_000_000, seed);
+            let mean = report.all().unwrap().mean.unwrap();
+            let half = mean.plus_minus.expect("the run is long enough").seconds();
+            sum += mean.value.seconds() / 5.0;
+            inside += u32::from((mean.value.seconds() - formula).abs() <= half);
+        }
+        inside_in_all += inside;
+        let load = rate / f64::from(processors);
+        println!(
+            "{name} at {load:.1}: {sum:.4} s, {formula:.4} by the formula, which {inside} of 5 intervals hold"
+        );
+        assert!(
+            (sum / formula - 1.0).abs() < 0.01,
+            "{name} at {load}: {sum}, not {formula}"
+        );
+        assert!(inside >= 3, "{name} at {load}");
+    }
+    // Fewer than 38 of 45 hold it once in two hundred times.
+    assert!(inside_in_all >= 38, "{inside_in_all} of 45");
 }
 
 /// Requests of one job of four equal tasks on four cores wait as before one server.

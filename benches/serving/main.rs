@@ -1,0 +1,148 @@
+//! Time and memory of serving requests, each line a run of the program: `cargo bench --bench serving`.
+//!
+//! With `CHAKRAM_CORPUS` naming a folder with `validation/requests_azure2023_conv.csv.gz` and
+//! `validation/serving_splitwise.part.csv`, an hour of Azure's requests five times over is served too. The bench fails
+//! where a run takes longer or more memory than its line allows, and where ten times the requests take more memory.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// A run of the program, and what it may take.
+struct Line {
+    name: &'static str,
+    scenario: PathBuf,
+    requests: u64,
+    platform: Option<&'static str>,
+    /// The best of so many runs counts.
+    runs: u32,
+    seconds: f64,
+    megabytes: f64,
+}
+
+/// Time of the wall and of cores in seconds, and the most memory in MB.
+#[derive(Clone, Copy)]
+struct Taken {
+    wall: f64,
+    cores: f64,
+    megabytes: f64,
+}
+
+fn main() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/serving");
+    let own = own_megabytes();
+    println!(
+        "{:34} {:>9} {:>8} {:>8} {:>7}",
+        "", "requests", "wall s", "cores s", "MB"
+    );
+    let million = |name, requests, seconds| Line {
+        name,
+        scenario: folder.join("million.toml"),
+        requests,
+        platform: Some("a100x"),
+        runs: 1,
+        seconds,
+        megabytes: 50.0,
+    };
+    let few = run(&million("mixed models", 100_000, 2.0));
+    let many = run(&million("mixed models", 1_000_000, 20.0));
+    let grown = many.megabytes - few.megabytes.max(own);
+    assert!(
+        grown < 2.0,
+        "ten times the requests take {grown:.1} MB more"
+    );
+    for platform in ["lightning", "brainwave"] {
+        run(&Line {
+            name: "9.2e7 products on either platform",
+            scenario: folder.join("chatgpt.toml"),
+            requests: 1,
+            platform: Some(platform),
+            runs: 5,
+            seconds: 0.1,
+            megabytes: 50.0,
+        });
+    }
+    if let Some(scenario) = azure() {
+        run(&Line {
+            name: "an hour of Azure, five times",
+            scenario: scenario.path().join("azure.toml"),
+            requests: 96_830,
+            platform: None,
+            runs: 1,
+            seconds: 30.0,
+            megabytes: 500.0,
+        });
+    }
+}
+
+/// The scenario of Azure's hour, where its files are.
+fn azure() -> Option<tempfile::TempDir> {
+    let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
+    let file = |name: &str| {
+        let path = Path::new(&corpus).join("validation").join(name);
+        path.is_file().then_some(path)
+    };
+    let requests = file("requests_azure2023_conv.csv.gz")?;
+    let steps = file("serving_splitwise.part.csv")?;
+    let text = format!(
+        "name = \"azure\"\nprocessors = 16\n[[model]]\nname = \"llama2-70b\"\n\
+         steps = {{ file = {steps:?}, tokens = \"prompt_size\", batch = \"batch_size\", prefill = \"prompt_ms\", step = \"token_ms\", \
+         where = {{ model = \"llama2-70b\", hardware = \"a100-80gb\", tensor_parallel = \"8\" }} }}\n\
+         [stream]\narrivals = \"file\"\nfile = {requests:?}\nrepeat = 5\n\
+         [policy]\nkind = \"batching\"\nbatch = 64\nwait = \"500 ms\"\n"
+    );
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    std::fs::write(folder.path().join("azure.toml"), text).expect("it can be written");
+    Some(folder)
+}
+
+/// Runs a line and prints the best of its runs.
+fn run(line: &Line) -> Taken {
+    let runs = (0..line.runs).map(|_| once(line));
+    let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
+    let best = best.expect("there is one run at least");
+    println!(
+        "{:34} {:>9} {:>8.3} {:>8.3} {:>7.1}",
+        line.name, line.requests, best.wall, best.cores, best.megabytes
+    );
+    assert!(best.cores < line.seconds, "it may take {} s", line.seconds);
+    // Linux counts for a child what its parent held when it began.
+    let most = line.megabytes.max(own_megabytes());
+    assert!(best.megabytes <= most, "it may take {most} MB");
+    best
+}
+
+#[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
+fn once(line: &Line) -> Taken {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    command.arg("serve").arg(&line.scenario);
+    command.args(line.platform.iter().flat_map(|name| ["--machine", name]));
+    if !line.name.contains("Azure") {
+        command.args(["--requests", &line.requests.to_string()]);
+    }
+    let start = Instant::now();
+    let child = command.stdout(Stdio::null()).spawn().expect("it starts");
+    let mut status = 0;
+    // SAFETY: a structure of whole numbers, for which zeros are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to variables that outlive the call.
+    unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
+    let wall = start.elapsed().as_secs_f64();
+    assert_eq!(status, 0, "the program fails with wait status {status}");
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    // Linux counts in KiB, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    Taken {
+        wall,
+        cores: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        megabytes: (usage.ru_maxrss * unit) as f64 / 1e6,
+    }
+}
+
+/// MB that the bench itself held at most, if the system says.
+fn own_megabytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    kib.map_or(0.0, |kib| kib * 1024.0 / 1e6)
+}

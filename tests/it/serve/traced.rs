@@ -1,0 +1,212 @@
+//! Models that are traces: launches of jobs on a machine, against recurrences written out here.
+
+use super::{scenario, served};
+use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+use std::path::Path;
+use testkit::serving::lindley;
+
+/// Two NPUs on 64 GB/s, without latency.
+const MACHINE: &str = "name = \"two\"\n[npu.small]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"0 ns\"\n\
+    memory_capacity = \"16 GB\"\nlanes = 8\nhost_lanes = 8\npeak = { bf16 = \"100 TFLOP/s\" }\n\
+    [[dimension]]\nname = \"link\"\nshape = \"ring\"\nsize = 2\nbandwidth = \"64 GB/s\"\nlatency = \"0 ns\"\nalgorithm = \"ring\"\n";
+
+const HEAD: &str = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n";
+
+/// A kernel as it was recorded.
+fn kernel(id: u32, after: &str, us: u64) -> String {
+    format!(
+        "{{\"id\":{id},\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"data_deps\":[{after}],\"duration_micros\":{us},\
+         \"attr\":[{{\"name\":\"is_cpu_op\",\"bool_val\":false}}]}}\n"
+    )
+}
+
+/// Half of a message of 64 kB, which takes 1 us at 64 GB/s.
+fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
+    format!(
+        "{{\"id\":{id},\"name\":\"activations\",\"type\":\"COMM_{kind}_NODE\",\"data_deps\":[{after}],\
+         \"attr\":[{{\"name\":\"is_cpu_op\",\"bool_val\":false}},{{\"name\":\"comm_{end}\",\"int32_val\":{peer}}},\
+         {{\"name\":\"comm_tag\",\"int32_val\":0}},{{\"name\":\"comm_size\",\"int64_val\":64000}}]}}\n"
+    )
+}
+
+/// Traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us, with the machine beside them.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let first = [HEAD, &kernel(1, "", 10), &message(2, "1", "SEND", "dst", 1)];
+    let second = [HEAD, &message(1, "", "RECV", "src", 0), &kernel(2, "1", 10)];
+    write("stages/job.0.jsonl", first.concat());
+    write("stages/job.1.jsonl", second.concat());
+    write("alone/job.0.jsonl", [HEAD, &kernel(1, "", 7)].concat());
+    write("machine.toml", MACHINE.to_owned());
+    folder
+}
+
+fn on_machine(folder: &tempfile::TempDir) -> Platform {
+    Platform::load(folder.path().join("machine.toml").to_str().unwrap()).unwrap()
+}
+
+fn stages(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
+    let trace = folder.path().join("stages");
+    scenario(&format!(
+        "name = \"pipeline\"\nseed = 4\n[[model]]\nname = \"m\"\ntrace = {trace:?}\n\
+         [stream]\narrivals = \"poisson\"\nrate = {rate}.0\n[stop]\nrequests = 2000\n{policy}"
+    ))
+}
+
+const US: u64 = 1_000_000;
+
+/// One at a time a request takes 10 + 1 + 10 us, and waits as before one server.
+#[test]
+fn one_launch_at_a_time_is_a_server() {
+    let folder = folder();
+    let platform = on_machine(&folder);
+    let scenario = stages(&folder, "[policy]\nkind = \"first-come\"", 30_000);
+    let (report, requests) = served(&scenario, Some(&platform));
+    let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
+    let waits = lindley(&arrivals, &vec![21 * US; arrivals.len()]);
+    for (request, wait) in requests.iter().zip(waits) {
+        assert_eq!((request.queue.0, request.compute.0), (wait, 21 * US));
+        assert_eq!(request.finished.0, request.arrival.0 + wait + 21 * US);
+    }
+    assert_eq!(report.rows[0].alone.unwrap().0, 21 * US);
+    // 30,000 a second of 21 us each.
+    assert!((report.offered_load.unwrap() - 0.63).abs() < 1e-12);
+    let busy = 2000.0 * 21e-6 / report.window.seconds();
+    assert!((report.utilisation[0] - busy).abs() < 1e-9);
+    let facts = report.platform.unwrap();
+    assert_eq!(
+        (facts.machine.as_deref(), facts.npus),
+        (Some("two"), Some(2))
+    );
+}
+
+/// All at once they follow one another through the stages, of which each is free after 10 us, while the message is on its
+/// way for 1 us. Request k leaves stage 1 at f(k) = max(arrival, f(k - 1)) + 10, and stage 2 at
+/// e(k) = max(f(k) + 1, e(k - 1)) + 10.
+#[test]
+fn launches_follow_one_another_through_stages() {
+    let folder = folder();
+    let platform = on_machine(&folder);
+    let (report, requests) = served(&stages(&folder, "", 70_000), Some(&platform));
+    let (mut first, mut end) = (0, 0);
+    for request in &requests {
+        first = first.max(request.arrival.0) + 10 * US;
+        end = end.max(first + US) + 10 * US;
+        assert_eq!(request.finished.0, end, "request {}", request.number);
+    }
+    // 70,000 a second of 10 us each; one at a time could not serve them.
+    assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-9);
+    assert!(report.warnings.is_empty(), "{:?}", report.warnings);
+    // Two in service at most: a third is launched when the first has ended.
+    let two = stages(
+        &folder,
+        "[policy]\nkind = \"first-come\"\nslots = 2",
+        70_000,
+    );
+    let (_, requests) = served(&two, Some(&platform));
+    let (mut firsts, mut ends): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
+    for (k, request) in requests.iter().enumerate() {
+        let slot = k.checked_sub(2).map_or(0, |k| ends[k]);
+        let before = |all: &Vec<u64>| all.last().copied().unwrap_or(0);
+        firsts.push(before(&firsts).max(slot).max(request.arrival.0) + 10 * US);
+        ends.push(before(&ends).max(firsts[k] + US) + 10 * US);
+        assert_eq!(request.finished.0, ends[k], "request {k}");
+    }
+}
+
+/// A trace of one rank goes to the NPU of its processor; beside latencies, one at a time, it is one of their kind.
+#[test]
+fn traces_of_one_rank_go_to_any_npu() {
+    let folder = folder();
+    let platform = on_machine(&folder);
+    let trace = folder.path().join("alone");
+    let text = format!(
+        "name = \"two NPUs\"\nprocessors = 2\n[[model]]\nname = \"trace\"\ntrace = {trace:?}\n\
+         [[model]]\nname = \"table\"\nlatency = \"3 us\"\nweight = 0\n\
+         [stream]\narrivals = \"bursts\"\nburst = 5\nevery = \"1 s\"\n[stop]\nrequests = 5\n\
+         [policy]\nkind = \"first-come\""
+    );
+    let ends = |text: &str| -> Vec<(u64, u32)> {
+        let (_, requests) = served(&scenario(text), Some(&platform));
+        let ends = requests.iter();
+        ends.map(|one| (one.finished.0 / US, one.processor))
+            .collect()
+    };
+    assert_eq!(ends(&text), [(7, 0), (7, 1), (14, 0), (14, 1), (21, 0)]);
+    // Both NPUs serve both models: every request ends its length after its processor was free.
+    let mixed = text
+        .replace("weight = 0", "weight = 1")
+        .replace("= 5", "= 40");
+    let (_, requests) = served(&scenario(&mixed), Some(&platform));
+    let mut free = [0_u64; 2];
+    for request in &requests {
+        let length = [7, 3][request.model as usize];
+        let at = free.iter_mut().min().unwrap();
+        *at += length;
+        assert_eq!(request.finished.0 / US, *at, "request {}", request.number);
+    }
+    assert!((0..2).all(|model| requests.iter().any(|one| one.model == model)));
+}
+
+#[test]
+fn what_traces_cannot_do_is_refused() {
+    let folder = folder();
+    let machine = on_machine(&folder);
+    let fails = |scenario: &Scenario, platform: Option<&Platform>| {
+        let options = ServeOptions::default();
+        let run = serve(scenario, platform, options, &mut NoRequestObserver);
+        run.expect_err("it is refused").to_string()
+    };
+    let policy = |text: &str| stages(&folder, text, 1000);
+    let none = fails(&policy(""), None);
+    assert!(none.contains("needs a machine"), "{none}");
+    let lightning = Platform::load("lightning").unwrap();
+    let none = fails(&policy(""), Some(&lightning));
+    assert!(none.contains("\"lightning\" has no machine"), "{none}");
+    for (text, says) in [
+        ("[policy]\nkind = \"batching\"\nbatch = 2", "of one request"),
+        (
+            "[policy]\nkind = \"shortest-job-first\"\npreemption = \"1 us\"",
+            "no border of jobs",
+        ),
+    ] {
+        let error = fails(&policy(text), Some(&machine));
+        assert!(error.contains(says) && error.contains("try:"), "{error}");
+    }
+    let mut several = policy("");
+    several.processors = 2;
+    let error = fails(&several, Some(&machine));
+    assert!(
+        error.contains("2 ranks") && error.contains("2 processors"),
+        "{error}"
+    );
+    let trace = folder.path().join("alone");
+    let text = format!(
+        "name = \"x\"\nprocessors = 3\n[[model]]\nname = \"a\"\ntrace = {trace:?}\n[[model]]\nname = \"b\"\nlatency = \"1 us\"\n\
+         [stream]\narrivals = \"poisson\"\nrate = 1.0\n[stop]\nrequests = 1\n[policy]\nkind = \"first-come\""
+    );
+    let error = fails(&scenario(&text), Some(&machine));
+    assert!(error.contains("has 2 NPUs"), "{error}");
+    let text = text
+        .replace("= 3", "= 1")
+        .replace("first-come", "round-robin");
+    let error = fails(&scenario(&text), Some(&machine));
+    assert!(error.contains("one request at a time"), "{error}");
+    let text = text.replace("alone", "nowhere");
+    let error = Scenario::parse(&text, "bad.toml", Path::new(".")).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("bad.toml:5: key `model[0].trace`"),
+        "{error}"
+    );
+    let platform = "name = \"p\"\nsource = \"x\"\nmachine = \"dgx-h1000\"";
+    let error = Platform::parse(platform, "p.toml").unwrap_err().to_string();
+    assert!(error.contains("p.toml:3: key `machine`"), "{error}");
+    let platform = Platform::parse(&platform.replace("1000", "100"), "p.toml").unwrap();
+    assert_eq!(platform.machine.unwrap().topology().npus(), 8);
+}
