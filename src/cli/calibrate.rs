@@ -97,7 +97,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         )?;
     }
     let path = args.output.display().to_string();
-    // What is written can be read.
+    // The text that is written can be read.
     machine::Machine::parse(&text, &path)?;
     let mut outputs = OutputSet::default();
     [&args.steps, &args.columns]
