@@ -3,7 +3,7 @@
 use super::compute::ComputeArgs;
 use super::custom_algorithm;
 use super::load::parse_map;
-use super::progress::Progress;
+use super::progress::{Progress, shown};
 use super::terminal;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
@@ -303,9 +303,9 @@ impl RunArgs {
         self.check_machine(machine)?;
         self.check_fit(workload)?;
         let start = Instant::now();
-        let matching = Progress::start("matching ranks", "", 0);
-        let prepared = CompiledReplay::new(workload, machine, options);
-        drop(matching);
+        let prepared = shown("matching ranks", || {
+            CompiledReplay::new(workload, machine, options)
+        });
         let prepared = prepared.map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
         let page = self.html.as_ref();

@@ -47,6 +47,12 @@ pub struct Progress {
     drawing: Option<JoinHandle<()>>,
 }
 
+/// Does `work`, whose parts are not counted: its time is shown.
+pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
+    let _progress = Progress::start(doing, "", 0);
+    work()
+}
+
 /// Wakes the thread that draws when the work has ended.
 #[derive(Default)]
 struct EndSignal {

@@ -268,8 +268,11 @@ pub fn paragraph(
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    for line in textwrap::wrap(text, options) {
-        writeln!(out, "{style}{}{style:#}", line.trim_end())?;
+    // A number stays with its percent sign.
+    let text = text.replace(" %", "\u{a0}%");
+    for line in textwrap::wrap(&text, options) {
+        let line = line.trim_end().replace('\u{a0}', " ");
+        writeln!(out, "{style}{line}{style:#}")?;
     }
     Ok(())
 }

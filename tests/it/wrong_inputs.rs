@@ -49,6 +49,19 @@ fn commands_and_options() {
             &["'--cp'", "'--tp'", "'--pp'", "'--dp'"],
         ),
         (&["convert", "pytorch", DDP], &["--output <PREFIX>"]),
+        (
+            &[
+                "generate",
+                "chain",
+                "--ranks",
+                "1",
+                "--nodes",
+                "1",
+                "-o",
+                "/dev/null",
+            ],
+            &["-o is a device", "try: -o PREFIX"],
+        ),
         (&["slice", DDP, "-o", "x"], &["--annotation <NAME>"]),
         (
             &["anonymise", DDP, "-o", "x"],
