@@ -151,6 +151,7 @@ pub fn main() -> ExitCode {
     CompleteEnv::with_factory(command_line).complete();
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
+    progress::started();
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = match parse(arguments.kept) {

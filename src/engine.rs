@@ -178,7 +178,7 @@ struct MessageState {
     waiter: u32,
 }
 
-/// How a run is carried out.
+/// Options of carrying out a run.
 #[derive(Clone, Copy, Debug)]
 struct RunSettings<'a> {
     topology: &'a Topology,
@@ -202,7 +202,7 @@ struct Dataflow<'a> {
     completed: u64,
 }
 
-/// What nodes run on: lanes, or a model in their place.
+/// Processors that nodes run on: lanes, or a model in their place.
 #[derive(Default)]
 struct Processors<'a> {
     lanes: Lanes,

@@ -175,8 +175,7 @@ impl GeneratedJob {
             nodes.fold(0, u64::saturating_add)
         };
         // Ranks of one shape share a graph, but each rank has a state for every node.
-        let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
-        let graphs = all(&mut shapes.into_iter());
+        let graphs = self.shared_nodes();
         let states = all(&mut (0..self.ranks()));
         // Lower bounds: a job that passes may still fail later, but none is refused that fits.
         let bytes = graphs
@@ -191,8 +190,20 @@ impl GeneratedJob {
         )
     }
 
+    /// Number of nodes of the graphs that the ranks share, one for each shape.
+    pub fn shared_nodes(&self) -> u64 {
+        let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let nodes = shapes.into_iter().map(|rank| self.node_count(rank));
+        nodes.fold(0, u64::saturating_add)
+    }
+
     /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
+        self.workload_with(&|| ())
+    }
+
+    /// As [`workload`](Self::workload); calls `made` for each of the [`shared_nodes`](Self::shared_nodes).
+    pub fn workload_with(&self, made: &dyn Fn()) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
@@ -203,7 +214,7 @@ impl GeneratedJob {
             let (graph, first) = match built.entry(self.shape_of(rank)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
-                    let (graph, binding) = self.graph(*new.key())?;
+                    let (graph, binding) = self.graph(*new.key(), made)?;
                     new.insert((builder.graph(graph), binding))
                 }
             };
@@ -219,11 +230,25 @@ impl GeneratedJob {
     }
 
     /// The graph of `rank`, and the binding of its slots.
-    fn graph(&self, rank: u32) -> Result<(Graph, SlotBinding), TraceError> {
+    fn graph(&self, rank: u32, made: &dyn Fn()) -> Result<(Graph, SlotBinding), TraceError> {
         let ids = self.node_count(rank) + 1;
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, ids);
-        self.nodes(rank, &mut graph)?;
-        graph.finish()
+        let graph = GraphBuilder::new(rank, DependencyPolicy::Both, ids);
+        let mut watched = WatchedSink { sink: graph, made };
+        self.nodes(rank, &mut watched)?;
+        watched.sink.finish()
+    }
+}
+
+/// Sink that says when a node went into another.
+struct WatchedSink<'m, S> {
+    sink: S,
+    made: &'m dyn Fn(),
+}
+
+impl<S: Sink> Sink for WatchedSink<'_, S> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        (self.made)();
+        self.sink.node(node, data)
     }
 }
 

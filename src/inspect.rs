@@ -36,7 +36,7 @@ pub use class::NodeClass;
 pub use critical_path::{CriticalPath, PathSegment, PathTime, critical_path, spent_by};
 pub use fault::{CountedFault, FaultSummary};
 pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};
-pub use job_summary::inspect_job;
+pub use job_summary::{inspect_job, inspect_job_with};
 pub use lanes::{LaneKey, LaneTable, group_label};
 pub use metadata::TraceHeader;
 pub use neighbourhood::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeRecord};

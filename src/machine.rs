@@ -33,7 +33,9 @@ pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
 pub use inline::is_inline;
-pub use preset::{MachinePreset, MachineSource, PRESETS, for_ranks, names_file, source};
+pub use preset::{
+    MachinePreset, MachineSource, PRESETS, for_ranks, is_preset, name_for_ranks, names_file, source,
+};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

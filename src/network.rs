@@ -206,7 +206,7 @@ pub trait NetworkBackend {
         unreachable!("networks of other machines have no memory ports")
     }
 
-    /// How long links and memory ports were busy, where the model keeps it: on tiles, with contention.
+    /// Busy time of links and memory ports, where the model keeps it: on tiles, with contention.
     fn occupancy(&self) -> Option<NetworkOccupancy> {
         None
     }

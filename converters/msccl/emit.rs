@@ -83,7 +83,7 @@ impl<'a> MscclScripts<'a> {
                     let op = self.message(true, (peer, gpu, block.channel), received, step.count);
                     put(op, &data)?;
                     received += 1;
-                    // What is sent on has been received.
+                    // Data that is sent on has been received.
                     data = vec![end - 1];
                 }
                 if let (true, Some(peer)) = (step.kind.sends(), block.send) {

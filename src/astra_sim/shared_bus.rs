@@ -150,7 +150,7 @@ impl SharedBus {
 
     /// Continues after the event that completed a transfer.
     pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
-        // What crossed the inner bus may have made the outer side ready to send.
+        // A chunk that crossed the inner bus may have made the outer side ready to send.
         if event / 3 >= INNER_NPU as u32 {
             self.start_next(now, NPU, clock);
         }

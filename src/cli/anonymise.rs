@@ -3,9 +3,11 @@
 use super::convert::SummaryFormatArg;
 use super::document::VersionedDocument;
 use super::progress::Progress;
+use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
 use crate::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use crate::job::{groups_of, read_text};
+use crate::machine::is_preset;
 use crate::report::summary::{counted, thousands};
 use crate::trace::job::JobFile;
 use clap::{ArgGroup, Args};
@@ -27,8 +29,8 @@ Examples:
 
 Structure, times, bytes and FLOPs are kept, so a replay takes as long to the picosecond. Names become keyed
 hashes, equal on all ranks and in all runs with one key, except those of public operators (aten::…, c10d::…,
-nccl:…, gloo:…, ProfilerStep#N). Arguments, comments and unknown fields are removed. Whoever has the key
-can test whether a known name is in the traces."
+nccl:…, gloo:…, ProfilerStep#N). Arguments, comments and unknown fields are removed. Roles of groups stay;
+of machines only presets are named. Whoever has the key can test whether a known name is in the traces."
 )]
 pub struct AnonymiseArgs {
     #[command(flatten)]
@@ -45,7 +47,7 @@ pub struct AnonymiseArgs {
     /// Keep names that match; * matches any text; repeatable
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
-    /// Hash the names of public operators too
+    /// Hash the names of public operators too, and name no machine
     #[arg(long)]
     all: bool,
     /// Process groups, written with hashed names to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
@@ -111,12 +113,21 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     }
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // Roles of groups, and the machine, would tell what anonymous traces hide.
+    let told = traces.about(groups);
+    let machine = told.machine.clone();
     let about = JobFile {
-        groups,
-        ..JobFile::default()
+        roles: anonymiser.roles(&told.roles),
+        // Presets are public, as operators of PyTorch are; a file or dimensions may be the user's own.
+        machine: machine.clone().filter(|name| !args.all && is_preset(name)),
+        ..told
     };
+    let left_out = machine.filter(|_| about.machine.is_none());
     let names = outputs.commit(about)?;
+    if let Some(machine) = left_out.filter(|_| !piped) {
+        terminal::note(format_args!(
+            "the job file does not name the machine {machine}: replay the job with --machine"
+        ))?;
+    }
     match args.output.format {
         _ if piped => {}
         SummaryFormatArg::Text => {

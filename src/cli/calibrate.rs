@@ -77,7 +77,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         }
         _ => return Err("neither steps nor kernels\n  try: --help".into()),
     };
-    // What is written can be read.
+    // The text that is written can be read.
     machine::Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;

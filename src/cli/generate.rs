@@ -6,6 +6,7 @@ mod patterns;
 mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
+use super::progress::Progress;
 use crate::files::OutputSet;
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::report::summary::counted;
@@ -137,7 +138,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some((machine, inputs)) = machine {
         let mut inputs: Vec<_> = inputs.into_iter().collect();
         job.check_memory()?;
-        let workload = job.workload()?;
+        let progress = Progress::start("generating", "nodes", job.shared_nodes());
+        let workload = job.workload_with(&|| progress.inc())?;
+        drop(progress);
         let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let job = ReplayedJob {

@@ -2,6 +2,7 @@
 
 use super::load::VerifyArg;
 use super::output::ReportDestination;
+use super::progress::Progress;
 use super::terminal;
 use crate::files::OutputSet;
 use crate::inspect::{
@@ -188,10 +189,13 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     if args.critical_path {
         return args.path(&title, &files, &mut to);
     }
-    let job = inspect::inspect_job(&files, &args.filter(), args.threads())?;
+    let progress = Progress::start("reading", "ranks", files.len() as u64);
+    let read = || progress.inc();
+    let job = inspect::inspect_job_with(&files, &args.filter(), args.threads(), &read)?;
+    drop(progress);
     warn(job.faults())?;
     let text = match args.format {
-        InspectFormatArg::Json => terminal::json(&json::summary(&job, args.options())),
+        InspectFormatArg::Json => json::summary(&job, args.options()).text(),
         InspectFormatArg::Csv => render_csv(&job, args.table.unwrap_or(InspectTableArg::Types)),
         _ => text::render(&job, &title, &args.filter_words(), to.style()),
     };
@@ -328,7 +332,7 @@ impl InspectArgs {
             })?;
         warn(trace.faults.count())?;
         let text = match self.format {
-            InspectFormatArg::Json => terminal::json(&node::json(&trace, &near)),
+            InspectFormatArg::Json => node::json(&trace, &near).text(),
             InspectFormatArg::Dot => near.dot(),
             _ => node::text(&trace, &near, to.style()),
         };
@@ -342,6 +346,7 @@ impl InspectArgs {
         files: &[RankFile],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
+        let progress = Progress::start("reading", "ranks", files.len() as u64);
         let mut tracks: Vec<PathInput> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
@@ -349,6 +354,7 @@ impl InspectArgs {
             let trace =
                 InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
             let faults = trace.faults.count();
+            progress.inc();
             PathInput::new(trace)
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
@@ -365,6 +371,7 @@ impl InspectArgs {
                 Ok::<_, crate::trace::TraceError>(())
             },
         )?;
+        drop(progress);
         warn(faults)?;
         let shown = path::PathReport {
             title,
@@ -373,7 +380,7 @@ impl InspectArgs {
         };
         let paths = path::paths(&tracks, critical_path);
         let text = match self.format {
-            InspectFormatArg::Json => terminal::json(&shown.json(&paths)),
+            InspectFormatArg::Json => shown.json(&paths).text(),
             InspectFormatArg::Csv => shown.csv(&paths),
             _ => shown.text(&paths, to.style()),
         };

@@ -3,7 +3,8 @@
 use super::document::VersionedDocument;
 use crate::machine::{self, Machine, MachineError, PRESETS};
 use crate::network::NetworkKind;
-use crate::report::table::{FittedTable, left};
+use crate::report::table::{TextTable, left};
+use crate::report::text::TextStyle;
 use crate::topology::{SwitchingMode, TopologyDimension};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
@@ -93,23 +94,24 @@ fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Err
         VersionedDocument::new("chakram.machines.1", list).print(out)?;
         return Ok(());
     }
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("NAME", 0),
         left("NPUs", 0),
         left("DIMENSIONS, INNERMOST FIRST", 0),
         left("DESCRIPTION", 0),
     ])
+    .indented(0)
     .within(WIDTH);
     for machine in &machines {
         let dimensions = dimensions(machine).join("\n");
-        table.row(&[
+        table.add(&[
             &machine.name(),
             &npus(machine),
             &dimensions,
             &machine.description(),
         ]);
     }
-    out.write_all(table.text().as_bytes())?;
+    out.write_all(table.text(TextStyle::default()).as_bytes())?;
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use crate::files::OutputSet;
 use crate::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
 use crate::report::csv::CsvRows;
 use crate::report::summary::thousands;
-use crate::report::table::{FittedTable, left, right};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -143,7 +144,7 @@ fn blocks(model: &ModelDefinition) -> usize {
 }
 
 fn list_text(models: &[ModelDefinition]) -> String {
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("NAME", 0),
         left("KIND", 0),
         right("PARAMETERS", 0),
@@ -151,7 +152,8 @@ fn list_text(models: &[ModelDefinition]) -> String {
         right("HIDDEN", 0),
         right("TOKENS", 0),
         left("SOURCE", 0),
-    ]);
+    ])
+    .indented(0);
     for found in models {
         let model = &found.model;
         // The authors and the year; all of it is in the model's file.
@@ -165,7 +167,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
             1 => dash(),
             tokens => tokens.to_string(),
         };
-        table.row(&[
+        table.add(&[
             &model.name,
             &found.kind.name(),
             &thousands(model.parameters()),
@@ -175,7 +177,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
             &format_args!("{source}, {year}"),
         ]);
     }
-    table.text()
+    table.text(TextStyle::default())
 }
 
 fn list_csv(models: &[ModelDefinition]) -> String {

@@ -3,7 +3,7 @@
 use super::compute::ComputeArgs;
 use super::custom_algorithm;
 use super::load::parse_map;
-use super::progress::Progress;
+use super::progress::{Progress, shown};
 use super::terminal;
 use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
@@ -303,8 +303,10 @@ impl RunArgs {
         self.check_machine(machine)?;
         self.check_fit(workload)?;
         let start = Instant::now();
-        let prepared =
-            CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
+        let prepared = shown("matching ranks", || {
+            CompiledReplay::new(workload, machine, options)
+        });
+        let prepared = prepared.map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
         let page = self.html.as_ref();
         let page = page.map(|path| to.beside("--html", path)).transpose()?;
@@ -313,13 +315,12 @@ impl RunArgs {
         let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
         let map = map.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        let instances = workload.instances().iter();
-        let nodes = instances.map(|i| workload.graph(i).len() as u64).sum();
-        let progress = Progress::start("replaying", "nodes", nodes);
+        // With the launches of a host, where it has some.
+        let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
         let observers = ((timeline, pictures), progress.observer());
         let (mut report, ((timeline, pictures), _)) = report::replay(&prepared, observers)?;
         drop(progress);
-        let done = counted(nodes, "node");
+        let done = counted(workload.nodes(), "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
         if let Some(profiler) = &mut report.profiler {
             profiler.with = job.with_profiler;

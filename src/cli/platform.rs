@@ -2,7 +2,8 @@
 
 use super::output::ReportDestination;
 use crate::files::OutputSet;
-use crate::report::table::{FittedTable, left, right};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use crate::serve::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
 use crate::units::thousands;
 use clap::{Args, Subcommand};
@@ -86,18 +87,19 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 fn list() -> Result<String, Box<dyn Error>> {
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("NAME", 0),
         right("CORES", 0),
         right("CLOCK", 0),
         right("DATAPATH", 0),
         left("SOURCE", 0),
-    ]);
+    ])
+    .indented(0);
     for preset in PRESETS {
         let platform = Platform::load(preset.name)?;
         let cores = platform.cores;
         let source = platform.source.split_once(')');
-        table.row(&[
+        table.add(&[
             &platform.name,
             &cores.map_or("-".to_owned(), |cores| thousands(cores.cores.into())),
             &cores.map_or("-".to_owned(), |cores| {
@@ -107,7 +109,7 @@ fn list() -> Result<String, Box<dyn Error>> {
             &source.map_or("", |(source, _)| source).replace('(', ""),
         ]);
     }
-    Ok(table.text())
+    Ok(table.text(TextStyle::default()))
 }
 
 fn imported(args: &ImportArgs) -> Result<String, Box<dyn Error>> {

@@ -1,6 +1,7 @@
 //! Progress of runs that take more than a second: on standard error, where that is a terminal.
 //!
-//! Work stores how far it is in an atomic number; a thread draws it, so loops ask no clock.
+//! Work stores how far it is in an atomic number; a thread draws it, so loops ask no clock. The second counts from the start
+//! of the program, so that of several short pieces of work those after it are shown.
 
 use super::terminal;
 use crate::graph::NodeKind;
@@ -10,17 +11,33 @@ use crate::trace::TraceError;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::units::Time;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time before anything is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two drawings.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Start of the program.
+static STARTED: OnceLock<Instant> = OnceLock::new();
+/// Whether a bar stands in the last line of the terminal.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Marks the start of the program.
+pub fn started() {
+    STARTED.get_or_init(Instant::now);
+}
+
+/// Returns whether a bar stands in the last line of the terminal.
+pub fn is_drawn() -> bool {
+    DRAWN.load(Ordering::Relaxed)
+}
 
 /// Counter of finished work, which is drawn until it is dropped.
 pub struct Progress {
@@ -28,6 +45,12 @@ pub struct Progress {
     end: Arc<EndSignal>,
     note: Arc<Mutex<String>>,
     drawing: Option<JoinHandle<()>>,
+}
+
+/// Does `work`, whose parts are not counted: its time is shown.
+pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
+    let _progress = Progress::start(doing, "", 0);
+    work()
 }
 
 /// Wakes the thread that draws when the work has ended.
@@ -51,7 +74,8 @@ impl EndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` things called `unit`; `doing` names the work, such as `replaying`.
+    /// Starts to count `total` things called `unit`, or an unknown number if it is 0; `doing` names the work, such as
+    /// `replaying`.
     pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
         let note = Arc::<Mutex<String>>::default();
@@ -87,7 +111,12 @@ impl Progress {
 
     /// Counts one more thing.
     pub fn inc(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
+        self.add(1);
+    }
+
+    /// Counts `more` things.
+    pub fn add(&self, more: u64) {
+        self.done.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Returns an observer that counts the nodes that complete in a replay, if anybody sees the progress.
@@ -115,28 +144,48 @@ fn draw(
     end: &EndSignal,
     note: &Mutex<String>,
 ) {
-    if end.wait(PATIENCE) {
-        return;
-    }
-    let template = "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {per_sec}, {eta} left";
+    let template = match (total, unit) {
+        (0, "") => "{msg} {spinner} {elapsed}",
+        (0, _) => "{msg} {spinner} {human_pos} {prefix}, {rate}, {elapsed}",
+        _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {eta} left",
+    };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    // What was done before the bar appeared counts towards the rate.
-    let bar = bar.with_elapsed(PATIENCE).with_style(style);
+    // Hidden until it is worth a line, and yet drawn: the rate and the time left are those of all the work.
+    let hidden = ProgressDrawTarget::hidden();
+    let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
+    bar.set_style(style.with_key("rate", rate));
     bar.set_message(doing);
     bar.set_prefix(unit);
+    let program = STARTED.get_or_init(Instant::now);
+    let mut shown = false;
     loop {
+        if end.wait(TICK) {
+            break;
+        }
+        if !shown && program.elapsed() >= PATIENCE {
+            shown = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            DRAWN.store(true, Ordering::Relaxed);
+        }
         bar.set_position(done.load(Ordering::Relaxed));
         let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !note.is_empty() {
             bar.set_message(format!("{doing} ({note})"));
         }
         bar.tick();
-        if end.wait(TICK) {
-            break;
-        }
     }
     bar.finish_and_clear();
+    DRAWN.store(false, Ordering::Relaxed);
+}
+
+/// Writes things per second: whole numbers where they are large.
+fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    let rate = state.per_sec();
+    // A terminal that takes no more is no concern of the work.
+    let _ = match rate < 10.0 {
+        true => write!(out, "{rate:.1}/s"),
+        false => write!(out, "{}/s", HumanCount(rate as u64)),
+    };
 }
 
 /// Observer that counts completed nodes.

@@ -3,17 +3,19 @@
 use super::convert::SummaryFormatArg;
 use super::document::VersionedDocument;
 use super::progress::Progress;
+use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use crate::files::OutputHandle;
 use crate::job::groups_of;
+use crate::machine::name_for_ranks;
 use crate::report::summary::{counted, thousands};
 use crate::trace::job::JobFile;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,6 +68,23 @@ pub enum ShardedArg {
     KeepTotal,
     /// Shard of each member
     KeepShard,
+}
+
+/// Returns the machine of the scaled job: that of the job, in a size that holds `ranks` where it comes in sizes.
+fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
+    let sized = name_for_ranks(name, ranks);
+    match sized.as_deref() {
+        Some(sized) if sized == name => {}
+        Some(sized) => terminal::note(format_args!(
+            "the machine of the job is {sized} now, which holds {}",
+            counted(ranks.into(), "rank")
+        ))?,
+        None => terminal::note(format_args!(
+            "the machine of the job, {name}, does not hold {}, or is not there: replay it with --machine",
+            counted(ranks.into(), "rank")
+        ))?,
+    }
+    Ok(sized.unwrap_or_else(|| name.to_owned()))
 }
 
 /// Runs the command and prints a summary to `out`.
@@ -148,10 +167,14 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.groups();
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    // The machine of the old ranks does not fit the new ones.
+    let told = traces.about(groups);
+    let machine = told.machine.as_deref();
     let about = JobFile {
-        machine: None,
-        ..traces.about(groups)
+        roles: scaling.roles(&told.roles),
+        machine: machine
+            .map(|name| machine_for(name, new_ranks))
+            .transpose()?,
+        ..told
     };
     let names = outputs.commit(about)?;
     let (old, files) = (traces.files().len(), written.len() as u64);

@@ -58,7 +58,7 @@ pub struct ScoreArgs {
     folds: NonZeroUsize,
     #[command(flatten)]
     compute: ComputeArgs,
-    /// How to print the result; CSV has a row for each run
+    /// Format of the result; CSV has a row for each run
     #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT")]
     format: ScoreFormat,
     /// Write to this file instead of standard output
@@ -120,7 +120,7 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// How the intervals of the runs do whose numbers `wanted` picks; `None` without such a run, or if one has none.
+    /// Returns the coverage of the intervals of the runs whose numbers `wanted` picks; `None` without such a run, or if one has none.
     fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -130,7 +130,7 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| IntervalSummary::new(&runs, &predicted, &intervals))
     }
 
-    /// How the intervals of a fold's runs do.
+    /// Returns the coverage of the intervals of a fold's runs.
     fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
         self.covered(|i| self.fold_of.get(i) == Some(&fold))
     }

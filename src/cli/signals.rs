@@ -22,6 +22,7 @@ pub fn watch() {}
 
 #[cfg(unix)]
 mod unix {
+    use crate::cli::progress::is_drawn;
     use crate::files::{defer_signal, remove_temporaries};
     use crate::trace::file::mapped_file;
     use std::mem::MaybeUninit;
@@ -57,7 +58,9 @@ mod unix {
             return;
         }
         remove_temporaries();
-        say(b"\ninterrupted: unfinished files were removed; files that were complete before are left\n");
+        // The line of a bar is cleared; a shell has put `^C` into any other.
+        say(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
+        say(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die(signal);
     }
 

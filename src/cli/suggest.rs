@@ -16,9 +16,9 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
                 Some(ContextValue::String(found)) => near(found, within),
                 _ => Vec::new(),
             };
+            // To pass it as a value is not what one who misspells wants.
+            error.remove(ContextKind::Suggested);
             if !near.is_empty() {
-                // To pass it as a value is not what one who misspells wants.
-                error.remove(ContextKind::Suggested);
                 error.remove(ContextKind::Usage);
                 error.insert(ContextKind::SuggestedArg, ContextValue::Strings(near));
             }
@@ -47,7 +47,44 @@ fn innermost<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     within
 }
 
-/// Returns the flags of `command` that are one or two edits from `found`.
+/// Words of other tools for options: those that users try, and the flag.
+const SYNONYMS: [(&[&str], &str); 9] = [
+    (
+        &[
+            "npus",
+            "gpus",
+            "npu-count",
+            "nprocs",
+            "np",
+            "world-size",
+            "nproc-per-node",
+        ],
+        "ranks",
+    ),
+    (
+        &["tensor-model-parallel-size", "tensor-parallel-size"],
+        "tensor",
+    ),
+    (
+        &["pipeline-model-parallel-size", "pipeline-parallel-size"],
+        "pipeline",
+    ),
+    (&["data-parallel-size", "replicas"], "data"),
+    (&["bs", "gbs", "global-batch-size"], "batch"),
+    (&["mbs", "microbatch"], "micro-batch"),
+    (
+        &["seq", "seqlen", "seq-length", "context-length"],
+        "sequence",
+    ),
+    (&["json", "csv", "text", "dot"], "format"),
+    (
+        &["system", "hardware", "cluster", "gpu", "device"],
+        "machine",
+    ),
+];
+
+/// Returns the flags of `command` that `found` may mean: other words for them, flags that are one or two edits away, or
+/// flags with a part of its name.
 fn near(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')
@@ -59,18 +96,20 @@ fn near(found: &str, command: &Command) -> Vec<String> {
         let aliases = arg.get_visible_aliases().unwrap_or_default();
         arg.get_long().into_iter().chain(aliases)
     });
-    let edits = names.map(|name| (damerau_levenshtein(word, name), name));
-    let mut all: Vec<_> = edits.collect();
-    let least = all
-        .iter()
-        .map(|(edits, _)| *edits)
-        .min()
-        .unwrap_or(usize::MAX);
-    if least > 2 || least * 2 > word.len() {
-        return Vec::new();
+    let names: Vec<&str> = names.collect();
+    let synonym = SYNONYMS.iter().find(|(words, _)| words.contains(&word));
+    if let Some((_, flag)) = synonym.filter(|(_, flag)| names.contains(flag)) {
+        return vec![format!("--{flag}")];
     }
-    all.retain(|(edits, _)| *edits == least);
-    all.into_iter()
-        .map(|(_, name)| format!("--{name}"))
-        .collect()
+    let edits = |name: &&str| damerau_levenshtein(word, name);
+    let least = names.iter().map(edits).min().unwrap_or(usize::MAX);
+    let near: Vec<_> = if least <= 2 && least * 2 <= word.len() {
+        names.iter().filter(|name| edits(name) == least).collect()
+    } else {
+        let part = |name: &&&str| {
+            name.len().min(word.len()) >= 4 && (name.contains(word) || word.contains(**name))
+        };
+        names.iter().filter(part).take(3).collect()
+    };
+    near.into_iter().map(|name| format!("--{name}")).collect()
 }

@@ -293,7 +293,7 @@ pub trait CollectiveBackend {
     ) -> Option<Span>;
 }
 
-/// What the endpoints of members do beside sending and receiving: delays, buses, reductions, rendezvous, scripts, and
+/// Duties of the endpoints of members beside sending and receiving: delays, buses, reductions, rendezvous, scripts, and
 /// queues in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
     /// The queue in which a chunk waits before `stage`, `None` where none waits.

@@ -10,7 +10,8 @@
 //! | names of lanes | `lane-` and a hash |
 //! | attributes | those that replays read stay if they make sense as such, and so do the numbers [`NUMBERS`]; others go |
 //! | arguments and results | go |
-//! | the metadata record | keeps `captured_ns`, the lanes, and that kernels ran on a CPU |
+//! | roles of groups | `tensor`, `data` and the other words of plans stay, others become `role-` and a hash |
+//! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | go |
 //!
 //! The hash is BLAKE3 with a key: equal names have equal hashes on all ranks and in all runs with one key, and
@@ -22,9 +23,10 @@ use crate::trace::encoder::MessageEncoder;
 use crate::trace::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
+use crate::trace::roles::{self, GroupRoles};
 use crate::trace::scan::{self, DependencyVisitor};
 use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints};
-use crate::trace::{Dtype, GroupName, TraceError, TrainingPhase};
+use crate::trace::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
 /// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
 pub const NUMBERS: [&str; 11] = [
@@ -63,6 +65,18 @@ const PUBLIC_WHOLE: [&str; 4] = [
     "end of the thread",
     "joint",
     NODE_NAME,
+];
+
+/// Roles of groups that are public: the dimensions of parallel training.
+const PUBLIC_ROLES: [&str; 8] = [
+    "tensor",
+    "data",
+    "pipeline",
+    "embedding",
+    "model",
+    "operator",
+    "expert",
+    "context",
 ];
 
 /// Returns whether `name` is that of an operator of PyTorch or of a step, and nothing else: a known prefix is
@@ -146,6 +160,14 @@ impl TraceAnonymiser {
             .collect()
     }
 
+    /// Returns the replacement of the roles of groups: the words of plans are structure, any other is a name.
+    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
+        roles.renamed(|role| match PUBLIC_ROLES.contains(&role) {
+            true => role.to_owned(),
+            false => self.hashed("role-", role),
+        })
+    }
+
     /// Anonymises the (decompressed) `contents` of a trace.
     ///
     /// Fails on records that a replay would refuse, since their content is unknown.
@@ -193,6 +215,20 @@ impl TraceAnonymiser {
         }
         if metadata.kernels_on_cpu {
             add(scan::KERNELS_ON, 29, Err(scan::CPU));
+        }
+        if let Some(steps) = metadata.unprofiled {
+            add(scan::CAPTURED_STEPS, 13, Ok(steps.captured));
+            add(scan::UNPROFILED_STEP, 13, Ok(steps.step.0 / 1000));
+        }
+        if !metadata.roles.is_empty() {
+            let text = self.roles(&metadata.roles).to_string();
+            add(roles::ATTRIBUTE, 29, Err(&text));
+        }
+        if let Some(amounts) = metadata.amounts {
+            add(work_amounts::ATTRIBUTE, 29, Err(&amounts.to_string()));
+        }
+        if let Some([x, y]) = metadata.core {
+            add(scan::CORE, 29, Err(&format!("{x},{y}")));
         }
         for (host, number, name) in &metadata.lanes {
             let host = if *host { "host_" } else { "" };

@@ -33,6 +33,7 @@
 
 use crate::trace::encoder::{self, MessageEncoder};
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
+use crate::trace::roles::GroupRoles;
 use crate::trace::scan::{self, DependencyVisitor};
 use crate::trace::wire::FrameCursor;
 use crate::trace::{GroupName, Op, TraceError};
@@ -295,6 +296,22 @@ impl JobScaling {
             }
         }
         groups
+    }
+
+    /// Returns `roles` with those of the groups that blocks have copies of.
+    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
+        let mut scaled = roles.clone();
+        for (name, ranks) in &self.declared {
+            let shape = self.shape(name, ranks).ok().flatten();
+            for block in 1..self.along.blocks() {
+                if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.of(name))
+                    && let Ok(number) = self.names.in_block(name, block).parse()
+                {
+                    scaled.add(number, role);
+                }
+            }
+        }
+        scaled
     }
 
     /// Returns the name and the members of a group in `block`.

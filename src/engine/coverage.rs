@@ -1,4 +1,4 @@
-//! What the durations of a replay rest on.
+//! Origins of the durations of a replay.
 
 use crate::compute::KernelTiming;
 

@@ -141,7 +141,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             };
             M::Order::round(self, due);
         }
-        // What is pending afterwards moves to the shared agenda; order within an instant is by content, so it may be
+        // Pending events move to the shared agenda afterwards; order within an instant is by content, so they may be
         // appended.
         let mut rest: Agenda = std::mem::replace(&mut self.agenda, agenda);
         let mut round = Vec::new();

@@ -189,7 +189,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             processors.settle(now, &mut self.feeds.started);
             self.schedule_jobs(now);
         }
-        // What processors were told may have made room for what a feed holds back.
+        // News of processors may have made room for launches that a feed holds back.
         for feed in 0..self.feeds.all.len() as u32 {
             self.schedule_wake(now, feed);
         }

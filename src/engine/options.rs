@@ -17,7 +17,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: nodes on the host, and delays in front of nodes.
     pub host: HostTiming,
-    /// How the machine's host launches the nodes of graphs in which the host has no work of its own.
+    /// Launching, by the machine's host, of the nodes of graphs in which the host has no work of its own.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -58,7 +58,7 @@ impl ReplayOptions {
     }
 }
 
-/// How a host launches work.
+/// Launching of work by a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaunchMode {

@@ -1,4 +1,4 @@
-//! What cannot run on tiles: ranks on faulty cores, ways that faulty links close, and ports, which cores do not have.
+//! Checks of replays on tiles: no ranks on faulty cores, no ways that faulty links close, and no ports, which cores do not have.
 
 use super::error::ReplayRefusal;
 use super::matching::describe;

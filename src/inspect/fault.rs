@@ -4,13 +4,15 @@ use crate::graph::cycle::short_cycle;
 use crate::graph::raw_trace::RawDependency;
 use crate::graph::{CapturedTimeline, Csr, RawTrace};
 use crate::trace::escape;
+use serde::Serialize;
 
 /// Faults of one sort.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CountedFault {
     /// Number of faults.
     pub count: u64,
     /// Description of the first.
+    #[serde(rename = "first")]
     pub text: String,
 }
 

@@ -15,6 +15,16 @@ pub fn inspect_job(
     filter: &NodeFilter,
     threads: usize,
 ) -> Result<JobInspection, TraceError> {
+    inspect_job_with(files, filter, threads, &|| ())
+}
+
+/// As [`inspect_job`]; calls `read` for each file that was read.
+pub fn inspect_job_with(
+    files: &[RankFile],
+    filter: &NodeFilter,
+    threads: usize,
+    read: &(dyn Fn() + Sync),
+) -> Result<JobInspection, TraceError> {
     let mut job = JobInspection::default();
     let mut first = None;
     let take = |file: &RankFile, summary: Result<RankInspection, TraceError>| {
@@ -28,7 +38,12 @@ pub fn inspect_job(
         }
         Ok::<_, TraceError>(())
     };
-    in_order(files, threads, |file| summary(file, filter), take)?;
+    let work = |file: &RankFile| {
+        let found = summary(file, filter);
+        read();
+        found
+    };
+    in_order(files, threads, work, take)?;
     match first {
         Some(error) if job.ranks.is_empty() => Err(error),
         _ => Ok(job),

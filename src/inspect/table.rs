@@ -1,22 +1,26 @@
 //! Sums over nodes, with their spread over ranks.
 
 use crate::units::Span;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Sums over nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
     /// Total duration, with the time of waiting for other ranks.
+    #[serde(rename = "time_ps")]
     pub time: Span,
     /// Total time of waiting for other ranks.
+    #[serde(rename = "wait_ps")]
     pub wait: Span,
     /// Total floating-point operations.
     pub flops: u64,
     /// Total bytes.
     pub bytes: u64,
     /// Number of nodes that took no time, or have no recorded duration.
+    #[serde(rename = "nodes_without_time")]
     pub untimed: u64,
 }
 

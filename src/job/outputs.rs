@@ -28,6 +28,9 @@ fn prefix(output: &Path) -> Result<PathBuf, JobError> {
         () if text == "-" => Err(JobError::Output(
             "-o - is standard output, and a job is several files\n  try: -o PREFIX",
         )),
+        () if output.exists() && !output.is_dir() && !output.is_file() => Err(JobError::Output(
+            "-o is a device or a pipe, and a job is several files\n  try: -o PREFIX",
+        )),
         () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
         () if folder || output.is_dir() => Ok(output.join(JOB)),
         () => Ok(output.to_owned()),

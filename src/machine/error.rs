@@ -40,9 +40,9 @@ pub enum MachineError {
     Notation {
         /// The requested name.
         name: String,
-        /// What was found.
+        /// Value that was found.
         found: String,
-        /// What was expected.
+        /// Value that was expected.
         expected: String,
         /// A machine in that notation.
         example: &'static str,

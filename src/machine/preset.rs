@@ -159,6 +159,28 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     }
 }
 
+/// Returns whether `name` is a preset, or one in a size of its own such as `dgx-h100x4`.
+pub fn is_preset(name: &str) -> bool {
+    preset(name).is_ok()
+}
+
+/// Returns the name under which the machine `name` holds `ranks`: itself, or `PRESETxN` for a preset that comes in sizes.
+/// `None` if there is none, or no such machine.
+pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
+    let holds = |machine: &Machine| machine.topology().npus() >= ranks;
+    if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
+        return Some(name.to_owned());
+    }
+    let sized = |preset: &&MachinePreset| {
+        let size = name.strip_prefix(preset.name);
+        let size = size.and_then(|rest| rest.strip_prefix('x'));
+        name == preset.name || size.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let base = PRESETS.iter().find(sized)?;
+    let machine = for_ranks(base.name, ranks).ok().filter(holds)?;
+    Some(machine.name().to_owned())
+}
+
 /// The preset whose name, without a number of nodes, is nearest to `name`, if one is near.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
@@ -173,6 +195,29 @@ mod tests {
     use crate::topology::DimensionShape;
     use crate::trace::Dtype;
     use crate::units::Bandwidth;
+
+    /// Presets with eight NPUs a node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which grows.
+    #[test]
+    fn machines_are_named_at_the_size_that_holds_the_ranks() {
+        for (name, ranks, named) in [
+            ("dgx-h100", 8, Some("dgx-h100")),
+            ("dgx-h100", 9, Some("dgx-h100x2")),
+            ("dgx-h100x4", 8, Some("dgx-h100x4")),
+            ("dgx-h100x4", 64, Some("dgx-h100x8")),
+            ("wafer-5x4", 320, Some("wafer-5x4")),
+            ("wafer-5x4", 321, None),
+            (
+                "Ring(4)_Switch(2):100GB/s:1us",
+                8,
+                Some("Ring(4)_Switch(2):100GB/s:1us"),
+            ),
+            ("Ring(4)_Switch(2):100GB/s:1us", 9, None),
+            ("nosuch/machine.toml", 1, None),
+        ] {
+            assert_eq!(name_for_ranks(name, ranks).as_deref(), named, "{name}");
+        }
+        assert!(is_preset("dgx-h100x4") && !is_preset("machine.toml") && !is_preset("h100"));
+    }
 
     /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
     const FIGURES: &[(&str, u32, f64, &[f64])] = &[

@@ -1,4 +1,4 @@
-//! How long links between cores, and memory ports, were busy.
+//! Busy time of links between cores, and of memory ports.
 
 use super::servers::{IN, ServerTable};
 use crate::ids::Npu;

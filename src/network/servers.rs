@@ -31,7 +31,7 @@ pub struct ServerId {
 struct ServerState {
     /// Until when it is busy with those that have come.
     free: Time,
-    /// How long it has been busy with them.
+    /// Time for which it has been busy with them.
     busy: Span,
     /// Messages in flight that have yet to arrive.
     coming: u32,

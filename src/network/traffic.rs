@@ -16,7 +16,7 @@ pub struct LinkTraffic {
     ways: BTreeMap<(Npu, Npu), Vec<LinkPart>>,
 }
 
-/// What has passed a link.
+/// Bytes and messages that have passed a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkLoad {
     /// Index of its dimension.

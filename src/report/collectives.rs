@@ -69,7 +69,7 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
-    /// What passed each link, where that was counted.
+    /// Traffic of each link, where that was counted.
     pub loads: Option<Vec<LinkLoad>>,
 }
 

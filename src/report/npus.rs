@@ -4,10 +4,11 @@ use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
 use super::summary::Report;
 use super::table::{TextTable, left, right};
-use super::text::{TextStyle, clip, more};
+use super::text::{TextStyle, more};
 use crate::ids::{Npu, Rank};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 16;
@@ -52,7 +53,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
 
 /// Writes where the time of each goes.
 pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let table = TextTable::new([
+    let mut table = TextTable::new([
         left("RANKS", 14),
         left("NPU class", 12),
         right("compute", 14),
@@ -61,20 +62,17 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
         right("host", 14),
         right("idle", 14),
     ]);
-    table.heading(out, style)?;
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
     let runs: Vec<_> = report.rows.chunk_by(alike).collect();
     for run in runs.iter().take(ROWS) {
         let (first, ranks) = (&run[0], ranks_of(run));
-        let class = clip(&first.class, 11);
+        let class = style.clip(&first.class, 11);
         let [compute, communication, memory, host, idle] = &first.time.parts;
-        table.row(
-            out,
-            &[&ranks, &class, compute, communication, memory, host, idle],
-        )?;
+        table.add(&[&ranks, &class, compute, communication, memory, host, idle]);
     }
+    write!(out, "\n{}", table.text(style))?;
     more(out, runs.len(), ROWS, "npus")
 }
 

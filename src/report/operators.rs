@@ -184,7 +184,7 @@ mod tests {
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(over_micro_batches(&all), summed);
-        // What is summed stays as it is.
+        // Rows that are sums stay as they are.
         assert_eq!(over_micro_batches(&summed), summed);
     }
 }

@@ -226,7 +226,7 @@ pub struct Report {
     /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
-    /// What the time rests on and how far it may be off, where kernels are priced by curves.
+    /// Origins of the time and its interval, where kernels are priced by curves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
     /// The model of the network that carried communication, if one did.
@@ -258,7 +258,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
     pub memory: Vec<MemoryRow>,
-    /// How long links and memory ports of a machine of tiles were busy, on networks with contention.
+    /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.

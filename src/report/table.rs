@@ -1,11 +1,13 @@
-//! Tables for people: a heading, and rows of cells in columns under it.
-
-mod fitted;
-
-pub use fitted::FittedTable;
+//! Tables for people: headings, and rows of cells in columns under them, arranged by `comfy_table` without lines.
+//!
+//! Columns have a least width. In a table whose rows are [added](TextTable::add) they are as wide as their widest cell; of
+//! rows that are written one by one, a longer cell moves the rest of its own.
 
 use super::text::TextStyle;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::fmt::{Display, Result, Write};
+use std::iter::Peekable;
+use std::vec::IntoIter;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +18,7 @@ pub struct TextColumn<'h> {
     gap: usize,
 }
 
-/// Returns a column whose cells begin at its left side.
+/// Returns a column of at least `width` whose cells begin at its left side.
 pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         heading,
@@ -26,7 +28,7 @@ pub const fn left(heading: &str, width: usize) -> TextColumn<'_> {
     }
 }
 
-/// Returns a column whose cells end at its right side.
+/// Returns a column of at least `width` whose cells end at its right side.
 pub const fn right(heading: &str, width: usize) -> TextColumn<'_> {
     TextColumn {
         right: true,
@@ -40,32 +42,49 @@ impl TextColumn<'_> {
         Self { gap, ..self }
     }
 
-    fn put(&self, line: &mut String, cell: &str, indent: usize) {
-        line.extend(std::iter::repeat_n(' ', self.gap + indent));
-        let width = self.width.saturating_sub(indent);
-        let room = " ".repeat(width.saturating_sub(cell.chars().count()));
-        let (before, behind) = if self.right {
-            (room.as_str(), "")
-        } else {
-            ("", room.as_str())
+    /// Spaces between long cells of this column and of its neighbours: a width has room for more.
+    const fn separation(&self) -> usize {
+        if self.width > 0 { 1 } else { 2 }
+    }
+
+    /// Spaces before and after cells in front of the column `next`.
+    fn padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
+        let before = match self.right && !first {
+            true => self.gap.max(self.separation()),
+            false => self.gap,
         };
-        line.extend([before, cell, behind]);
+        let after = match next {
+            Some(next) if !next.right => self.separation().saturating_sub(next.gap),
+            _ => 0,
+        };
+        (before as u16, after as u16)
     }
 }
 
-/// Columns, and how far rows are indented under the heading of the first.
+/// A line of a table.
+#[derive(Clone, Debug)]
+enum TableLine {
+    Row(Vec<String>),
+    Text(String),
+}
+
+/// Columns, and rows that were added.
 #[derive(Clone, Debug)]
 pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
     indent: usize,
+    width: Option<u16>,
+    lines: Vec<TableLine>,
 }
 
 impl<'h> TextTable<'h> {
-    /// A table of `columns`, whose rows are indented by two.
+    /// A table of `columns`, whose rows are indented by two under the heading of the first.
     pub fn new(columns: impl Into<Vec<TextColumn<'h>>>) -> Self {
         Self {
             columns: columns.into(),
             indent: 2,
+            width: None,
+            lines: Vec::new(),
         }
     }
 
@@ -74,14 +93,56 @@ impl<'h> TextTable<'h> {
         Self { indent, ..self }
     }
 
+    /// Wraps cells so that no line is wider than `width`.
+    pub fn within(self, width: u16) -> Self {
+        Self {
+            width: Some(width),
+            ..self
+        }
+    }
+
+    /// Adds a row. A cell may have several lines.
+    pub fn add(&mut self, cells: &[&dyn Display]) {
+        self.lines.push(TableLine::Row(self.cells(cells)));
+    }
+
+    /// Adds lines of their own below the last row, in a table whose cells have one line each.
+    pub fn add_lines(&mut self, text: String) {
+        self.lines.push(TableLine::Text(text));
+    }
+
+    /// Returns the headings and the rows that were added.
+    pub fn text(&self, style: TextStyle) -> String {
+        self.whole(Some(self.heading_cells()), style)
+    }
+
+    /// Returns the rows that were added, of a table without headings.
+    pub fn rows(&self) -> String {
+        self.whole(None, TextStyle::default())
+    }
+
+    fn whole(&self, headings: Option<Vec<String>>, style: TextStyle) -> String {
+        let rows = self.lines.iter().filter_map(|line| match line {
+            TableLine::Row(cells) => Some(cells.clone()),
+            TableLine::Text(_) => None,
+        });
+        let headed = headings.is_some();
+        let mut arranged = self.arranged(headings.into_iter().chain(rows));
+        let first = arranged.next_if(|_| headed);
+        let mut out = first.map_or_else(String::new, |line| styled(&line, style.heading));
+        for line in &self.lines {
+            match line {
+                TableLine::Row(_) => out.extend(arranged.next().map(|line| line + "\n")),
+                TableLine::Text(text) => out += text,
+            }
+        }
+        out.extend(arranged.map(|line| line + "\n"));
+        out
+    }
+
     /// Returns the line of headings.
     pub fn first_line(&self, style: TextStyle) -> String {
-        let mut line = String::new();
-        for column in &self.columns {
-            column.put(&mut line, column.heading, 0);
-        }
-        let h = style.heading;
-        format!("{h}{}{h:#}\n", line.trim_end())
+        self.alone(self.heading_cells(), style.heading)
     }
 
     /// Returns the line of headings, after an empty one.
@@ -91,12 +152,7 @@ impl<'h> TextTable<'h> {
 
     /// Returns the line of a row; cells that are not there at its end are empty.
     pub fn line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
-        let mut line = String::new();
-        let mut indent = self.indent;
-        for (column, cell) in self.columns.iter().zip(cells) {
-            column.put(&mut line, &cell.to_string(), std::mem::take(&mut indent));
-        }
-        format!("{style}{}{style:#}\n", line.trim_end())
+        self.alone(self.cells(cells), style)
     }
 
     /// Writes the headings.
@@ -118,6 +174,55 @@ impl<'h> TextTable<'h> {
     ) -> Result {
         out.write_str(&self.line(cells, style))
     }
+
+    fn heading_cells(&self) -> Vec<String> {
+        self.columns.iter().map(|c| c.heading.to_owned()).collect()
+    }
+
+    fn cells(&self, cells: &[&dyn Display]) -> Vec<String> {
+        let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
+        if let Some(first) = cells.first_mut() {
+            first.insert_str(0, &" ".repeat(self.indent));
+        }
+        cells
+    }
+
+    fn alone(&self, cells: Vec<String>, style: anstyle::Style) -> String {
+        let line = self.arranged(std::iter::once(cells)).next();
+        styled(&line.unwrap_or_default(), style)
+    }
+
+    /// Returns the lines of `rows`, without spaces at their ends.
+    fn arranged(&self, rows: impl Iterator<Item = Vec<String>>) -> Peekable<IntoIter<String>> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_content_arrangement(match self.width {
+            Some(_) => ContentArrangement::Dynamic,
+            None => ContentArrangement::Disabled,
+        });
+        if let Some(width) = self.width {
+            table.set_width(width);
+        }
+        rows.for_each(|cells| {
+            table.add_row(cells);
+        });
+        for (i, column) in table.column_iter_mut().enumerate() {
+            let of = &self.columns[i];
+            column.set_padding(of.padding(i == 0, self.columns.get(i + 1)));
+            let least = Width::Fixed((of.gap + of.width) as u16);
+            column.set_constraint(ColumnConstraint::LowerBoundary(least));
+            column.set_cell_alignment(match of.right {
+                true => CellAlignment::Right,
+                false => CellAlignment::Left,
+            });
+        }
+        let lines = table.lines().map(|line| line.trim_end().to_owned());
+        lines.collect::<Vec<_>>().into_iter().peekable()
+    }
+}
+
+fn styled(line: &str, style: anstyle::Style) -> String {
+    format!("{style}{line}{style:#}\n")
 }
 
 #[cfg(test)]
@@ -137,5 +242,41 @@ mod tests {
             out,
             "\nNAME      time  most\n  mm         7  x\n  all       12\na            1\n"
         );
+    }
+
+    /// The widest cell of the first column has 13 letters behind its indentation of 2; the second has 6 columns, one of
+    /// them on either side of its cells.
+    #[test]
+    fn added_rows_widen_their_columns() {
+        let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("most", 0)]);
+        table.add(&[&"mm", &7, &"x"]);
+        table.add_lines("    of two\n".to_owned());
+        table.add(&[&"a_longer_name", &12, &"y"]);
+        assert_eq!(
+            table.text(TextStyle::default()),
+            "NAME            time most\n  mm               7 x\n    of two\n  a_longer_name   12 y\n"
+        );
+    }
+
+    #[test]
+    fn columns_without_a_width_are_two_spaces_apart() {
+        let columns = [
+            left("NAME", 0),
+            right("N", 0),
+            right("M", 0),
+            left("WHAT", 0),
+        ];
+        let mut table = TextTable::new(columns).indented(0);
+        table.add(&[&"mm", &1234, &1, &"a b"]);
+        table.add(&[&"convolution", &7, &22, &"two\nlines"]);
+        let text = "NAME            N   M  WHAT\n\
+                    mm           1234   1  a b\n\
+                    convolution     7  22  two\n                       lines\n";
+        assert_eq!(table.text(TextStyle::default()), text);
+        let mut table = TextTable::new([left("NAME", 0), left("WHAT", 0)]).within(20);
+        table.add(&[&"mm", &"words that are wrapped"]);
+        let text = table.text(TextStyle::default());
+        assert!(text.lines().count() > 2);
+        assert!(text.lines().all(|line| line.chars().count() <= 20));
     }
 }

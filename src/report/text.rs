@@ -24,6 +24,8 @@ pub struct TextStyle {
     pub warning: anstyle::Style,
     /// Whether all rows are printed, however many lines that takes.
     pub details: bool,
+    /// Whether long names are cut, so that lines stay within [`WIDTH`]; whoever reads a pipe or file gets them whole.
+    pub narrow: bool,
 }
 
 impl TextStyle {
@@ -33,6 +35,15 @@ impl TextStyle {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
             details: false,
+            narrow: true,
+        }
+    }
+
+    /// Returns `text` for people, cut to `width` columns where long names are.
+    pub fn clip(&self, text: &str, width: usize) -> String {
+        match self.narrow {
+            true => clip(text, width),
+            false => escaped(text).into_owned(),
         }
     }
 }
@@ -61,7 +72,7 @@ fn write_all(
         report.machine.name,
         counted(report.machine.npus.into(), "NPU")
     );
-    writeln!(out, "{}", clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip(&head, WIDTH))?;
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
@@ -257,8 +268,11 @@ pub fn paragraph(
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    for line in textwrap::wrap(text, options) {
-        writeln!(out, "{style}{}{style:#}", line.trim_end())?;
+    // A number stays with its percent sign.
+    let text = text.replace(" %", "\u{a0}%");
+    for line in textwrap::wrap(&text, options) {
+        let line = line.trim_end().replace('\u{a0}', " ");
+        writeln!(out, "{style}{line}{style:#}")?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub struct LinkUse {
     pub from: [u32; 2],
     /// Place of the core that it leads to.
     pub to: [u32; 2],
-    /// How long it was busy.
+    /// Time for which it was busy.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -32,7 +32,7 @@ pub struct LinkUse {
 pub struct PortUse {
     /// Place of the core at which it lies.
     pub core: [u32; 2],
-    /// How long it was busy.
+    /// Time for which it was busy.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -65,7 +65,7 @@ impl Observer for TileObserver {
 }
 
 impl TileObserver {
-    /// What was busy on the machine of `prepared`, if it is one of tiles whose network tells.
+    /// Returns the busy time on the machine of `prepared`, if it is one of tiles whose network tells.
     pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);

@@ -272,7 +272,7 @@ fn resolve(
 ) -> Result<(TrainingPattern, Machine), String> {
     let model = model(options, columns)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
-    // What a table says of all runs says nothing of those without a tensor group.
+    // A table's words on all runs say nothing of those without a tensor group.
     let alone = options.get("tensor").is_none_or(|tensor| tensor == "1");
     let idle = |key: &str| alone && OF_TENSOR_GROUPS.contains(&key);
     for (key, value) in options {

@@ -121,7 +121,7 @@ impl LinkGraph {
         })
     }
 
-    /// What it is called: `clos 2x2x4`, `torus:2x4`.
+    /// Name: `clos 2x2x4`, `torus:2x4`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -226,7 +226,7 @@ impl LinkGraph {
     /// The way over all shortest paths: at each vertex, what comes there leaves in equal parts.
     fn sprayed(&self, a: Npu, b: Npu) -> LinkRoute {
         let mut route = LinkRoute::default();
-        // What is at vertices of one distance, with the latency of the slowest path there.
+        // Vertices of one distance, with the latency of the slowest path there.
         let mut front = vec![(a.0, 1.0, Span::ZERO)];
         while front[0].0 != b.0 {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();

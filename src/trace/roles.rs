@@ -39,6 +39,15 @@ impl GroupRoles {
         }
     }
 
+    /// Returns the roles with each word replaced by what `word` makes of it.
+    pub fn renamed(&self, word: impl Fn(&str) -> String) -> Self {
+        let mut roles = Self::default();
+        for (first, (last, role)) in &self.0 {
+            roles.insert(*first, *last, &word(role));
+        }
+        roles
+    }
+
     /// Returns the role of the group called `name`.
     pub fn of(&self, name: &str) -> Option<&str> {
         let number: u64 = name.parse().ok()?;

@@ -61,7 +61,7 @@ fn size(
             findings
                 .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
         }
-        // What a broken record says may be anything.
+        // A broken record may say anything.
         if !trace.facts.whole {
             continue;
         }

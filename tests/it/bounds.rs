@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 mod inputs;
 mod options;
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Debug)]
 struct Ran {
     code: i32,
@@ -17,7 +17,7 @@ struct Ran {
     error: String,
 }
 
-/// How long a run may take; a release build takes a tenth of it, and machines are busy.
+/// Time that a run may take; a release build takes a tenth of it, and machines are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the program with this many MB of address space beside its own code, which the system holds. What was resident
@@ -83,5 +83,5 @@ fn refused(args: &[&str], room: u64, expected: &[&str]) {
     assert!(ran.error.len() < 2_000, "{args:?}: {}", ran.error);
 }
 
-/// What is said where the system has no more.
+/// Words of the error where the system has no more memory.
 const SYSTEM: &str = "more than the system has";

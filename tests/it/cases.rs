@@ -47,7 +47,7 @@ fn every_case_gives_its_expected_report() {
     }
 }
 
-/// What the program is asked about a case: the lines of its `command.txt`, if it has one.
+/// Arguments of a case: the lines of its `command.txt`, if it has one.
 fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
     let Ok(text) = std::fs::read_to_string(root.join(case).join("command.txt")) else {
         return vec![arguments(root, case)];
@@ -58,7 +58,7 @@ fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What the program is asked about traces and the machine beside them.
+/// Arguments for traces and the machine beside them.
 fn arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const CASE: &str = "traces/data-parallel-8";
 const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
-/// What the preset calls itself, beside its NPUs.
+/// Name that the preset calls itself, beside its NPUs.
 const NPUS: [u64; 3] = [8, 8, 72];
 
 /// `chakram replay` on all of [`MACHINES`].
@@ -76,7 +76,7 @@ fn a_comparison_holds_the_single_reports() {
     }
 }
 
-/// What collectives were charged with is, together, communication under way and its exposed part; each
+/// The times that collectives were charged with are, together, communication under way and its exposed part; each
 /// mean is rounded to a picosecond.
 fn assert_charged(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {

@@ -66,7 +66,7 @@ fn all_reduce() -> Op<'static> {
     }
 }
 
-/// What a run printed.
+/// Output of a run.
 struct Printed {
     code: i32,
     out: String,

@@ -1,4 +1,4 @@
-//! What differs between two jobs: nothing if only numbers and order do; every single change, with its kind
+//! Differences of two jobs: none if only numbers and order differ; every single change, with its kind
 //! and place; and the program as a shell sees it.
 
 mod changes;

@@ -1,4 +1,4 @@
-//! What the program writes and reads: outputs of every kind, jobs as one thing, signals, and names from files.
+//! Files of the program: outputs of every kind, jobs as one thing, signals, terminals, and names from files.
 
 mod job;
 mod job_commands;
@@ -6,6 +6,7 @@ mod outputs;
 mod round_trip;
 mod shown;
 mod signals;
+mod terminals;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ impl Folder {
         std::fs::read(self.at(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// What is in it, hidden files included.
+    /// Names of the files in it, hidden ones included.
     pub fn names(&self) -> Vec<String> {
         let listing = std::fs::read_dir(self.path()).expect("it is there");
         let names = listing.map(|entry| entry.expect("it can be listed").file_name());
@@ -72,14 +73,21 @@ impl Folder {
         capture.write(&self.at(name)).expect("there is room");
     }
 
-    /// What the program says if it is content.
+    /// Output of a command that succeeds.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stdout)
     }
 
-    /// What the program says against bad input.
+    /// The standard error of a command that succeeds.
+    pub fn errors(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        text(&output.stderr)
+    }
+
+    /// Errors of a command that is given bad input.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");

@@ -287,7 +287,7 @@ fn a_seed_decides_every_byte() {
     assert_ne!(bytes(7), bytes(8));
 }
 
-/// What kind of JSON a value is.
+/// Kind of a JSON value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -455,7 +455,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
-    // What that file, of 2024 and without shapes, does not have yet.
+    // Features that that file, of 2024 and without shapes, does not have yet.
     let newer = [
         "Concrete Inputs",
         "Input type",

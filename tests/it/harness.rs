@@ -134,7 +134,7 @@ fn seeds_of_other_forms_hold() {
     every_seed("trace_older", forms::older);
     every_seed("trace_pasted", forms::pasted);
     every_seed("trace_salvage", forms::salvaged);
-    // What one target found is also worth a look by the others.
+    // Findings of one target are also worth a look by the others.
     every_seed("et_reader", forms::salvaged);
     every_seed("et_reader", forms::json_lines);
     every_seed("trace_older", forms::salvaged);

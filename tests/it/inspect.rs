@@ -1,4 +1,4 @@
-//! What is in traces: tables against plain parses and sums by hand, times against replays as captured, filters
+//! Looking into traces: tables against plain parses and sums by hand, times against replays as captured, filters
 //! against looking at every node, and what becomes of broken files.
 
 mod broken;
@@ -26,7 +26,7 @@ pub fn inspect(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-/// What it prints where nothing is wrong.
+/// Output of the program where nothing is wrong.
 pub fn said(args: &[&str]) -> String {
     let output = inspect(args);
     assert!(

@@ -86,7 +86,7 @@ fn summed(all: &Sums) -> Sums {
 fn rows_are_the_sums_of_the_list_of_all() {
     let text = run(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
-    // What is written row by row is what is written at once.
+    // Rows written one by one are those written at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));

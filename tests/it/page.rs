@@ -148,7 +148,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     let folder = tempfile::tempdir().expect("there is room");
     let (path, report) = page(JOBS[0], folder.path());
     let page = std::fs::read_to_string(&path).expect("the page is there");
-    // What is measured is written where the dump shows it.
+    // Measures are written where the dump shows them.
     let script = "<script>for (const mark of document.querySelectorAll('rect[data-key], data'))\
         mark.setAttribute('data-seen', mark.getBoundingClientRect().width);</script></body>";
     let measured = folder.path().join("measured.html");

@@ -1,4 +1,4 @@
-//! What the ASTRA-sim 2.0 paper reports, from the machine files under `traces/` and the presets.
+//! Figures of the ASTRA-sim 2.0 paper, from the machine files under `traces/` and the presets.
 
 use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};

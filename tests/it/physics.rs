@@ -1,4 +1,4 @@
-//! What a replay says, against physics worked out by other means.
+//! Answers of a replay, against physics worked out by other means.
 //!
 //! - `rig` and `lines`: machines and traces in a few words, and a log of what an observer is told;
 //! - `oracle`: integer arithmetic and closed forms, written again from what algorithms mean;

@@ -213,7 +213,7 @@ fn collective_curves_are_near_what_was_measured() {
                 errors.len()
             );
             assert!(errors.len() > 30, "{preset} {name}: {} sizes", errors.len());
-            // What is measured of all-to-all on H100 differs among NCCL's versions.
+            // Measurements of all-to-all on H100 differ among NCCL's versions.
             let most = if name == "alltoall" { 0.1 } else { 0.06 };
             assert!(mean < most, "{preset} {name}: {:.1} %", 100.0 * mean);
         }

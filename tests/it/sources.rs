@@ -16,7 +16,7 @@ mod xplane;
 use super::commands::chakram;
 use std::path::Path;
 
-/// What a run printed.
+/// Output of a run.
 struct Printed {
     code: i32,
     out: String,

@@ -59,7 +59,7 @@ fn node_of(event: &Value) -> Option<u64> {
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// What viewers make of slices: Speedscope subtracts the start of the trace and adds in doubles of microseconds;
+/// Slices as viewers make them: Speedscope subtracts the start of the trace and adds in doubles of microseconds;
 /// Perfetto cuts start and duration off to nanoseconds.
 fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts, dur| (ts, ts + dur));

@@ -125,7 +125,7 @@ fn replay_with<O: Observer>(
     prepared.run(observer).unwrap()
 }
 
-/// What the nodes of a rank come to.
+/// Sums over the nodes of a rank.
 #[derive(Default)]
 struct Sums {
     rank: u32,
@@ -178,7 +178,7 @@ impl Sink for Sums {
         for class in 0..TensorClass::COUNT {
             self.used[class] += node.memory.allocates[class];
             self.peak[class] = self.peak[class].max(self.used[class]);
-            // What is freed was allocated, or this panics.
+            // Freed memory was allocated, or this panics.
             self.used[class] -= node.memory.frees[class];
         }
         Ok(())

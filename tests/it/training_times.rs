@@ -1,4 +1,4 @@
-//! What a step of training takes on clusters of A100s, predicted from a model and a plan by `chakram generate`,
+//! Step times of training on clusters of A100s, predicted from a model and a plan by `chakram generate`,
 //! against what was measured. The measurements are read where the variable `CHAKRAM_CORPUS` names a folder
 //! that has them, in `validation`; without it these tests say that they are skipped.
 //!
@@ -46,7 +46,7 @@ const ERRORS: [(&str, f64); 18] = [
     ("seqsel 1T full", 10.9),
     ("seqsel 1T selective", 9.6),
 ];
-/// How many of them are small.
+/// Number of small ones among them.
 const SMALL: usize = 6;
 /// By how much an error may move before the text that quotes it is wrong; less than effects are worth.
 const MOVES: f64 = 0.8;

@@ -49,6 +49,19 @@ fn commands_and_options() {
             &["'--cp'", "'--tp'", "'--pp'", "'--dp'"],
         ),
         (&["convert", "pytorch", DDP], &["--output <PREFIX>"]),
+        (
+            &[
+                "generate",
+                "chain",
+                "--ranks",
+                "1",
+                "--nodes",
+                "1",
+                "-o",
+                "/dev/null",
+            ],
+            &["-o is a device", "try: -o PREFIX"],
+        ),
         (&["slice", DDP, "-o", "x"], &["--annotation <NAME>"]),
         (
             &["anonymise", DDP, "-o", "x"],
@@ -57,6 +70,32 @@ fn commands_and_options() {
         (&["replay", DDP, "-q", "-v"], &["--quiet", "--verbose"]),
         (&["completions", "tcsh"], &["'tcsh'", "bash", "zsh"]),
     ]);
+}
+
+/// Words of other tools for an option lead to it; nobody who misspells one wants to pass it as a value.
+#[test]
+fn words_of_other_tools() {
+    let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];
+    for (given, meant) in [
+        ("--npus=8", Some("'--ranks'")),
+        ("--world-size=8", Some("'--ranks'")),
+        ("--rank=8", Some("'--ranks'")),
+        ("--cluster=dgx-h100", Some("'--machine'")),
+        ("--json", Some("'--format'")),
+        ("--zzzz", None),
+    ] {
+        let output = chakram(&[&collective[..], &[given]].concat());
+        let error = String::from_utf8(output.stderr).expect("errors are text");
+        assert_eq!(output.status.code(), Some(2), "{given}: {error}");
+        assert!(
+            meant.is_none_or(|meant| error.contains(meant)),
+            "{given}: {error}"
+        );
+        assert!(
+            !error.contains("to pass") && error.contains("--help"),
+            "{given}: {error}"
+        );
+    }
 }
 
 #[test]

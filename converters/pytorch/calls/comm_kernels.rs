@@ -37,7 +37,7 @@ impl CommKernels {
     ///
     /// # Errors
     ///
-    /// What is wrong with `text`, and the kinds there are.
+    /// Returns the error on `text`, with the kinds there are.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         let all = || CollectiveKind::ALL.iter();
         let kinds = || {

@@ -250,7 +250,7 @@ fn legal_names_are_left_alone() {
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
     assert_eq!(trace.repairs.count, 0);
-    // What is wrong stands elsewhere.
+    // The fault stands elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
 }

@@ -2,8 +2,10 @@
 
 use super::WorkloadPath;
 use crate::archive::{Archive, MetadataQuery, RankRange, WorkloadEntry};
+use crate::cli::progress::shown;
 use crate::cli::terminal;
 use crate::report::csv::CsvRows;
+use crate::report::summary::counted;
 use crate::trace::escape;
 use crate::units::Bytes;
 use clap::{Args, ValueEnum};
@@ -249,7 +251,9 @@ fn range(text: &str) -> Result<RankRange, String> {
 pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
-    let files = archive.extract(entry, &args.output, args.ranks)?;
+    let files = shown("extracting", || {
+        archive.extract(entry, &args.output, args.ranks)
+    })?;
     if files.is_empty() {
         return Err(format!(
             "the workload has ranks 0 to {}, and none of these",
@@ -257,6 +261,7 @@ pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         )
         .into());
     }
-    writeln!(out, "{} files in {}", files.len(), args.output.display())?;
+    let count = counted(files.len() as u64, "file");
+    writeln!(out, "{count} in {}", args.output.display())?;
     Ok(ExitCode::SUCCESS)
 }

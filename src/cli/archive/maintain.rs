@@ -1,7 +1,9 @@
 //! `chakram archive verify`, `merge` and `gc`.
 
 use crate::archive::{self, Archive};
+use crate::cli::progress::shown;
 use crate::cli::terminal;
+use crate::report::summary::counted;
 use crate::trace::escape;
 use crate::units::Bytes;
 use clap::Args;
@@ -25,7 +27,7 @@ pub struct VerifyArgs {
 /// Verifies an archive.
 pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
-    let verdict = archive.verify()?;
+    let verdict = shown("verifying", || archive.verify())?;
     writeln!(
         out,
         "{} workloads in {} segments: {} objects of {} in {}",
@@ -70,11 +72,11 @@ pub struct MergeArgs {
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| Archive::open(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
-    let result = archive::merge(&args.archive, &sources)?;
+    let result = shown("merging", || archive::merge(&args.archive, &sources))?;
     writeln!(
         out,
-        "{} workloads joined, {} were there",
-        result.added.len(),
+        "{} joined, {} were there",
+        counted(result.added.len() as u64, "workload"),
         result.known.len()
     )?;
     Ok(ExitCode::SUCCESS)
@@ -123,14 +125,14 @@ pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let result = archive::collect(&args.archive, &dropped)?;
+    let result = shown("collecting", || archive::collect(&args.archive, &dropped))?;
     for name in &result.dropped {
         terminal::say(format_args!("dropped: {}", escape(name)))?;
     }
     writeln!(
         out,
-        "{} workloads dropped, {} before, {} now",
-        result.dropped.len(),
+        "{} dropped, {} before, {} now",
+        counted(result.dropped.len() as u64, "workload"),
         Bytes(result.before),
         Bytes(result.after)
     )?;

@@ -1,6 +1,7 @@
 //! `chakram archive create` and `add`.
 
 use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft};
+use crate::cli::progress::shown;
 use crate::job;
 use crate::regression::read_steps;
 use crate::trace::escape;
@@ -149,7 +150,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
         measured,
         replace: args.replace,
     };
-    let amounts = archive::add(&args.archive, &draft)?;
+    let amounts = shown("adding", || archive::add(&args.archive, &draft))?;
     let known = match amounts.known {
         0 => String::new(),
         n => format!(", {n} of its files were there"),

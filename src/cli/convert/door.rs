@@ -3,7 +3,8 @@
 use super::{ConvertArgs, run};
 use crate::cli::traces::PIPE;
 use crate::converters::sources::TraceSource;
-use crate::report::table::{FittedTable, left};
+use crate::report::table::{TextTable, left};
+use crate::report::text::TextStyle;
 use clap::{Args, Command, FromArgMatches};
 use std::error::Error;
 use std::ffi::OsString;
@@ -60,9 +61,9 @@ const WIDTH: u16 = 100;
 /// Prints the sources.
 pub fn list(out: &mut dyn Write) -> io::Result<()> {
     let columns = [left("SOURCE", 0), left("FILES", 0), left("KEPT", 0)];
-    let mut table = FittedTable::new(&columns).within(WIDTH);
+    let mut table = TextTable::new(columns).indented(0).within(WIDTH);
     for source in TraceSource::ALL {
-        table.row(&[&source.word, &source.files, &source.kept]);
+        table.add(&[&source.word, &source.files, &source.kept]);
     }
-    out.write_all(table.text().as_bytes())
+    out.write_all(table.text(TextStyle::default()).as_bytes())
 }

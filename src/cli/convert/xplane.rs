@@ -7,7 +7,8 @@ use crate::cli::traces;
 use crate::converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
 use crate::files::OutputSet;
 use crate::report::summary::{counted, thousands};
-use crate::report::table::{FittedTable, left, right};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use crate::trace::job::JobFile;
 use clap::Args;
 use std::error::Error;
@@ -80,7 +81,7 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
         ms(summary.span_ns),
         thousands(nodes),
     )?;
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("RANK", 0),
         left("DEVICE", 0),
         right("EVENTS", 0),
@@ -88,13 +89,14 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
         right("BUSY", 0),
         right("KEPT", 0),
         right("COLLECTIVES", 0),
-    ]);
+    ])
+    .indented(0);
     for device in devices.iter().take(SHOWN) {
         let kept = match device.busy_ns {
             0 => "-".to_owned(),
             busy => format!("{:.2} %", device.kept_ns as f64 / busy as f64 * 100.0),
         };
-        table.row(&[
+        table.add(&[
             &device.rank,
             &device.device,
             &thousands(device.events),
@@ -104,7 +106,7 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
             &device.collectives,
         ]);
     }
-    out.write_all(table.text().as_bytes())?;
+    out.write_all(table.text(TextStyle::default()).as_bytes())?;
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }

@@ -6,9 +6,10 @@ mod memory_fit;
 mod text;
 
 use super::training::TrainingRequest;
-use crate::cli::output::{OnMemoryOverflow, ReportFormatArg, RunArgs};
+use crate::cli::output::{OnMemoryOverflow, ReportDestination, ReportFormatArg, RunArgs};
 use crate::cli::terminal;
 use crate::engine::place;
+use crate::files::OutputSet;
 use crate::generate::ParallelismPlan;
 use crate::generate::plan::CorePlacement;
 use crate::generate::training::PlanSummary;
@@ -87,7 +88,10 @@ pub fn run(
         room,
     };
     let text = match run.format {
-        ReportFormatArg::Text => text::render(&dry),
+        ReportFormatArg::Text => {
+            let to = ReportDestination::standard_output(out, OutputSet::default());
+            text::render(&dry, to.style())
+        }
         ReportFormatArg::Json => json::render(&dry),
         ReportFormatArg::Csv => return Err("--dry-run prints text or json".into()),
     };

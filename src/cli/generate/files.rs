@@ -48,12 +48,20 @@ pub fn write(
             counted(nodes, "node")
         ))?;
     }
-    let progress = Progress::start("writing", "nodes", nodes);
+    // Links take no time; copies do.
+    let all = match link {
+        true => nodes,
+        false => (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
+    };
+    let progress = Progress::start("writing", "nodes", all);
     for rank in 0..job.ranks() {
         let class = job.class_of(rank);
         if let Some(&known) = written.get(&class)
             && outputs.share(rank, known, link)?.is_some()
         {
+            if !link {
+                progress.add(job.node_count(rank));
+            }
             continue;
         }
         let target = outputs.path(rank);

@@ -1,17 +1,18 @@
 //! Listing of nodes, one a line.
 
 use super::InspectFormatArg;
-use super::json::head;
+use super::json::document;
 use crate::cli::progress::Progress;
 use crate::cli::terminal;
 use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
 use crate::report::csv::CsvRows;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use crate::trace::file::{RankFile, TraceContents};
 use crate::trace::{TraceError, escape};
-use crate::units::Bytes;
-use serde_json::{Value, json};
+use crate::units::{Bytes, Span, Time};
+use serde::Serialize;
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io::Write;
 
 /// Options of a listing.
@@ -102,19 +103,15 @@ impl NodeListing {
     fn begin(&self, out: &mut dyn Write) -> std::io::Result<()> {
         match self.format {
             InspectFormatArg::Json => {
-                let head = Value::Object(head("nodes")).to_string();
+                let head = serde_json::to_string(&document("nodes", NoNodes {}))?;
                 // The document is written in pieces, so the head is left open.
                 write!(out, "{},\"nodes\":[", head.trim_end_matches('}'))
             }
-            InspectFormatArg::Csv => writeln!(
-                out,
-                "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes"
-            ),
-            _ => writeln!(
-                out,
-                "{:>5}{:>9}{:>13}{:>12}  {:<14} {:<12}{:>9}  name",
-                "rank", "id", "start", "duration", "type", "lane", "bytes"
-            ),
+            InspectFormatArg::Csv => out.write_all(CsvRows::new(COLUMNS).text().as_bytes()),
+            _ => {
+                let headings = table().first_line(TextStyle::default());
+                out.write_all(headings.as_bytes())
+            }
         }
     }
 
@@ -139,43 +136,70 @@ impl NodeListing {
             listed.text = rows.text();
             return Ok(listed);
         }
+        let table = table();
         for &node in nodes.iter().take(self.limit) {
             let row = trace.row(node);
-            let written = match self.format {
-                InspectFormatArg::Json => writeln!(
-                    listed.text,
-                    "{},",
-                    terminal::json_escaped(json(&row).to_string())
-                ),
-                _ => text(&mut listed.text, &row),
+            listed.text += &match self.format {
+                InspectFormatArg::Json => {
+                    let text = serde_json::to_string(&NodeDocument::from(&row));
+                    terminal::json_escaped(text.expect("rows are JSON")) + ",\n"
+                }
+                _ => text(&table, &row),
             };
-            written.expect("a string grows as needed");
             listed.ends.push(listed.text.len());
         }
         Ok(listed)
     }
 }
 
-/// Renders a node as JSON.
-pub fn json(row: &NodeRow<'_>) -> Value {
-    json!({
-        "rank": row.rank,
-        "id": row.id,
-        "start_ps": row.ran.map(|(start, _)| start.0),
-        "end_ps": row.ran.map(|(_, end)| end.0),
-        "duration_ps": row.length.0,
-        "wait_ps": row.wait.0,
-        "delay_ps": row.delay.0,
-        "type": row.class.to_string(),
-        "lane": row.lane.to_string(),
-        "name": row.name,
-        "group": row.group,
-        "peer": row.peer.map(|(peer, _)| peer),
-        "tag": row.peer.map(|(_, tag)| tag),
-        "flops": row.flops,
-        "bytes": row.bytes,
-    })
+/// Body of a document whose nodes are written after it.
+#[derive(Serialize)]
+struct NoNodes {}
+
+/// A node of a list.
+#[derive(Debug, Serialize)]
+pub struct NodeDocument<'r> {
+    rank: u32,
+    id: u64,
+    start_ps: Option<Time>,
+    end_ps: Option<Time>,
+    duration_ps: Span,
+    wait_ps: Span,
+    delay_ps: Span,
+    r#type: String,
+    lane: String,
+    name: &'r str,
+    group: Option<&'r str>,
+    peer: Option<u32>,
+    tag: Option<i32>,
+    flops: u64,
+    bytes: u64,
 }
+
+impl<'r> From<&'r NodeRow<'_>> for NodeDocument<'r> {
+    fn from(row: &'r NodeRow<'_>) -> Self {
+        Self {
+            rank: row.rank,
+            id: row.id,
+            start_ps: row.ran.map(|(start, _)| start),
+            end_ps: row.ran.map(|(_, end)| end),
+            duration_ps: row.length,
+            wait_ps: row.wait,
+            delay_ps: row.delay,
+            r#type: row.class.to_string(),
+            lane: row.lane.to_string(),
+            name: row.name,
+            group: row.group.as_deref(),
+            peer: row.peer.map(|(peer, _)| peer),
+            tag: row.peer.map(|(_, tag)| tag),
+            flops: row.flops,
+            bytes: row.bytes,
+        }
+    }
+}
+
+/// Columns of the list as comma-separated values.
+const COLUMNS: &str = "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes";
 
 fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
     let known = |value: Option<String>| value.unwrap_or_default();
@@ -198,24 +222,39 @@ fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-fn text(out: &mut String, row: &NodeRow<'_>) -> std::fmt::Result {
-    let start = row
-        .ran
-        .map_or_else(|| "-".to_owned(), |(start, _)| start.to_string());
+/// The list as text; a row is written as it is read, so columns do not follow their cells.
+fn table() -> TextTable<'static> {
+    let columns = [
+        right("rank", 5),
+        right("id", 9),
+        right("start", 13),
+        right("duration", 12),
+        left("type", 15).after(2),
+        left("lane", 12),
+        right("bytes", 9),
+        left("name", 0).after(2),
+    ];
+    TextTable::new(columns).indented(0)
+}
+
+fn text(table: &TextTable<'_>, row: &NodeRow<'_>) -> String {
+    let start = row.ran.map(|(start, _)| start.to_string());
     let bytes = match row.bytes {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    writeln!(
-        out,
-        "{:>5}{:>9}{start:>13}{:>12}  {:<14} {:<12}{bytes:>9}  {}{}",
-        row.rank,
-        row.id,
-        row.length,
-        row.class.to_string(),
-        row.lane.to_string(),
-        escape(row.name),
-        with(row)
+    table.line(
+        &[
+            &row.rank,
+            &row.id,
+            &start.as_deref().unwrap_or("-"),
+            &row.length,
+            &row.class.to_string(),
+            &row.lane.to_string(),
+            &bytes,
+            &format_args!("{}{}", escape(row.name), with(row)),
+        ],
+        anstyle::Style::new(),
     )
 }
 

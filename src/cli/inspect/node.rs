@@ -1,14 +1,15 @@
 //! One node in full, with its neighbourhood.
 
-use super::json::head;
+use super::json::{ViewDocument, document};
 use super::labels::basis;
-use super::list;
+use super::list::{self, NodeDocument};
+use crate::cli::document::VersionedDocument;
 use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip};
+use crate::report::text::TextStyle;
 use crate::trace::escape;
 use crate::units::Span;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
 /// Maximum length of a value in text; JSON has all of it.
@@ -68,11 +69,12 @@ fn write(
         basis(times.basis, times.whole_micros, Span(end.0), captured),
     )?;
     fact("record", format!("number {record}, byte {byte}"))?;
-    writeln!(out, "\n{h}FIELDS AND ATTRIBUTES{h:#}")?;
+    writeln!(out)?;
+    let mut table = TextTable::new([left("FIELDS AND ATTRIBUTES", 23), left("", 10), left("", 0)]);
     for (name, kind, value) in &node.fields {
-        let value = clip(value, VALUE);
-        writeln!(out, "  {:<20} {kind:<9} {value}", clip(name, 30))?;
+        table.add(&[&style.clip(name, 30), kind, &style.clip(value, VALUE)]);
     }
+    out.push_str(&table.text(style));
     side(out, "DEPENDENCIES", &near.before, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;
@@ -119,38 +121,99 @@ fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle)
     Ok(())
 }
 
-/// Renders the neighbourhood as JSON.
-pub fn json(trace: &InspectedTrace<'_>, near: &NodeNeighbourhood<'_>) -> Value {
-    let side = |near: &NearbyNodes<'_>| -> Value {
-        let nodes = near.nodes.iter().map(|other| {
-            let mut node = list::json(&other.row);
-            node["distance"] = other.distance.into();
-            node["control_only"] = other.control.into();
-            node
+/// A node with its neighbourhood.
+#[derive(Debug, Serialize)]
+pub struct NeighbourhoodDocument<'n> {
+    times: &'static str,
+    node: OwnNode<'n>,
+    dependencies: NearbyDocument<'n>,
+    dangling_dependencies: &'n [u64],
+    dependents: NearbyDocument<'n>,
+    edges: Vec<EdgeDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct OwnNode<'n> {
+    #[serde(flatten)]
+    row: NodeDocument<'n>,
+    lane_name: Option<&'n str>,
+    record: usize,
+    byte: usize,
+    fields: Vec<FieldDocument<'n>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FieldDocument<'n> {
+    name: &'n str,
+    r#type: &'static str,
+    value: &'n str,
+}
+
+#[derive(Debug, Serialize)]
+struct NearbyDocument<'n> {
+    nodes: Vec<NearbyNodeDocument<'n>>,
+    more: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct NearbyNodeDocument<'n> {
+    #[serde(flatten)]
+    row: NodeDocument<'n>,
+    distance: u32,
+    control_only: bool,
+}
+
+impl<'n> From<&'n NearbyNodes<'_>> for NearbyDocument<'n> {
+    fn from(near: &'n NearbyNodes<'_>) -> Self {
+        let nodes = near.nodes.iter().map(|other| NearbyNodeDocument {
+            row: NodeDocument::from(&other.row),
+            distance: other.distance,
+            control_only: other.control,
         });
-        json!({"nodes": nodes.collect::<Vec<_>>(), "more": near.more})
-    };
+        Self {
+            nodes: nodes.collect(),
+            more: near.more,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct EdgeDocument {
+    from: u64,
+    to: u64,
+    control_only: bool,
+}
+
+/// Returns the document of the neighbourhood.
+pub fn json<'n>(
+    trace: &InspectedTrace<'_>,
+    near: &'n NodeNeighbourhood<'_>,
+) -> VersionedDocument<ViewDocument<NeighbourhoodDocument<'n>>> {
     let node = &near.node;
-    let fields = node.fields.iter();
-    let fields =
-        fields.map(|(name, kind, value)| json!({"name": name, "type": kind, "value": value}));
-    let mut own = list::json(&node.row);
-    own["lane_name"] = node.lane_name.clone().into();
-    own["record"] = node.place.0.into();
-    own["byte"] = node.place.1.into();
-    own["fields"] = fields.collect();
-    let mut document = head("node");
-    document.insert("times".to_owned(), trace.times.basis.word().into());
-    document.insert("node".to_owned(), own);
-    document.insert("dependencies".to_owned(), side(&near.before));
-    document.insert(
-        "dangling_dependencies".to_owned(),
-        near.nowhere.clone().into(),
-    );
-    document.insert("dependents".to_owned(), side(&near.after));
+    let fields = node.fields.iter().map(|(name, kind, value)| FieldDocument {
+        name,
+        r#type: kind,
+        value,
+    });
     let edges = near.edges.iter();
-    let edges =
-        edges.map(|(from, to, control)| json!({"from": from, "to": to, "control_only": control}));
-    document.insert("edges".to_owned(), edges.collect());
-    document.into()
+    let edges = edges.map(|&(from, to, control_only)| EdgeDocument {
+        from,
+        to,
+        control_only,
+    });
+    let body = NeighbourhoodDocument {
+        times: trace.times.basis.word(),
+        node: OwnNode {
+            row: NodeDocument::from(&node.row),
+            lane_name: node.lane_name.as_deref(),
+            record: node.place.0,
+            byte: node.place.1,
+            fields: fields.collect(),
+        },
+        dependencies: NearbyDocument::from(&near.before),
+        dangling_dependencies: &near.nowhere,
+        dependents: NearbyDocument::from(&near.after),
+        edges: edges.collect(),
+    };
+    document("node", body)
 }

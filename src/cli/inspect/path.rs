@@ -1,17 +1,18 @@
 //! The critical path, or one for each rank.
 
-use super::json::head;
+use super::json::{ViewDocument, document};
 use super::labels::{basis, ranges, some};
+use crate::cli::document::VersionedDocument;
 use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
 use crate::report::csv::CsvRows;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
+use crate::report::text::{TextStyle, WIDTH, paragraph, share};
 use crate::trace::{escape, family};
 use crate::units::{Span, Time};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{Display, Result, Write as _};
 
@@ -87,7 +88,7 @@ impl PathReport<'_> {
             some(self.tracks.len() as u64, "rank"),
             some(nodes, "node")
         );
-        writeln!(out, "{}", clip(&title, WIDTH))?;
+        writeln!(out, "{}", style.clip(&title, WIDTH))?;
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
@@ -123,13 +124,16 @@ impl PathReport<'_> {
         Ok(())
     }
 
-    /// Renders JSON.
-    pub fn json(&self, paths: &[TrackPath<'_>]) -> Value {
-        let mut document = head("critical_path");
-        document.insert("shared_clock".to_owned(), one_clock(self.tracks).into());
-        let paths = paths.iter().map(|path| path.json(self.list));
-        document.insert("paths".to_owned(), paths.collect());
-        document.into()
+    /// Returns the document of `paths`.
+    pub fn json<'p>(
+        &self,
+        paths: &'p [TrackPath<'_>],
+    ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
+        let body = PathsDocument {
+            shared_clock: one_clock(self.tracks),
+            paths: paths.iter().map(|path| path.json(self.list)).collect(),
+        };
+        document("critical_path", body)
     }
 
     /// Renders every part of every path as a CSV row.
@@ -256,7 +260,7 @@ impl TrackPath<'_> {
         style: TextStyle,
     ) -> Result {
         let whole = self.path.length();
-        let table = TextTable::new([
+        let mut table = TextTable::new([
             left(title, 38),
             right("nodes", 8),
             right("time", 13),
@@ -265,10 +269,9 @@ impl TrackPath<'_> {
             right("delay", 11),
             right("wait", 11),
         ]);
-        table.heading(out, style)?;
         for (name, spent) in rows.iter().take(ROWS) {
             let cells: [&dyn Display; 7] = [
-                &clip(name, 35),
+                &style.clip(name, 35),
                 &thousands(spent.pieces),
                 &spent.all(),
                 &share(spent.all(), whole),
@@ -276,8 +279,9 @@ impl TrackPath<'_> {
                 &share(spent.delay, whole),
                 &share(spent.wait, whole),
             ];
-            table.row(out, &cells)?;
+            table.add(&cells);
         }
+        write!(out, "\n{}", table.text(style))?;
         match rows.len().checked_sub(ROWS) {
             None | Some(0) => Ok(()),
             Some(more) => writeln!(out, "  … {} more: --format json", thousands(more as u64)),
@@ -307,11 +311,11 @@ impl TrackPath<'_> {
         for piece in pieces.take(limit) {
             // All nodes are listed to be searched, with as much of their names as messages show.
             let name = match title {
-                LONGEST => clip(self.track(piece).name(piece.node), 25),
+                LONGEST => style.clip(self.track(piece).name(piece.node), 25),
                 _ => escape(self.track(piece).name(piece.node)),
             };
             let cells: [&dyn Display; 8] = [
-                &clip(&piece.class(self.tracks).to_string(), 13),
+                &style.clip(&piece.class(self.tracks).to_string(), 13),
                 &self.track(piece).rank,
                 &piece.id(self.tracks),
                 &piece.from,
@@ -330,60 +334,121 @@ impl TrackPath<'_> {
         }
     }
 
-    fn json(&self, list: Option<usize>) -> Value {
-        let spent = |spent: &PathTime| {
-            json!({
-                "nodes": spent.pieces,
-                "time_ps": spent.all().0,
-                "work_ps": spent.work.0,
-                "delay_ps": spent.delay.0,
-                "wait_ps": spent.wait.0,
-            })
-        };
-        let with = |name: &str, key: Value, of: &PathTime| {
-            let mut row = spent(of);
-            row[name] = key;
-            row
-        };
+    fn json(&self, list: Option<usize>) -> PathDocument<'_> {
         let types = spent_by(&self.path, |piece| piece.class(self.tracks));
-        let types = types
-            .iter()
-            .map(|(class, of)| with("type", class.to_string().into(), of));
         let ranks = spent_by(&self.path, |piece| self.track(piece).rank);
-        let ranks = ranks
-            .iter()
-            .map(|(rank, of)| with("rank", (*rank).into(), of));
-        let operators = self.operators();
-        let operators = operators.iter().map(|((name, class), of)| {
-            let mut row = with("name", name.clone().into(), of);
-            row["type"] = class.to_string().into();
-            row
-        });
-        let mut document = json!({
-            "ranks_on_path": self.tracks.iter().map(|track| track.rank).collect::<Vec<_>>(),
-            "length_ps": self.path.length().0,
-            "rank_changes": self.path.changes,
-            "times": self.tracks.iter().map(|track| track.basis.word()).collect::<Vec<_>>(),
-            "types": types.collect::<Vec<_>>(),
-            "ranks": ranks.collect::<Vec<_>>(),
-            "operators": operators.collect::<Vec<_>>(),
-        });
-        if let Some(limit) = list {
-            let nodes = self.path.pieces.iter().take(limit).map(|piece| {
-                let track = self.track(piece);
-                json!({
-                    "rank": track.rank,
-                    "id": piece.id(self.tracks),
-                    "from_ps": piece.from.0,
-                    "delay_ps": piece.delay.0,
-                    "wait_ps": piece.wait.0,
-                    "work_ps": piece.work.0,
-                    "type": piece.class(self.tracks).to_string(),
-                    "name": track.name(piece.node),
+        let node = |piece: &PathSegment| PathNode {
+            rank: self.track(piece).rank,
+            id: piece.id(self.tracks),
+            from_ps: piece.from,
+            delay_ps: piece.delay,
+            wait_ps: piece.wait,
+            work_ps: piece.work,
+            r#type: piece.class(self.tracks).to_string(),
+            name: self.track(piece).name(piece.node),
+        };
+        let pieces = &self.path.pieces;
+        PathDocument {
+            ranks_on_path: self.tracks.iter().map(|track| track.rank).collect(),
+            length_ps: self.path.length(),
+            rank_changes: self.path.changes,
+            times: self.tracks.iter().map(|track| track.basis.word()).collect(),
+            types: (types.iter())
+                .map(|(class, of)| TypeTime {
+                    spent: of.into(),
+                    r#type: class.to_string(),
                 })
-            });
-            document["nodes"] = nodes.collect();
+                .collect(),
+            ranks: (ranks.iter())
+                .map(|(rank, of)| RankTime {
+                    spent: of.into(),
+                    rank: *rank,
+                })
+                .collect(),
+            operators: (self.operators().into_iter())
+                .map(|((name, class), of)| OperatorTime {
+                    spent: (&of).into(),
+                    name,
+                    r#type: class.to_string(),
+                })
+                .collect(),
+            nodes: list.map(|limit| pieces.iter().take(limit).map(node).collect()),
         }
-        document
     }
+}
+
+/// Critical paths of a job.
+#[derive(Debug, Serialize)]
+pub struct PathsDocument<'p> {
+    shared_clock: bool,
+    paths: Vec<PathDocument<'p>>,
+}
+
+#[derive(Debug, Serialize)]
+struct PathDocument<'p> {
+    ranks_on_path: Vec<u32>,
+    length_ps: Span,
+    rank_changes: u32,
+    times: Vec<&'static str>,
+    types: Vec<TypeTime>,
+    ranks: Vec<RankTime>,
+    operators: Vec<OperatorTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<Vec<PathNode<'p>>>,
+}
+
+/// Time of the parts of a path that are alike.
+#[derive(Debug, Serialize)]
+struct SpentTime {
+    nodes: u64,
+    time_ps: Span,
+    work_ps: Span,
+    delay_ps: Span,
+    wait_ps: Span,
+}
+
+impl From<&PathTime> for SpentTime {
+    fn from(spent: &PathTime) -> Self {
+        Self {
+            nodes: spent.pieces,
+            time_ps: spent.all(),
+            work_ps: spent.work,
+            delay_ps: spent.delay,
+            wait_ps: spent.wait,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct TypeTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    r#type: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RankTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    rank: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct OperatorTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    name: String,
+    r#type: String,
+}
+
+#[derive(Debug, Serialize)]
+struct PathNode<'p> {
+    rank: u32,
+    id: u64,
+    from_ps: Time,
+    delay_ps: Span,
+    wait_ps: Span,
+    work_ps: Span,
+    r#type: String,
+    name: &'p str,
 }

@@ -4,7 +4,7 @@ use super::labels::{basis, complaints, ranges, some};
 use crate::inspect::{JobInspection, RankOverview};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, clip, paragraph};
+use crate::report::text::{TextStyle, WIDTH, paragraph};
 use crate::units::{Bytes, Span, Time};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
@@ -70,12 +70,12 @@ impl SummaryWriter<'_> {
             thousands(sum(|rank| rank.data)),
             thousands(sum(|rank| rank.control)),
         );
-        writeln!(self.out, "{}", clip(&line, WIDTH))?;
+        writeln!(self.out, "{}", self.style.clip(&line, WIDTH))?;
         if !filter.is_empty() {
             let chosen = thousands(sum(|rank| rank.selected));
             let text = format!(
                 "{}: {chosen} of {}",
-                clip(filter, 60),
+                self.style.clip(filter, 60),
                 some(sum(|r| r.nodes), "node")
             );
             self.fact("filter", &text)?;
@@ -128,7 +128,7 @@ impl SummaryWriter<'_> {
         let several = bases.len() > 1;
         for (text, ranks) in bases.iter().take(ROWS) {
             let who = if several {
-                format!("ranks {}: ", clip(&ranges(ranks), 30))
+                format!("ranks {}: ", self.style.clip(&ranges(ranks), 30))
             } else {
                 String::new()
             };
@@ -159,13 +159,14 @@ impl SummaryWriter<'_> {
             .take(ROWS)
             .map(|(name, members)| match &members[..] {
                 [] => format!("{name}: all ranks"),
-                members => format!("{name}: ranks {}", clip(&ranges(members), 40)),
+                members => format!("{name}: ranks {}", self.style.clip(&ranges(members), 40)),
             });
         let mut text = texts.collect::<Vec<_>>().join("; ");
         if groups.len() > ROWS {
             text += &format!("; … {} more: --format json", groups.len() - ROWS);
         }
-        self.fact("groups", &clip(&text, 2000))
+        let text = self.style.clip(&text, 2000);
+        self.fact("groups", &text)
     }
 
     fn metadata(&mut self) -> Result {
@@ -179,16 +180,16 @@ impl SummaryWriter<'_> {
             if version.is_empty() {
                 texts.push(format!("no version{who}"))
             } else {
-                texts.push(format!("version {}{who}", clip(version, 20)))
+                texts.push(format!("version {}{who}", self.style.clip(version, 20)))
             }
         }
         for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
             let value = if *same {
-                clip(value, 48)
+                self.style.clip(value, 48)
             } else {
                 "differs".to_owned()
             };
-            texts.push(format!("{} {value}", clip(name, 30)));
+            texts.push(format!("{} {value}", self.style.clip(name, 30)));
         }
         self.fact("metadata", &texts.join("; "))
     }
@@ -224,7 +225,7 @@ impl SummaryWriter<'_> {
 
     fn told(&mut self, lines: &[String]) -> Result {
         for line in lines.iter().take(FAULT_ROWS) {
-            let line = clip(line, 400);
+            let line = self.style.clip(line, 400);
             paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
         }
         self.more(lines.len(), FAULT_ROWS, "--format json")

@@ -3,7 +3,8 @@
 use super::{blocks, labels};
 use crate::model::{ModelDefinition, ModelLayer};
 use crate::report::summary::thousands;
-use crate::report::table::{FittedTable, left, right};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use crate::units::Bytes;
 
 /// Layers that follow one another and are alike.
@@ -100,14 +101,15 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
 }
 
 fn operators(layers: &[ModelLayer], element: u64) -> String {
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("LAYER", 0),
         left("OPERATOR", 0),
         left("WORK", 0),
         right("PARAMETERS", 0),
         right("MACS", 0),
         right("ACTIVATIONS", 0),
-    ]);
+    ])
+    .indented(0);
     for group in groups(layers) {
         let name = match group.count {
             1 => group.first.name.clone(),
@@ -117,7 +119,7 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
             1 => String::new(),
             count => format!("{count} identical, each"),
         };
-        table.row(&[
+        table.add(&[
             &name,
             &each,
             &"",
@@ -130,7 +132,7 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
                 0 => "-".to_owned(),
                 bytes => Bytes(bytes).to_string(),
             };
-            table.row(&[
+            table.add(&[
                 &"",
                 &operator.name,
                 &labels::sizes(&operator.work),
@@ -140,7 +142,7 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
             ]);
         }
     }
-    table.text()
+    table.text(TextStyle::default())
 }
 
 /// A number, or a dash for none.

@@ -102,7 +102,7 @@ fn what_flexible_chunks_leave_alone() {
     let of = (FLEX.1, BufferShare::whole(1000));
     let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
     assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
-    // What does not shrink, and what is so large that its grains are not exact.
+    // Amounts that do not shrink, and amounts so large that their grains are not exact.
     let all_to_all = (
         InterDimensionPolicy::ThemisFlex,
         CollectiveKind::AllToAll,

@@ -7,7 +7,8 @@ use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
 };
 use crate::diff::{AmountChange, NodeField};
-use crate::report::text::{WIDTH, clip, paragraph};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::{WIDTH, paragraph};
 use crate::trace::escape;
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
@@ -21,7 +22,7 @@ pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
 
 fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
-    line(out, 0, &format!("{first} → {second}"))?;
+    line(out, titles, 0, &format!("{first} → {second}"))?;
     let compared = tally.compared.len() + tally.identical.len();
     let same = match tally.identical.len() {
         0 => String::new(),
@@ -29,6 +30,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
     };
     line(
         out,
+        titles,
         0,
         &format!("{} in both{same}", plural(compared as u64, "rank")),
     )?;
@@ -50,7 +52,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
     // Changes of single nodes that a tolerance hides show in the totals.
     let sums = [tally.total.time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs(aspect)) && sums.iter().all(|s| s.more() == 0) {
-        line(out, 0, "no differences")?;
+        line(out, titles, 0, "no differences")?;
     } else {
         structure(out, tally, titles)?;
         for aspect in [DiffAspect::Time, DiffAspect::Bytes] {
@@ -60,8 +62,35 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
     Ok(())
 }
 
-pub(in crate::diff) fn line(out: &mut String, indent: usize, text: &str) -> Result {
-    writeln!(out, "{:indent$}{}", "", clip(text, WIDTH - indent))
+/// Writes a line of `text`.
+pub(in crate::diff) fn line(
+    out: &mut String,
+    titles: &DiffRenderOptions<'_>,
+    indent: usize,
+    text: &str,
+) -> Result {
+    let text = titles.style.clip(text, WIDTH - indent);
+    writeln!(out, "{:indent$}{text}", "")
+}
+
+/// Returns a table of names, by what they changed, and what they were and are.
+pub(in crate::diff) fn changes() -> TextTable<'static> {
+    TextTable::new([left("", NAMES), right("", 14), left("", 0).after(3)]).indented(0)
+}
+
+/// Width of the names in a table of changes, with their indentation.
+const NAMES: usize = 44;
+
+/// Adds a row to a table of changes.
+pub(in crate::diff) fn add_change(
+    table: &mut TextTable<'_>,
+    titles: &DiffRenderOptions<'_>,
+    indent: usize,
+    name: &str,
+    [more, change]: [&str; 2],
+) {
+    let name = titles.style.clip(&escape(name), NAMES - indent - 1);
+    table.add(&[&format_args!("{:indent$}{name}", ""), &more, &change]);
 }
 
 pub(in crate::diff) fn heading(
@@ -71,7 +100,7 @@ pub(in crate::diff) fn heading(
     text: &str,
 ) -> Result {
     let h = titles.style.heading;
-    let text = clip(text, WIDTH - head.len() - 2);
+    let text = titles.style.clip(text, WIDTH - head.len() - 2);
     writeln!(
         out,
         "\n{h}{head}{h:#}{}{text}",
@@ -91,11 +120,12 @@ pub(in crate::diff) fn warning(
     Ok(())
 }
 
-fn more(out: &mut String, indent: usize, left: usize) -> Result {
+fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: usize) -> Result {
     match left {
         0 => Ok(()),
         _ => line(
             out,
+            titles,
             indent,
             &format!("… and {left} more; --show all has them"),
         ),
@@ -122,7 +152,7 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
     if !tally.differs(DiffAspect::Structure) {
-        return line(out, 2, "the same");
+        return line(out, titles, 2, "the same");
     }
     let field = |change: &ChangeKind| match change {
         ChangeKind::Field(field) if field.aspect() == DiffAspect::Structure => {
@@ -159,13 +189,18 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         } else {
             format!(": {which}")
         };
-        line(out, 2, &format!("{} {how}{which}", plural(all, what)))?;
+        line(
+            out,
+            titles,
+            2,
+            &format!("{} {how}{which}", plural(all, what)),
+        )?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
         let shown = titles.lines_shown(lines.len());
         for (what, seen) in &lines[..shown] {
-            line(out, 4, &one(what, seen))?;
+            line(out, titles, 4, &one(what, seen, titles))?;
         }
-        more(out, 4, lines.len() - shown)?;
+        more(out, titles, 4, lines.len() - shown)?;
     }
     Ok(())
 }
@@ -174,18 +209,24 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
 const NAME: usize = 28;
 
 /// Formats a node: `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.
-fn place(ids: [Option<u64>; 2], name: &str, kind: &str, found: &[u32]) -> String {
+fn place(
+    ids: [Option<u64>; 2],
+    name: &str,
+    kind: &str,
+    found: &[u32],
+    titles: &DiffRenderOptions<'_>,
+) -> String {
     let node = match ids {
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
         [before, after] => before.or(after).unwrap_or(0).to_string(),
     };
-    let name = clip(&escape(name), NAME);
+    let name = titles.style.clip(&escape(name), NAME);
     format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
 }
 
 /// Formats a line: `node 12 "mm" (compute) in rank 0: lane 7 → 8, 3 such`.
-fn one(what: &ChangeKey, seen: &ChangeOccurrences) -> String {
-    let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks);
+fn one(what: &ChangeKey, seen: &ChangeOccurrences, titles: &DiffRenderOptions<'_>) -> String {
+    let mut text = place(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
     match &what.change {
         ChangeKind::Removed | ChangeKind::Added => {}
         ChangeKind::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
@@ -246,16 +287,17 @@ fn amounts(
                 continue;
             }
             rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).more().unsigned_abs()));
-            line(out, 2, &format!("{name} by {title}"))?;
+            line(out, titles, 2, &format!("{name} by {title}"))?;
             let shown = titles.lines_shown(rows.len());
+            let mut table = changes();
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
-                let label = clip(&escape(label), 34);
                 let signed = words::signed(shift.more(), show(name));
                 let text = from_to(&shift, show(name));
-                line(out, 4, &format!("{label:<36}{signed:>14}   {text}"))?;
+                add_change(&mut table, titles, 4, label, [&signed, &text]);
             }
-            more(out, 4, rows.len() - shown)?;
+            out.push_str(&table.rows());
+            more(out, titles, 4, rows.len() - shown)?;
         }
     }
     let singles: Vec<_> = tally
@@ -264,16 +306,16 @@ fn amounts(
         .filter(|s| s.field.aspect() == aspect)
         .collect();
     if !singles.is_empty() {
-        line(out, 2, "largest changes of single nodes")?;
+        line(out, titles, 2, "largest changes of single nodes")?;
         let shown = titles.lines_shown(singles.len());
         for single in &singles[..shown] {
-            line(out, 4, &of_single(single))?;
+            line(out, titles, 4, &of_single(single, titles))?;
         }
     }
     Ok(())
 }
 
-fn of_single(single: &NodeChange) -> String {
+fn of_single(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
     let NodeChange {
         name, kind, field, ..
     } = single;
@@ -287,6 +329,6 @@ fn of_single(single: &NodeChange) -> String {
         _ => words::count,
     };
     let more = words::signed(shift.more(), show);
-    let place = place(single.ids.map(Some), name, kind, &single.ranks);
+    let place = place(single.ids.map(Some), name, kind, &single.ranks, titles);
     format!("{place}: {field} {more}, {}", from_to(&shift, show))
 }

@@ -3,9 +3,9 @@
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;
 use crate::diff::render::DiffRenderOptions;
-use crate::diff::render::text::{heading, line, warning};
+use crate::diff::render::text::{add_change, changes, heading, line, warning};
 use crate::diff::render::words::{bytes, count, from_to, signed, span};
-use crate::report::text::clip;
+use crate::report::table::TextTable;
 use std::fmt::Result;
 
 /// Renders `reports`.
@@ -17,7 +17,7 @@ pub fn render(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
 
 fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> Result {
     let [first, second] = titles.names;
-    line(out, 0, &format!("{first} → {second}"))?;
+    line(out, titles, 0, &format!("{first} → {second}"))?;
     for note in &reports.notes {
         warning(out, titles, note)?;
     }
@@ -32,18 +32,15 @@ fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<
     Ok(())
 }
 
-/// Width of labels in a row.
-const LABEL: usize = 44;
-
-fn row(out: &mut String, indent: usize, what: &str, shift: &AmountChange) -> Result {
-    let label = clip(&crate::trace::escape(what), LABEL - indent - 1);
-    let more = signed(shift.more(), span);
-    let width = LABEL - indent;
-    line(
-        out,
-        indent,
-        &format!("{label:<width$}{more:>14}   {}", from_to(shift, span)),
-    )
+fn row(
+    table: &mut TextTable<'_>,
+    titles: &DiffRenderOptions<'_>,
+    indent: usize,
+    what: &str,
+    shift: &AmountChange,
+) {
+    let cells = [&*signed(shift.more(), span), &*from_to(shift, span)];
+    add_change(table, titles, indent, what, cells);
 }
 
 fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'_>) -> Result {
@@ -59,7 +56,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
     }
     let moved = |part: &&TimePartChange| part.sum.more() != 0 || part.mean.more() != 0;
     if replay.parts.iter().filter(moved).count() == 0 && replay.ranks.is_empty() {
-        return line(out, 2, "no difference in any part");
+        return line(out, titles, 2, "no difference in any part");
     }
     heading(
         out,
@@ -67,8 +64,9 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
         "BREAKDOWN",
         "means of NPUs: the changes of the parts sum to that of the makespan",
     )?;
+    let mut table = changes();
     for part in replay.parts.iter().filter(moved) {
-        row(out, 2, part.name, &part.mean)?;
+        row(&mut table, titles, 2, part.name, &part.mean);
         let shown = titles.lines_shown(part.behind.len());
         for behind in &part.behind[..shown] {
             let name = if behind.what.is_empty() {
@@ -76,7 +74,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             } else {
                 &behind.what
             };
-            row(out, 4, name, &behind.shift)?;
+            row(&mut table, titles, 4, name, &behind.shift);
         }
         let others: i128 = part.behind[shown..].iter().map(|m| m.shift.more()).sum();
         let left = part.behind.len() - shown;
@@ -85,11 +83,11 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             ("overlap with other work".to_owned(), part.rest),
         ] {
             if more != 0 {
-                let width = LABEL - 4;
-                line(out, 4, &format!("{what:<width$}{:>14}", signed(more, span)))?;
+                add_change(&mut table, titles, 4, &what, [&signed(more, span), ""]);
             }
         }
     }
+    out.push_str(&table.rows());
     if !replay.collectives.is_empty() {
         heading(
             out,
@@ -97,18 +95,33 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "COLLECTIVES",
             "transfer time of all calls, overlapped or exposed",
         )?;
+        let mut table = changes();
         for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
-            row(out, 2, &collective.what, &collective.transfer)?;
+            row(
+                &mut table,
+                titles,
+                2,
+                &collective.what,
+                &collective.transfer,
+            );
             for (what, shift, show) in [
                 ("calls", collective.calls, count as fn(u128) -> String),
                 ("bytes", collective.bytes, bytes),
                 ("waited, all members", collective.waited, span),
             ] {
                 if shift.more() != 0 {
-                    line(out, 4, &format!("{what}: {}", from_to(&shift, show)))?;
+                    let mut text = String::new();
+                    line(
+                        &mut text,
+                        titles,
+                        4,
+                        &format!("{what}: {}", from_to(&shift, show)),
+                    )?;
+                    table.add_lines(text);
                 }
             }
         }
+        out.push_str(&table.rows());
     }
     if !replay.ranks.is_empty() {
         heading(
@@ -117,9 +130,11 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "RANKS",
             "finish time of each; the largest change first",
         )?;
+        let mut table = changes();
         for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
-            row(out, 2, &format!("rank {rank}"), finish)?;
+            row(&mut table, titles, 2, &format!("rank {rank}"), finish);
         }
+        out.push_str(&table.rows());
     }
     Ok(())
 }

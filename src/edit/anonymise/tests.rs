@@ -82,6 +82,14 @@ fn only_what_replays_read_stays() {
         attr: vec![
             attribute("captured_ns", Value::Uint64Val(7)),
             text("lane.1000", "bob's stream"),
+            text(roles::ATTRIBUTE, "tensor 1-2, bobs 3-4"),
+            text(
+                work_amounts::ATTRIBUTE,
+                "steps 1, samples 16, model_flops 5, bob 6",
+            ),
+            attribute(scan::CAPTURED_STEPS, Value::Uint64Val(3)),
+            attribute(scan::UNPROFILED_STEP, Value::Uint64Val(1500)),
+            text(scan::CORE, "3,1"),
             text("input_file", "/home/bob/x"),
             attribute("pid", Value::Uint64Val(1)),
         ],
@@ -94,8 +102,30 @@ fn only_what_replays_read_stays() {
         metadata.attr[0],
         attribute("captured_ns", Value::Uint64Val(7))
     );
-    assert_eq!(metadata.attr[1].name, "lane.1000");
-    assert_eq!(metadata.attr.len(), 2);
+    let told = scan::metadata(RawRecord {
+        number: 0,
+        offset: 0,
+        bytes: &metadata.encode_to_vec(),
+    });
+    let told = told.unwrap();
+    assert_eq!(told.roles.of("2"), Some("tensor"));
+    let hashed = told.roles.of("3").unwrap();
+    assert!(
+        hashed.starts_with("role-") && hashed.len() == 21,
+        "{hashed}"
+    );
+    let amounts = work_amounts::WorkAmounts {
+        steps: 1,
+        samples: 16,
+        tokens: None,
+        model_flops: 5,
+    };
+    assert_eq!(told.amounts, Some(amounts));
+    let steps = told.unprofiled.unwrap();
+    assert_eq!((steps.captured, steps.step.0), (3, 1_500_000));
+    assert_eq!(told.core, Some([3, 1]));
+    assert_eq!(metadata.attr.last().unwrap().name, "lane.1000");
+    assert_eq!(metadata.attr.len(), 7);
     let [node] = &nodes[..] else {
         panic!("{nodes:?}")
     };

@@ -92,7 +92,7 @@ fn dependencies_lead_on_through_what_is_cut() {
     ];
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
-    // What is only ordered behind a cut node is only ordered behind those that it stands for.
+    // Nodes that are only ordered behind a cut node are only ordered behind those that it stands for.
     assert_eq!(
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
@@ -106,7 +106,7 @@ fn dependencies_lead_on_through_what_is_cut() {
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
-    // What is not touched is as it came.
+    // Untouched records are as they came.
     assert_eq!(after[..2], nodes[..2]);
 }
 

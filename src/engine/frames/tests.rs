@@ -1,4 +1,4 @@
-//! What launches in flight take, which those before them do not add to.
+//! Memory of launches in flight, to which those before them add nothing.
 
 use crate::engine::compiled_replay::{LaunchSource, native};
 use crate::engine::host_launches::ResolvedPrices;

@@ -200,7 +200,7 @@ impl ParallelismPlan {
             return Err(wrong(&self.place, expected.to_owned()));
         }
         let stretches = self.known(&self.place)?;
-        // How far apart in ranks the neighbours along each stretch are: all that lies further inside is between.
+        // Strides, in ranks, of the neighbours along each stretch: all that lies further inside is between.
         let apart: Vec<u32> = stretches
             .iter()
             .enumerate()

@@ -228,7 +228,7 @@ impl fmt::Display for CorePlacement {
     }
 }
 
-/// What [`CorePlacement`] is read of, for messages.
+/// Form of the text of a [`CorePlacement`], for messages.
 pub const EXAMPLE: &str = "line, s_shape, spiral, or cores x:y with commas, one for each position";
 
 impl std::str::FromStr for CorePlacement {

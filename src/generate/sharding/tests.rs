@@ -148,7 +148,7 @@ fn on_one_device_it_is_what_models_count() {
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
-            // What is tied counts no weights, but has their gradient.
+            // A tied matrix counts no weights, but has their gradient.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }

@@ -214,7 +214,7 @@ impl CostParameters {
         if let (OperatorKind::Linear { .. }, Some(dtype), true) =
             (&work, self.linear, self.quantizes())
         {
-            // What is kept was cast.
+            // A tensor that is kept was cast.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
         if let (OperatorKind::Attention { .. }, false) = (&work, self.fused) {

@@ -1,4 +1,4 @@
-//! What of a stage stays in a core's SRAM, and what operators load and store because of the rest.
+//! Parts of a stage that stay in a core's SRAM, and loads and stores of operators because of the rest.
 //!
 //! With W, I and O the bytes of an operator's weights, inputs and outputs on one core, ΣWSG those of all weights of the
 //! stage with their gradients and optimizer state, ΣI of all inputs, and C of the SRAM, a stage keeps one of
@@ -31,7 +31,7 @@ pub(super) struct OperandBytes {
     pub output: u64,
 }
 
-/// What a stage keeps in SRAM.
+/// Tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SramResidency {
     Both,
@@ -81,7 +81,7 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// What a stage keeps whose weights take `weights` bytes, with gradients and optimizer `state`, and whose operators
+    /// Returns the tensors that a stage keeps whose weights take `weights` bytes, with gradients and optimizer `state`, and whose operators
     /// forwards have `operands`.
     pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
         let inputs = operands
@@ -122,7 +122,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// What `stage` keeps in SRAM.
+    /// Returns the tensors that `stage` keeps in SRAM.
     pub(super) fn residency(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
         let operands: Vec<OperandBytes> = self
             .stage_layers(stage)

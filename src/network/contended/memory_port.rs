@@ -31,7 +31,7 @@ pub(super) fn serve<D: ContentionModel>(
     let mut pass = |free: Time, bandwidth: Bandwidth, latency: Span| {
         let begin = head.max(free);
         let (span, ahead) = (whole(bandwidth), first(bandwidth) + latency);
-        // What comes later is later by as much as this server adds for the first byte.
+        // Later messages are later by as much as this server adds for the first byte.
         end = (end + ahead).max(begin + span + latency);
         head = begin + ahead;
         (begin, span)

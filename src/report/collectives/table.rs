@@ -6,7 +6,7 @@ use crate::ids::Rank;
 use crate::report::csv::{CsvColumn, decimal};
 use crate::report::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, more, paragraph, share};
+use crate::report::text::{TextStyle, more, paragraph, share};
 use crate::trace::CollectiveKind;
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
@@ -59,7 +59,7 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
     if report.collectives.is_empty() {
         return Ok(());
     }
-    let table = TextTable::new([
+    let mut table = TextTable::new([
         left("COLLECTIVES", 34),
         right("calls", 8),
         right("bytes", 11),
@@ -67,11 +67,11 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
         right("wait", 14),
         right("bus GB/s", 10),
     ]);
-    table.heading(out, style)?;
     let rows = together(&report.collectives);
     for groups in rows.iter().take(ROWS) {
-        line(out, &table, groups)?;
+        add(&mut table, groups, style)?;
     }
+    write!(out, "\n{}", table.text(style))?;
     more(out, rows.len(), ROWS, "collectives")?;
     writeln!(
         out,
@@ -92,8 +92,8 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
     }
 }
 
-/// The row of `groups`, which are for one thing, or one.
-fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> Result {
+/// Adds the row of `groups`, which are for one thing, or one.
+fn add(table: &mut TextTable<'_>, groups: &[&CollectiveRow], style: TextStyle) -> Result {
     let (row, count) = (groups[0], groups.len());
     let mut sum = CollectiveTally::default();
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
@@ -114,14 +114,14 @@ fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> R
         None => "-".to_owned(),
     };
     let cells: [&dyn Display; 6] = [
-        &clip(&format!("{}, {what}", row.kind), 31),
+        &style.clip(&format!("{}, {what}", row.kind), 31),
         &thousands((sum.calls + count as u64 / 2) / count as u64),
         &Bytes(sum.buffers.sum / sum.calls.max(1)),
         &mean(sum.transfer, count),
         &Span(sum.waited.0 / present.max(1) as u64),
         &bus,
     ];
-    table.row(out, &cells)?;
+    table.add(&cells);
     let mut how = match row.role {
         Some(_) => format!("{}: {}", groups_of(count, row.members), row.algorithm),
         None => row.algorithm.clone(),
@@ -140,7 +140,10 @@ fn line(out: &mut String, table: &TextTable<'_>, groups: &[&CollectiveRow]) -> R
             share(waited, sum.waited)
         );
     }
-    paragraph(out, &how, "    ", 4, TextStyle::default().warning)
+    let mut lines = String::new();
+    paragraph(&mut lines, &how, "    ", 4, TextStyle::default().warning)?;
+    table.add_lines(lines);
+    Ok(())
 }
 
 /// Writes the table of exposed communication, if there is any.
@@ -165,16 +168,16 @@ pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let table = TextTable::new([
+    let mut table = TextTable::new([
         left("EXPOSED COMMUNICATION", 60),
         right("mean of NPUs", 16),
         right("share", 9),
     ]);
-    table.heading(out, style)?;
     for (what, sum) in rows.iter().take(ROWS) {
         let mean = Span(sum.0 / npus);
         let share = share(mean, report.outcome.makespan);
-        table.row(out, &[&clip(what, 57), &mean, &share])?;
+        table.add(&[&style.clip(what, 57), &mean, &share]);
     }
+    write!(out, "\n{}", table.text(style))?;
     more(out, rows.len(), ROWS, "collectives")
 }

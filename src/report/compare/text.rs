@@ -8,7 +8,7 @@ use crate::report::breakdown::TimeCategory;
 use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, clip, paragraph, share};
+use crate::report::text::{TextStyle, WIDTH, paragraph, share};
 use crate::trace::Dtype;
 use crate::units::Span;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn write_all(
         thousands(nodes.sum()),
         comparison.columns.len()
     );
-    writeln!(out, "{}", clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip(&head, WIDTH))?;
     writeln!(out, "{basis}")?;
     if let Some((_, report)) = comparison.reference()
         && let Some((captured, slowest)) = report.last_captured()
@@ -76,9 +76,10 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     let dtypes = comparison.dtypes();
     let remote = comparison.reaches_out();
     let width = comparison.columns.iter().map(|c| c.name.chars().count());
-    let width = width.max().unwrap_or(0).min(CELL);
+    let width = width.max().unwrap_or(0);
+    let width = if style.narrow { width.min(CELL) } else { width };
     for column in &comparison.columns {
-        let name = format!("  {:<width$}  ", clip(&column.name, width));
+        let name = format!("  {:<width$}  ", style.clip(&column.name, width));
         let mut text = made_of(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
         if let Some(model) = report.and_then(Report::shared_network) {
@@ -137,24 +138,24 @@ fn table(
     if comparison.reference().is_none() {
         return Ok(());
     }
-    let names = columns.iter().map(|column| clip(&column.name, CELL - 1));
+    let names = columns
+        .iter()
+        .map(|column| style.clip(&column.name, CELL - 1));
     let names: Vec<String> = names.collect();
     let mut headings = vec![left("MEAN OF NPUs", NAMES)];
     headings.extend(names.iter().map(|name| right(name, CELL)));
-    let table = TextTable::new(headings).indented(0);
-    table.heading(out, style)?;
-    let mut put = |name: &str, cell: &dyn Fn(&MachineColumn<'_>) -> String| -> Result {
+    let mut table = TextTable::new(headings).indented(0);
+    let mut put = |name: &str, cell: &dyn Fn(&MachineColumn<'_>) -> String| {
         let found: Vec<_> = columns.iter().map(cell).collect();
-        let name = clip(name, NAMES - 1);
         let mut cells: Vec<&dyn Display> = vec![&name];
         cells.extend(found.iter().map(|cell| cell as &dyn Display));
-        table.row(out, &cells)
+        table.add(&cells);
     };
     put("makespan", &|column| match &column.result {
         Ok(report) => report.outcome.makespan.to_string(),
         Err(_) => status(column).to_owned(),
-    })?;
-    let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| -> Result {
+    });
+    let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| {
         let of = |column: &MachineColumn<'_>| cell(column.result.as_ref().ok()?);
         put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
@@ -166,13 +167,13 @@ fn table(
     row("  speedup", &|report| {
         let speed = change(report).speed()?;
         Some(format!("{speed:.2}x"))
-    })?;
+    });
     // The baseline is the first column, whose whole name stands above; it may be too long for a row.
-    row("  vs. first machine", &|report| percent(&change(report)))?;
+    row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {
             Some(format!("{:+.2} %", report.difference()?))
-        })?;
+        });
     }
     let with_share = |report: &Report, time: Span| {
         let share = share(time, report.outcome.makespan);
@@ -183,11 +184,11 @@ fn table(
         if !some(&time) {
             continue;
         }
-        row(name, &|report| with_share(report, time(report)))?;
+        row(name, &|report| with_share(report, time(report)));
         if *part == TimeCategory::Communication && some(&Report::exposed_waiting) {
             row("  waiting for ranks", &|report| {
                 with_share(report, report.exposed_waiting())
-            })?;
+            });
             let messages = some(&|report| report.messages_charged.exposed());
             let name = if messages {
                 "  transfer, messages"
@@ -196,7 +197,7 @@ fn table(
             };
             row(name, &|report| {
                 with_share(report, report.exposed_transferring())
-            })?;
+            });
         }
     }
     if comparison.remembers() {
@@ -204,20 +205,20 @@ fn table(
             let row = fullest(&report.memory)?;
             let share = format!("{:.1} %", row.percent());
             Some(format!("{} {share:>7}", row.peak))
-        })?;
+        });
     }
     let under_way = |report: &Report| report.mean_communicating;
     if some(&under_way) {
         row("communication", &|report| {
             Some(under_way(report).to_string())
-        })?;
+        });
         row("  overlapped", &|report| {
             let exposed = report.mean_parts[TimeCategory::Communication as usize];
             let under_way = under_way(report);
             Some(share(under_way - exposed, under_way))
-        })?;
+        });
     }
-    Ok(())
+    write!(out, "\n{}", table.text(style))
 }
 
 fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {

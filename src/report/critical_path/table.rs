@@ -4,7 +4,7 @@ use super::CriticalPathSummary;
 use crate::report::breakdown::TimeCategory;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, paragraph, share};
+use crate::report::text::{TextStyle, paragraph, share};
 use crate::units::Span;
 
 /// Operators that the line below the table names.
@@ -50,7 +50,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     }
     paragraph(
         out,
-        &story(path, makespan),
+        &story(path, makespan, style),
         "  ",
         4,
         TextStyle::default().heading,
@@ -58,10 +58,15 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
 }
 
 /// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
-fn story(path: &CriticalPathSummary, makespan: Span) -> String {
+fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String {
     let longest = path.operators.iter().take(NAMED);
-    let longest =
-        longest.map(|row| format!("{} {}", clip(&row.name, 30), share(row.total, makespan)));
+    let longest = longest.map(|row| {
+        format!(
+            "{} {}",
+            style.clip(&row.name, 30),
+            share(row.total, makespan)
+        )
+    });
     let longest: Vec<_> = longest.collect();
     let count = |number: u64, one: &str| match number {
         1 => format!("1 {one}"),

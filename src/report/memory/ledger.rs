@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_missing_once() {
         // 8 are held; at 5 a node without duration frees 6 of them, one that ends frees 5: 3 are missing.
-        // What is allocated at that instant is not what the one that ends can mean.
+        // An allocation at that instant is not the one that the node that ends can mean.
         let mut ledger = MemoryLedger::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));

@@ -5,7 +5,7 @@ use crate::report::csv::CsvColumn;
 use crate::report::npus::span_of;
 use crate::report::summary::Report;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, clip, more};
+use crate::report::text::{TextStyle, WIDTH, more};
 use crate::trace::TensorClass;
 use crate::units::Bytes;
 use std::fmt::{Display, Write as _};
@@ -69,7 +69,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
-        let style = if row.fits {
+        let mark = if row.fits {
             TextStyle::default().warning
         } else {
             style.warning
@@ -77,14 +77,18 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         let classes = row.classes.map(Bytes);
         let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, &row.capacity, &share];
         cells.extend(classes.iter().map(|bytes| bytes as &dyn Display));
-        table.styled_row(out, &cells, style)?;
+        table.styled_row(out, &cells, mark)?;
         let moment = row.moment();
         let of = if run.len() > 1 {
             format!("rank {} ", row.rank)
         } else {
             String::new()
         };
-        writeln!(out, "    {}", clip(&format!("{of}{moment}"), WIDTH - 4))?;
+        writeln!(
+            out,
+            "    {}",
+            style.clip(&format!("{of}{moment}"), WIDTH - 4)
+        )?;
     }
     more(out, runs.len(), ROWS, "memory")?;
     writeln!(

@@ -4,10 +4,11 @@ use super::OperatorTime;
 use crate::report::csv::CsvColumn;
 use crate::report::summary::{Report, kind_label, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, more, share};
+use crate::report::text::{TextStyle, more, share};
 use crate::trace::family;
 use crate::units::Span;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
@@ -27,7 +28,7 @@ pub(in crate::report) fn table(
     style: TextStyle,
 ) -> std::fmt::Result {
     let all: Span = report.operators.iter().map(|o| o.total).sum();
-    let table = TextTable::new([
+    let mut table = TextTable::new([
         left("SLOWEST OPERATORS", 46),
         left("kind", 14),
         right("calls", 8),
@@ -35,7 +36,6 @@ pub(in crate::report) fn table(
         right("mean", 12),
         right("share", 8),
     ]);
-    table.heading(out, style)?;
     let families = families(&report.operators);
     for operator in families.iter().take(ROWS) {
         let mean = Span(operator.total.0 / operator.calls.max(1));
@@ -44,15 +44,16 @@ pub(in crate::report) fn table(
             name => name,
         };
         let cells: [&dyn std::fmt::Display; 6] = [
-            &clip(name, 43),
+            &style.clip(name, 43),
             &kind_label(operator.kind),
             &thousands(operator.calls),
             &operator.total,
             &mean,
             &share(operator.total, all),
         ];
-        table.row(out, &cells)?;
+        table.add(&cells);
     }
+    write!(out, "\n{}", table.text(style))?;
     more(out, families.len(), ROWS, "operators")
 }
 

@@ -287,14 +287,25 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             track,
             ..TrackEvent::default()
         };
-        // A receive may have been posted before the send began, so the arrow enters its end. No arrow is number 0.
+        // Of the two slices of an arrow the viewer takes the one that began first as its source, and a receive may have
+        // been posted before the send began: the arrow enters an instant at its end. No arrow is number 0.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
         self.event(slice.start, TrackEvent { leaving, ..begin });
-        self.event(slice.end, TrackEvent { entering, ..end });
+        if !entering.is_empty() {
+            let arrival = TrackEvent {
+                kind: Some(TrackEvent::INSTANT),
+                track,
+                name: Some(self.names.number("arrival")),
+                entering,
+                ..TrackEvent::default()
+            };
+            self.event(slice.end, arrival);
+        }
+        self.event(slice.end, end);
     }
 
     fn begin(&mut self, track: TrackId, name: &str, at: Time) {

@@ -1,4 +1,4 @@
-//! What happens when: one list of events in order of time, first come first served within a tick.
+//! Events by time: one list, first come first served within a tick.
 //!
 //! ASTRA-sim 2.x: an NPU keeps its delays by the tick when they are over, and has one event per tick,
 //! placed where the first of them was registered. The calls of a tick run in the order of their
@@ -21,7 +21,7 @@ pub enum Event {
     Received(Handler),
 }
 
-/// What an NPU does when a delay is over.
+/// Action of an NPU when a delay is over.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// A node of the workload ends.

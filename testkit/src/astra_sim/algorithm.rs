@@ -9,7 +9,7 @@ use super::Sim;
 use super::agenda::{Call, Packet};
 use super::post::{Handler, Message};
 
-/// What happened.
+/// Event of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The phase starts.
@@ -22,7 +22,7 @@ pub enum Input {
     Ended(u64),
 }
 
-/// What to do.
+/// Action of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// Take data over the bus.
@@ -116,7 +116,7 @@ pub enum Algo {
 }
 
 impl Algo {
-    /// How large the chunk is afterwards.
+    /// Size of the chunk afterwards.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,

@@ -10,7 +10,7 @@ pub struct Algorithm {
     pub style: Style,
 }
 
-/// What it does.
+/// Operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Ring,

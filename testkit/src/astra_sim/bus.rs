@@ -39,7 +39,7 @@ struct Request {
     then: Then,
 }
 
-/// What a transfer is for.
+/// Purpose of a transfer.
 #[derive(Clone, Debug)]
 enum Then {
     Packet(Packet),

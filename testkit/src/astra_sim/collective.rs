@@ -1,4 +1,4 @@
-//! What a collective is made of: chunks, each with its phases, each with an algorithm and a queue.
+//! Parts of a collective: chunks, each with its phases, each with an algorithm and a queue.
 
 pub mod plan;
 

@@ -1,4 +1,4 @@
-//! What is simulated: the inputs of ASTRA-sim 2.x, as they are after parsing.
+//! Simulated system: the inputs of ASTRA-sim 2.x, as they are after parsing.
 
 use super::algorithms::Algorithm;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub enum Network {
     Unaware,
 }
 
-/// How the NPUs of a dimension are wired.
+/// Wiring of the NPUs of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Ring,
@@ -40,7 +40,7 @@ pub enum Kind {
     AllToAll,
 }
 
-/// How collectives are numbered in importance.
+/// Numbering of collectives by importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Lifo,
@@ -103,7 +103,7 @@ pub struct Memory {
     pub bw: u64,
 }
 
-/// What a node of a trace does.
+/// Operation of a node of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// INVALID and METADATA.
@@ -166,7 +166,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// How many NPUs the network has.
+    /// Returns the number of NPUs of the network.
     pub fn npus(&self) -> usize {
         self.dims.iter().map(|d| d.n).product()
     }

@@ -7,7 +7,7 @@ use super::Sim;
 use super::agenda::Event;
 use std::collections::BTreeMap;
 
-/// What identifies a message.
+/// Identity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub tag: u64,
@@ -17,7 +17,7 @@ pub struct Key {
     pub number: u64,
 }
 
-/// What happens on arrival.
+/// Action on arrival.
 #[derive(Clone, Debug)]
 pub enum Handler {
     /// Nothing.
@@ -50,10 +50,10 @@ struct Meeting {
     arrived: bool,
 }
 
-/// What is under way or waited for.
+/// Messages under way or waited for.
 #[derive(Debug, Default)]
 pub struct Post {
-    /// How many equal sends and receives there were.
+    /// Number of equal sends and receives.
     counts: BTreeMap<Message, (u64, u64)>,
     meetings: BTreeMap<Key, Meeting>,
     /// Messages that went over the network.

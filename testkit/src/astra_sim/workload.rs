@@ -10,7 +10,7 @@ use super::config::{Node, Work};
 use super::post::{Handler, Message, native};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a node occupies while it is under way.
+/// Resource that a node occupies while it is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Slot {
     Host,
@@ -32,7 +32,7 @@ fn slot(node: &Node) -> Option<Slot> {
 #[derive(Debug, Default)]
 pub struct Graph<'c> {
     pub nodes: BTreeMap<u64, &'c Node>,
-    /// What each waiting node still waits for, and who waits for each node.
+    /// Dependencies that each waiting node still waits for, and the nodes that wait for each.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -88,7 +88,7 @@ impl<'c> Graph<'c> {
 pub struct Workload<'c> {
     pub graph: Graph<'c>,
     occupied: BTreeSet<Slot>,
-    /// How long nodes of the device computed, for the exposed communication.
+    /// Compute time of nodes of the device, for the exposed communication.
     computed: u64,
     /// When everything was over, and what was not computing by then.
     pub finish: Option<(u64, u64)>,

@@ -14,7 +14,7 @@ pub(super) struct Builder<'o> {
     pub options: &'o Options,
     pub layout: &'o Layout,
     pub rank: u32,
-    /// What each of the program's meetings is: its kind, bytes, and how many came before it.
+    /// Meetings of the program: the kind, the bytes, and the number of those before it.
     pub asked: Vec<(Exchange, u64, u32)>,
     /// Operators whose number is that of the last meeting along an axis.
     numbered: Vec<(u32, Axis)>,
@@ -22,7 +22,7 @@ pub(super) struct Builder<'o> {
     device: String,
 }
 
-/// What an operator is called and how it stands to autograd.
+/// Name of an operator, and its place in autograd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub name: &'a str,
@@ -227,7 +227,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Busy(PYTHON));
     }
 
-    /// What an operator computes: the thread itself, or a kernel.
+    /// Computation of an operator: by the thread itself, or by a kernel.
     pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::kernel(self.options, flops, bytes);
         if !self.cuda() {

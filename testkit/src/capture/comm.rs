@@ -18,7 +18,7 @@ pub(super) struct Ask<'t> {
 }
 
 impl Builder<'_> {
-    /// What stands inside the operator of `c10d`: the start of the collective.
+    /// Inside of the operator of `c10d`: the start of the collective.
     pub(super) fn start(&mut self, ask: Ask<'_>) -> u32 {
         let Ask {
             kind,

@@ -1,4 +1,4 @@
-//! How long things take on the imagined computer, in nanoseconds.
+//! Durations on the imagined computer, in nanoseconds.
 //!
 //! The numbers are round, so that a schedule can be derived by hand, and of the size that captures
 //! show. A rank's numbers are these, stretched as the options say.
@@ -82,7 +82,7 @@ impl CollectiveKind {
     }
 }
 
-/// What members do together.
+/// Operations of several members together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
     /// A collective.

@@ -1,4 +1,4 @@
-//! What Kineto says beside the host's operators: the file's head and tail, calls, and streams.
+//! Parts of Kineto's file beside the host's operators: head and tail, calls, and streams.
 
 use super::kineto::File;
 use super::out::number;

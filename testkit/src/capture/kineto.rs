@@ -8,7 +8,7 @@ use super::records::{ROOT, Record, Records};
 use super::{Capture, Device, EPOCH, PID, gpu};
 use std::io::{Result, Write};
 
-/// How many threads of the host there can be: two of the program, four workers.
+/// Maximum number of threads of the host: two of the program, four workers.
 const THREADS: usize = 6;
 
 /// A file that is being written.
@@ -88,7 +88,7 @@ impl<W: Write> File<'_, W> {
         self.out.str("\n  },\n");
     }
 
-    /// What autograd says of an operator.
+    /// Fields of an operator that come from autograd.
     fn sequence(&mut self, before: &str, seq: Option<u64>, forward: bool) {
         let Some(seq) = seq else { return };
         self.out.str(before);

@@ -8,19 +8,19 @@ use super::{Options, Style};
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// What PyTorch calls it.
+    /// Name in PyTorch.
     pub name: String,
     pub description: &'static str,
     pub ranks: Vec<u32>,
 }
 
-/// What all ranks agree on.
+/// Facts on which all ranks agree.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// That of all ranks, then those of tensor parallelism, then those of data parallelism.
     pub groups: Vec<Group>,
     pub meetings: Vec<Meeting>,
-    /// How many groups lie along tensor parallelism, and the ranks of each.
+    /// Number of groups along tensor parallelism, and the ranks of each.
     tensor: (u32, u32),
 }
 

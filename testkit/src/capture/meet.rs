@@ -14,7 +14,7 @@ pub(super) struct Part {
     pub waited: Option<(Waiter, u64, u64)>,
 }
 
-/// What a rank saw, from step to step and in the order of its program.
+/// Record of a rank, from step to step and in the order of its program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub parts: Vec<Part>,
@@ -104,14 +104,14 @@ pub(super) struct Outcome {
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// What is known of a meeting of the current step.
+/// Known facts of a meeting of the current step.
 #[derive(Clone, Default)]
 struct Gathering {
     arrived: u32,
     last: u64,
 }
 
-/// How rank `rank` differs from the others.
+/// Returns the differences of rank `rank` from the others.
 pub(super) fn pace(options: &Options, rank: u32) -> Pace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
     Pace {

@@ -1,4 +1,4 @@
-//! What can be captured, and which options make sense.
+//! Options of captures, and which of them make sense together.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
@@ -36,7 +36,7 @@ fn check_limit(what: &str, found: u128, limit: u128, hint: &str) -> Result<(), O
     Ok(())
 }
 
-/// What the job computes on.
+/// Device of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Device {
     /// The CPU, and Gloo.
@@ -54,7 +54,7 @@ impl Device {
     }
 }
 
-/// How ranks share the work and call collectives.
+/// Division of work among ranks, and their collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// Replicas, as `DistributedDataParallel`: `c10d::allreduce_` of buckets.
@@ -65,7 +65,7 @@ pub enum Style {
     Pipeline,
 }
 
-/// What a step on a GPU is bound by.
+/// Bound of a step on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
     /// Kernels are shorter than what it takes to launch them.
@@ -74,22 +74,22 @@ pub enum Bound {
     Kernel,
 }
 
-/// What to capture.
+/// Options of a capture.
 #[derive(Clone, Debug, PartialEq, Args)]
 pub struct Options {
-    /// What the job computes on
+    /// Device of the job
     #[arg(long, value_enum, default_value_t = Device::Cpu, value_name = "DEVICE")]
     pub device: Device,
-    /// How ranks share the work, and which collectives they call
+    /// Division of work among ranks, and the collectives that they call
     #[arg(long, value_enum, default_value_t = Style::Ddp, value_name = "STYLE")]
     pub style: Style,
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, value_name = "N")]
     pub ranks: u32,
-    /// How many ranks share each layer; 1 for no tensor parallelism
+    /// Number of ranks that share each layer; 1 for no tensor parallelism
     #[arg(long = "tp", default_value_t = 1, value_name = "N")]
     pub tensor_parallel: u32,
-    /// How many steps are captured
+    /// Number of captured steps
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub steps: u32,
     /// Layers of the model
@@ -110,7 +110,7 @@ pub struct Options {
     /// Bytes per second of a collective or message
     #[arg(long, default_value_t = 1_000_000_000, value_name = "BYTES_PER_SECOND")]
     pub bandwidth: u64,
-    /// What a step on a GPU is bound by
+    /// Bound of a step on a GPU
     #[arg(long, value_enum, default_value_t = Bound::Kernel, value_name = "WHAT")]
     pub bound: Bound,
     /// Whatever takes time takes up to this many thousandths longer, differently each time
@@ -128,7 +128,7 @@ pub struct Options {
     /// Ranks' clocks are off by up to this many nanoseconds, but for rank 0's
     #[arg(long, default_value_t = 0, value_name = "NS")]
     pub clock_skew: u64,
-    /// What pseudo-random numbers come from
+    /// Seed of pseudo-random numbers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
 }

@@ -4,7 +4,7 @@ use super::cost::Exchange;
 use super::tensor::{NUMBER, TENSOR};
 use std::collections::BTreeMap;
 
-/// What a thread does next.
+/// Next action of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instr {
     /// An operator begins.
@@ -25,11 +25,11 @@ pub(super) enum Instr {
     StreamWait(u32),
     /// The thread waits until the compute stream is idle.
     Synchronize,
-    /// What follows happens on this thread.
+    /// Marks that the following happens on this thread.
     Thread(u8),
 }
 
-/// What stands behind a piece of text.
+/// Hole behind a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hole {
     Tensor,
@@ -57,7 +57,7 @@ pub(super) fn text(mut rest: &str) -> Text {
     }
 }
 
-/// How an operator stands to autograd, and which category it has.
+/// Place of an operator in autograd, and its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// An operator that autograd does not see.
@@ -97,7 +97,7 @@ pub(super) struct Op {
     pub seq: Option<u32>,
     /// Whether the flow from forward to backward begins or ends here.
     pub flow: bool,
-    /// What fills [`Hole::Number`]: this, and the second once for every step.
+    /// Value of [`Hole::Number`]: this, and the second once for every step.
     pub number: (u32, u32),
 }
 
@@ -144,7 +144,7 @@ pub(super) struct Meeting {
     pub exchange: Exchange,
     /// The group in the job's list.
     pub group: u32,
-    /// How many came before in the group and step.
+    /// Number of those before it in the group and step.
     pub nth: u32,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -161,7 +161,7 @@ pub(super) struct Program {
     pub meets: Vec<Meet>,
     /// By slot: the slot whose storage it shares, which may be itself, and whether it outlives steps.
     pub slots: Vec<(u32, bool)>,
-    /// How many sequence numbers a step uses, which are also the flows.
+    /// Number of sequence numbers that a step uses, which are also the flows.
     pub seqs: u32,
     known: BTreeMap<(Role, String), u32>,
     known_kernels: BTreeMap<String, u32>,

@@ -1,4 +1,4 @@
-//! What a rank recorded in one step: operators with all the numbers that PyTorch gives them.
+//! Record of a rank's step: operators with all the numbers that PyTorch gives them.
 //!
 //! Both files are written from these, so they agree. A rank's numbers depend on the order in which
 //! its threads begin and end things, and on nothing else.

@@ -8,7 +8,7 @@ use super::cost::{
 };
 use super::program::{Axis, Instr, Program};
 
-/// What a clock must know of the other ranks.
+/// Questions of a clock to the other ranks.
 pub(super) trait Meetings {
     /// This rank starts its part of meeting `m` of `step`.
     fn arrive(&mut self, step: u32, m: u32, start: u64);
@@ -38,7 +38,7 @@ pub(super) enum Call {
     Synchronize,
 }
 
-/// What happens on a stream.
+/// Event on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Device {
     Kernel(u32),
@@ -81,7 +81,7 @@ struct Worker {
     within: Option<u32>,
 }
 
-/// How a rank differs from the others.
+/// Differences of a rank from the others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub seed: u64,

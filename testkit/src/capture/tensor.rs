@@ -115,7 +115,7 @@ pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut
     }
 }
 
-/// What Kineto says of the inputs.
+/// Kineto's description of the inputs.
 pub(super) fn kineto(out: &mut String, args: &[Arg<'_>]) {
     out.push_str("\"Concrete Inputs\": ");
     list(out, args, ", ", |out, arg| {

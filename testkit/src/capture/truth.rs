@@ -170,7 +170,7 @@ impl Capture {
                 parts[self.layout.global(meet, rank) as usize].push((rank, *part));
             }
         }
-        // How many a group or pair has in a step.
+        // Number of collectives or messages of a group or pair in a step.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             Exchange::Message => (0, self.ends(global as u32)),

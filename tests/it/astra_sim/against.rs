@@ -11,7 +11,7 @@ use testkit::astra_sim::{self as oracle, overlapping, random};
 /// The note on jobs that the original does not finish.
 const NEVER: &str = "note: the original would never finish this job: ";
 
-/// What is wrong with the presence of that note, if anything: where the original finishes, according to the
+/// Returns the fault in the presence of that note, if anything: where the original finishes, according to the
 /// simulator, it is wrong, and where only the program does, it is missing.
 fn told(ran: &product::Ran, original: bool, program: bool) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {

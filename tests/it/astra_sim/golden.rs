@@ -1,4 +1,4 @@
-//! What the original says of collectives among few NPUs: runs of it, written down. Both the plain simulator
+//! Answers of the original for collectives among few NPUs: runs of it, written down. Both the plain simulator
 //! and the program must say the same.
 
 pub mod groups;
@@ -74,7 +74,7 @@ pub fn one(
     }
 }
 
-/// What both say.
+/// Answers of both.
 fn run(config: &Config) -> Answer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);

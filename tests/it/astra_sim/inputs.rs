@@ -85,7 +85,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
     chakram(&all)
 }
 
-/// What a report for programs says of these inputs.
+/// Report for programs on these inputs.
 fn astra_sim_object(output: &Output) -> Value {
     let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     said["astra_sim"].clone()
@@ -282,7 +282,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
         let output = output.expect("the link leads to the program");
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains(model), "{name}");
-        // What it does not know it leaves out.
+        // Unknown fields are left out.
         let run = |more: &[&str]| {
             let mut program = Command::new(&link);
             program

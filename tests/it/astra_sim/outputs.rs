@@ -1,4 +1,4 @@
-//! What `chakram astra-sim` prints and writes: the original's lines, the report, the table, the picture
+//! Output of `chakram astra-sim`: the original's lines, the report, the table, the picture
 //! and the memory of tensors, of jobs so small that every number is worked out here.
 
 use chakram::internals::trace::scan::NodeView;
@@ -94,7 +94,7 @@ impl Case {
         output.expect("the program was built")
     }
 
-    /// What it prints when all is well.
+    /// Lines that it prints when all is well.
     fn says(&self, more: &[&str]) -> String {
         let output = self.run(more);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

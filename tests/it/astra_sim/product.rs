@@ -23,7 +23,7 @@ pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     });
 }
 
-/// What the program answered.
+/// Answer of the program.
 #[derive(Debug, PartialEq)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -76,7 +76,7 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
     ))
 }
 
-/// What differs from the answer of the original, if anything: when NPUs finish, what they expose, and
+/// Returns the differences from the answer of the original, if any: when NPUs finish, what they expose, and
 /// whether the exit code says that all do.
 pub fn difference(ran: &Ran, expected: &Answer) -> Option<String> {
     let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! What is corrected: for each quirk the number that a sound model gives, worked out by hand, and systems on
+//! Corrections of quirks: for each the number that a sound model gives, worked out by hand, and systems on
 //! which it alone matters.
 
 mod alone;

@@ -56,14 +56,14 @@ const OTHERS: &[(&str, i32, &str)] = &[
 /// When NPUs finish, and their exposed communication.
 type Ends = Vec<Option<(u64, i64)>>;
 
-/// What the original said, if it came to an end.
+/// End of the original, if it came to one.
 fn expected(case: &Case) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
     (status == "ok" || status.starts_with("SILENT STOP")).then_some(expected)
 }
 
-/// What differs, if anything.
+/// Returns the differences, if any.
 fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     let mut faults = Vec::new();
     if expected["finish_ns"].is_null() {
@@ -91,7 +91,7 @@ fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     faults
 }
 
-/// How many messages there were, by row, where the table that goes with the rows says it.
+/// Number of messages by row, where the table that goes with the rows says it.
 fn messages() -> BTreeMap<String, u64> {
     let path = corpus("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
@@ -155,7 +155,7 @@ fn program(case: &Case, more: &[&str]) -> Ran {
     product::run(folder.path(), &args, more)
 }
 
-/// What is wrong with what the program says of a row, if anything.
+/// Returns the fault in the program's words on a row, if any.
 fn fault(name: &str, case: &Case) -> Option<String> {
     let refused = |ran: &Ran, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);

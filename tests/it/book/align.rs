@@ -1,4 +1,4 @@
-//! What a page shows of a command's output, held against what the command prints.
+//! Lines of a command's output on a page, held against those that the command prints.
 
 /// A line of an alignment.
 #[derive(Debug, PartialEq)]

@@ -118,7 +118,7 @@ fn folder(page: &Path) -> PathBuf {
     folder
 }
 
-/// What a command prints, line by line, and whether it exits with 0.
+/// Lines that a command prints, and whether it exits with 0.
 fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     let path = std::env::var("PATH").expect("there is a PATH");
     let output = Command::new("sh")

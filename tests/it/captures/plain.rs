@@ -1,4 +1,4 @@
-//! What a plain parse of a whole file says, by rules that share nothing with the readers.
+//! Plain parse of a whole file, by rules that share nothing with the readers.
 
 use chakram::internals::converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};

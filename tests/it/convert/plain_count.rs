@@ -9,7 +9,7 @@ use std::path::Path;
 /// Intervals, ns.
 pub type Intervals = Vec<(i64, i64)>;
 
-/// What a file says happened.
+/// Events of a file.
 pub struct PlainCount {
     /// Of every stream, its work.
     pub streams: BTreeMap<(String, String), Intervals>,

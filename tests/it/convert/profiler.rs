@@ -1,4 +1,4 @@
-//! What the profiler added to a capture, and replays without it.
+//! Cost of the profiler in a capture, and replays without it.
 
 use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
 use super::truth::jobs;

@@ -92,7 +92,7 @@ fn read(rank: u32, mut bytes: &[u8]) -> Trace {
     }
 }
 
-/// What kind of node it is, by its number in the schema.
+/// Kind of the node, by its number in the schema.
 pub const SEND: i32 = 5;
 pub const RECEIVE: i32 = 6;
 pub const COLLECTIVE: i32 = 7;
@@ -144,7 +144,7 @@ pub fn wait(node: &Node) -> u64 {
     ns(node, "wait_ns")
 }
 
-/// How long a node took, in ns.
+/// Duration of a node, in ns.
 pub fn lasts(node: &Node) -> u64 {
     attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
 }

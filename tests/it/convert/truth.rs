@@ -1,4 +1,4 @@
-//! What the converter finds in captures of generated jobs, against what really happened.
+//! Findings of the converter in captures of generated jobs, against the truth.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
@@ -88,7 +88,7 @@ fn calls<'t>(
         .collect()
 }
 
-/// What `comm_size` is for the larger of a member's input and output.
+/// Factor between `comm_size` and the larger of a member's input and output.
 fn size(kind: &str, bytes: u64, members: u64) -> u64 {
     match kind {
         "all-gather" => bytes / members,
@@ -252,7 +252,7 @@ fn no_delay_of_the_host_contains_waiting() {
             let blocked: u64 = waited.iter().sum();
             let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
             let off = expected.abs_diff(own);
-            // What the thread did right before it blocked cannot be told from blocking, nor a short
+            // Work of the thread right before it blocked cannot be told from blocking, nor a short
             // wait from Python.
             println!(
                 "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",

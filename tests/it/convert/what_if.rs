@@ -1,4 +1,4 @@
-//! What a replay of a capture says would happen, against a generated job to which it did happen.
+//! Predictions of a replay of a capture, against a generated job to which they happened.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
@@ -46,7 +46,7 @@ fn communicates(node: &Node) -> bool {
     (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
 }
 
-/// How far the ends that a replay of `traces` predicts are from those of `truth`, of the makespan, in
+/// Distance of the ends that a replay of `traces` predicts from those of `truth`, of the makespan, in
 /// thousandths; both count from `zero`.
 fn wrong_by(
     what: &str,
@@ -220,7 +220,7 @@ fn streams_wait_for_what_they_use() {
     }
 }
 
-/// What is not asked for: the types that carry messages are in use.
+/// Holds nothing to be asked for: the types that carry messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
     let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What is missing, and the test that needs it.
+/// Missing data, and the test that needs it.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// A file or folder of the corpus. Without a corpus `None`, and the calling test counts as skipped.

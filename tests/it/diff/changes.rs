@@ -1,6 +1,6 @@
 //! One change at a time, a thousand times each: it is found where it is, and nothing else.
 //!
-//! What goes with a node that is added or removed is no change of its own: its dependencies, and those of
+//! Changes that go with a node that is added or removed are none of their own: its dependencies, and those of
 //! others on it.
 
 use super::traces::{
@@ -10,7 +10,7 @@ use chakram::internals::trace::proto::{AttributeProto, IoInfo, Node, attribute_p
 
 const TIMES: u64 = 1000;
 
-/// What a change does to the trace, and what a comparison says then: of the node with the first id.
+/// Effect of a change on the trace, and the words of a comparison then: of the node with the first id.
 type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
 
 #[derive(Debug)]

@@ -44,7 +44,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// How many kinds of values an attribute can have.
+/// Number of kinds of values that an attribute can have.
 pub const KINDS: usize = 30;
 
 /// A value of the `kind`-th kind, another for each `seed` below 100.
@@ -105,7 +105,7 @@ pub fn value(kind: usize, seed: u8) -> Value {
     }
 }
 
-/// What nodes of a random trace do.
+/// Operations of the nodes of a random trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum What {
     Compute,
@@ -254,7 +254,7 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-/// What a comparison found, by ids; nodes and edges sorted.
+/// Findings of a comparison, by ids; nodes and edges sorted.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub removed: Vec<u64>,

@@ -26,7 +26,7 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     starts
 }
 
-/// What a rank does and when, from its first node on.
+/// Actions of a rank and their times, from its first node on.
 fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
     let starts = starts(nodes);
     let work = || nodes.iter().filter(|node| is_work(node));

@@ -67,7 +67,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let mut roles: Vec<_> = roles.collect();
     roles.dedup();
     assert_eq!(roles, ["trace", "job", "machine"]);
-    // What is said with --groups takes the place of what the job says.
+    // Groups of --groups take the place of those of the job.
     folder.write("none.json", b"{}");
     let error = folder.refused(&["replay", "s", "--groups", "none.json"]);
     assert!(error.contains("is not declared"), "{error}");

@@ -57,16 +57,32 @@ fn a_job_of_a_job_is_a_job() {
         assert_eq!(replay(made), direct, "{made}");
         folder.ok(&["validate", made]);
     }
-    for (name, told) in [
-        ("sliced/job", true),
-        ("lines/a", true),
-        ("hidden/job", false),
-    ] {
+    for name in ["sliced/job", "lines/a", "hidden/job"] {
         let made = read(&folder, &format!("{name}.job.json"));
         assert_eq!(made["groups"], job["groups"], "{name}");
         assert_eq!(made["ranks"].as_array().unwrap().len(), 8, "{name}");
-        assert_eq!(made["roles"] == job["roles"], told, "{name}");
-        assert_eq!(made["machine"] == job["machine"], told, "{name}");
+        assert_eq!(made["roles"], job["roles"], "{name}");
+        assert_eq!(made["machine"], job["machine"], "{name}");
+    }
+    // A machine of the user's own is named nowhere, and with --all none is.
+    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    folder.write("secret.toml", machine.as_bytes());
+    let own = [
+        "generate",
+        "gpt2-small",
+        "--batch",
+        "1",
+        "-m",
+        "secret.toml",
+        "-o",
+        "own/job",
+    ];
+    folder.ok(&own);
+    for (job, all) in [("own", None), ("run", Some("--all"))] {
+        let args = ["anonymise", job, "--key", "k", "-o", "bare/"];
+        let said = folder.errors(&[&args[..], all.as_slice()].concat());
+        assert!(said.contains("replay the job with --machine"), "{said}");
+        assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
     }
     // In the folder and with the prefix of the job itself, the other form is no other job.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
@@ -74,9 +90,9 @@ fn a_job_of_a_job_is_a_job() {
     assert_eq!(replay("run"), direct);
 }
 
-/// Groups along data grow; the machine was for eight ranks.
+/// Groups along data grow, and so does the machine: eight NPUs a node.
 #[test]
-fn a_larger_job_has_its_own_groups_and_no_machine() {
+fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     let folder = Folder::new();
     let generate = [
         "generate",
@@ -105,9 +121,39 @@ fn a_larger_job_has_its_own_groups_and_no_machine() {
     ]);
     let job = read(&folder, "b/job.job.json");
     assert_eq!(job["ranks"].as_array().unwrap().len(), 8);
-    assert_eq!(job["machine"], Value::Null);
+    assert_eq!(job["machine"], "dgx-h100");
     assert_eq!(job["groups"], read(&folder, "b/job.groups.json"));
-    folder.ok(&["replay", "b", "-m", "dgx-h100"]);
+    folder.ok(&["replay", "b"]);
+    let larger = |job: &str, to: &str| {
+        let args = [
+            "scale",
+            job,
+            "--grid",
+            "dp=2,tp=2",
+            "--to",
+            "dp=32",
+            "-o",
+            to,
+        ];
+        folder.errors(&args)
+    };
+    let said = larger("a", "c/");
+    assert!(
+        said.contains("is dgx-h100x8 now, which holds 64 ranks"),
+        "{said}"
+    );
+    assert_eq!(read(&folder, "c/job.job.json")["machine"], "dgx-h100x8");
+    folder.ok(&["replay", "c"]);
+    // A machine file stays what it is.
+    let machine = folder.ok(&["machine", "show", "dgx-h100"]);
+    folder.write("my.toml", machine.as_bytes());
+    let mut own = generate;
+    let at = own.iter().position(|arg| *arg == "dgx-h100").unwrap();
+    (own[at], own[at + 2]) = ("my.toml", "d/job");
+    folder.ok(&own);
+    let said = larger("d", "e/");
+    assert!(said.contains("does not hold 64 ranks"), "{said}");
+    assert_eq!(read(&folder, "e/job.job.json")["machine"], "../my.toml");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         } else {
             made
         };
-        // The machine is part of the job; what anonymous traces hide does not come along.
+        // The machine is part of the job; one that is a file of the user does not come along with anonymous traces.
         let args = match made {
             "hidden" => vec!["replay", path, "-m", "my.toml"],
             _ => vec!["replay", path],
@@ -285,7 +285,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
             && error.contains("--compute scaled:0"),
         "{error}"
     );
-    // What the error proposes.
+    // The error's proposal works.
     folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
     // Half of them is not most; and arithmetic in a format without a peak is refused where most is not recorded.
     kernels(

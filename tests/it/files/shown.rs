@@ -50,7 +50,7 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     }
 }
 
-/// What a terminal gets to see.
+/// Text that a terminal gets to see.
 fn on_terminal(folder: &Folder, args: &[&str]) -> String {
     let (mut ours, mut theirs) = (0, 0);
     let null = std::ptr::null_mut();
@@ -178,7 +178,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
         shown.contains("g\\u{1b}]0;x\\u{7}\\u{202e}\\u{9b}2J"),
         "{shown}"
     );
-    // What goes into a file as text is as what goes to a terminal.
+    // Text goes into a file as it goes to a terminal.
     folder.ok(&[&replay[..], &["-o", "report"]].concat());
     assert_eq!(text(&folder.read("report")), folder.ok(&replay));
 }

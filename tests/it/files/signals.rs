@@ -4,7 +4,7 @@ use super::{Folder, text};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A job that takes long enough to be interrupted.
@@ -28,10 +28,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts the job and comes back when something was written.
-fn start(folder: &Folder) -> Child {
-    let mut command = folder.command(&LARGE);
-    // Shells start background jobs with SIGINT ignored, and whoever inherits that ignores it too.
+/// Gives `command` signals that end it: shells start background jobs with SIGINT ignored, and who inherits that ignores it.
+pub(super) fn default_signals(command: &mut Command) {
     // SAFETY: between fork and exec this may be called.
     unsafe {
         command.pre_exec(|| {
@@ -41,6 +39,12 @@ fn start(folder: &Folder) -> Child {
             Ok(())
         })
     };
+}
+
+/// Starts the job and comes back when something was written.
+fn start(folder: &Folder) -> Child {
+    let mut command = folder.command(&LARGE);
+    default_signals(&mut command);
     let child = command.stdout(Stdio::null()).spawn().unwrap();
     let id = format!("-{}-", child.id());
     wait_until("temporary file", || {

@@ -176,7 +176,7 @@ proptest! {
         frames.next_record().unwrap();
         let node = frames.next_record().unwrap().unwrap();
         prop_assert_eq!(unknown_fields(node.bytes), unknown_fields(&bytes));
-        // What is written is canonical: it comes back byte for byte.
+        // Written traces are canonical: they come back byte for byte.
         prop_assert_eq!(to_lines(&after), text);
     }
 }
@@ -272,7 +272,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
     );
 }
 
-/// What other tools wrote comes back byte for byte.
+/// Traces of other tools come back byte for byte.
 #[test]
 fn every_trace_of_the_corpus_comes_back() {
     let Some(cases) = crate::corpus::cases() else {

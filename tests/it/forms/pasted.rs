@@ -26,7 +26,7 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// What protobuf's Python runtime prints of a trace, record by record: enums by name, 64 bits as
+/// Text that protobuf's Python runtime prints of a trace, record by record: enums by name, 64 bits as
 /// strings, defaults left out, so that node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",

@@ -7,7 +7,7 @@ use chakram::internals::diff::{self, TraceDiff};
 use chakram::internals::graph::RawTrace;
 use chakram::internals::report::text::TextStyle;
 
-/// What is done with `data`: two bytes say how long the first trace is, the rest is the second.
+/// Runs the target on `data`: two bytes say how long the first trace is, the rest is the second.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());

@@ -9,7 +9,7 @@ use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::groups::DeclaredGroups;
 use chakram::internals::units::Span;
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let whole = graph(data);
     for cut in [
@@ -84,7 +84,7 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
     }
 }
 
-/// How many records there are.
+/// Returns the number of records.
 fn nodes(data: &[u8]) -> usize {
     let mut frames = chakram::internals::trace::wire::FrameCursor::new(data);
     std::iter::from_fn(|| frames.next_record().ok().flatten()).count()

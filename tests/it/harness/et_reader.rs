@@ -6,7 +6,7 @@ use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::trace::file::decompressed;
 use chakram::internals::trace::wire::FrameCursor;
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let unpacked = match decompressed(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What holds for every graph: rows and degrees count the same edges.
+/// Invariant of every graph: rows and degrees count the same edges.
 fn check_graph(graph: &Graph) {
     let mut degrees = vec![0; graph.len()];
     for node in graph.nodes() {

@@ -17,7 +17,7 @@ fn sensible(error: &TraceError) {
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
-/// What every way to a current file must give: records that the generated types accept. How many they
+/// Requirement on every way to a current file: records that the generated types accept. How many they
 /// are, metadata included.
 fn current(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);

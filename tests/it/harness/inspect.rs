@@ -9,7 +9,7 @@ use chakram::internals::trace::file::decompressed;
 use chakram::internals::units::{Span, Time};
 use std::path::Path;
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let unpacked = match decompressed(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),

@@ -3,7 +3,7 @@
 use chakram::internals::model::ModelDefinition;
 use std::collections::BTreeSet;
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

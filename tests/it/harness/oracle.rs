@@ -1,4 +1,4 @@
-//! What a record should read as, from the generated types, by code that the hot reader does not share.
+//! Oracle of records, from the generated types, by code that the hot reader does not share.
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram::internals::trace::proto::{AttributeProto, Node, attribute_proto::Value};
@@ -21,7 +21,7 @@ pub struct View<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
-    /// What is allocated and what is freed: weights, gradients, optimizer, activations, temporary.
+    /// Bytes allocated and freed: weights, gradients, optimizer, activations, temporary.
     pub memory: [[u64; 5]; 2],
     pub data: Vec<u64>,
     pub control: Vec<u64>,
@@ -44,7 +44,7 @@ impl DependencyVisitor for Lists {
     }
 }
 
-/// What the hot reader makes of `record`.
+/// Reading of `record` by the hot reader.
 pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     let mut lists = Lists::default();
     let node = scan::node(record, &mut lists)?;
@@ -81,7 +81,7 @@ pub fn compare(record: RawRecord<'_>) {
 /// Why no reader can accept a node.
 type Refused = &'static str;
 
-/// What `node` says, or why it says nothing that makes sense.
+/// Reading of `node`, or why it makes no sense.
 pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
     let facts = Facts { node };
     facts.all_readable()?;

@@ -143,7 +143,7 @@ algorithm = "ring"
     Machine::parse(&text, "small").expect("it is a machine")
 }
 
-/// What became of a plan.
+/// Outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It was refused.
@@ -156,7 +156,7 @@ pub enum End {
     Held,
 }
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let Some((first, text)) = data.split_first() else {
         return;
@@ -225,7 +225,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     End::Held
 }
 
-/// What all ranks do.
+/// Work of all ranks.
 #[derive(Default)]
 struct All {
     flops: u128,
@@ -311,7 +311,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
         };
         job.nodes(rank, &mut one).expect("it takes every node");
         assert_eq!(one.last, job.node_count(rank));
-        // What a pass leaves behind is gone; what is kept is kept.
+        // Memory that a pass leaves behind is gone; what is kept is kept.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
         let keeps = plan.trains() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];
         assert!(keeps, "rank {rank}: {:?}", one.used);

@@ -13,7 +13,7 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// How many elements the array `key` has, or the text if it is an array; `None` if it is no JSON that
+/// Returns the number of elements of the array `key`, or the text if it is an array; `None` if it is no JSON that
 /// a plain parse can hold.
 fn elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -21,7 +21,7 @@ fn elements(text: &[u8], key: &str) -> Option<usize> {
     json.get(key).unwrap_or(&json).as_array().map(Vec::len)
 }
 
-/// What is done with `data` as a host trace.
+/// Runs the target on `data` as a host trace.
 pub fn host(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let trace = match HostTrace::from_bytes(data) {
@@ -45,7 +45,7 @@ pub fn host(data: &[u8]) {
     }
 }
 
-/// What is done with `data` as a device trace.
+/// Runs the target on `data` as a device trace.
 pub fn device(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let trace = match KinetoTrace::from_bytes(data) {

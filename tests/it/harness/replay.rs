@@ -71,7 +71,7 @@ impl Observer for Count {
     }
 }
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let machine = Machine::parse(MACHINE, "small.toml").expect("it is right");
     for ranks in 1..=2 {

@@ -8,10 +8,10 @@ use chakram::internals::validate::{
     ValidationStyle, to_json, to_text,
 };
 
-/// How many defects of a kind are kept.
+/// Number of defects of a kind that are kept.
 const SHOW: usize = 3;
 
-/// What is done with `data`.
+/// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     for dependencies in [
         DependencyPolicy::Auto,
@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What was repaired while the graph was built has been found.
+/// Repairs that were made while the graph was built have been found.
 fn repairs(graph: &Graph, findings: &DefectLog) {
     let repairs = graph.repairs();
     let found = [

@@ -5,7 +5,7 @@ use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What is known of a node without the filters: its record, and its start and end.
+/// Facts of a node without the filters: its record, and its start and end.
 struct Known {
     rank: u64,
     node: Node,

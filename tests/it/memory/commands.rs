@@ -1,4 +1,4 @@
-//! What the program says of memory: texts, tables, exit codes, and pictures.
+//! Memory as the program shows it: texts, tables, exit codes, and pictures.
 
 use crate::commands::{answer, chakram, code, says};
 use serde_json::Value;

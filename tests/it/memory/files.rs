@@ -1,4 +1,4 @@
-//! What files keep of memory: through graphs, texts, and what rewrites traces.
+//! Memory in files: through graphs, texts, and what rewrites traces.
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-/// What one rank holds, by sorting: at each instant first all that completes, then all that is issued.
+/// Memory of one rank, by sorting: at each instant first all that completes, then all that is issued.
 /// Returns the peak by class, the first instant of it, what is left, and what was missing.
 fn oracle(lines: &[Line], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
     let mut events = Vec::new();

@@ -54,7 +54,7 @@ fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
         if kind.has_root() {
             node = node.root(1);
         }
-        // What was waited for in the capture is no matter.
+        // Waits of the capture are no matter.
         node = node.waited(77);
         let node = if of.eager { node.eager() } else { node };
         vec![kernel(of.start), node]
@@ -386,7 +386,7 @@ fn only_those_that_a_member_waits_for_are_named() {
     );
 }
 
-/// What was not recorded cannot be replayed as recorded; what was in part is, with a warning.
+/// Communication that was not recorded cannot be replayed as recorded; recorded in part, it is, with a warning.
 #[test]
 fn without_durations_there_is_nothing_to_replay() {
     let machine = ring_of(2);

@@ -1,4 +1,4 @@
-//! What `bandwidth` means, as laws over machines and messages, and by hand.
+//! Meaning of `bandwidth`, as laws over machines and messages, and by hand.
 
 use super::flows::{any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};

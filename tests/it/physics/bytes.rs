@@ -18,7 +18,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
     CollectivePrimitive::Scatter,
 ];
 
-/// What the members of a line did when all had done all they could.
+/// State of the members of a line when all had done all they could.
 struct Line {
     /// Messages that reached each member, and those it expects.
     received: Vec<u32>,
@@ -134,7 +134,7 @@ proptest! {
             // The root gets or gives the n - 1 shares of the others.
             prop_assert_eq!(of(P::Gather).received_n[root as usize], (m - 1) * s);
             prop_assert_eq!(of(P::Scatter).sent_n[root as usize], (m - 1) * s);
-            // What enters a member in a scatter and does not leave it is its share.
+            // Bytes that enter a member in a scatter and do not leave it are its share.
             let scatter = of(P::Scatter);
             for i in (0..n as usize).filter(|&i| i != root as usize) {
                 prop_assert_eq!(scatter.received_n[i] - scatter.sent_n[i], s);

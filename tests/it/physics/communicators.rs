@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
-/// What `validate` says of the same traces.
+/// Verdict of `validate` on the same traces.
 fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
@@ -140,7 +140,7 @@ fn disagreements_name_the_group() {
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 
-/// What a rank does: calls of three groups, each behind a kernel of its own, on streams or on none. The calls of a
+/// Program of a rank: calls of three groups, each behind a kernel of its own, on streams or on none. The calls of a
 /// group have the same kinds on all ranks, and ranks have orders of their own among groups.
 #[derive(Clone, Debug)]
 struct ParallelismPlan {

@@ -149,7 +149,7 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     }
 }
 
-/// What position 0 sends to position 1 after 1 us; the others wait for 3 and 7 us, and a node that does nothing.
+/// Algorithm in which position 0 sends to position 1 after 1 us; the others wait for 3 and 7 us, and a node that does nothing.
 fn uneven() -> [Vec<Line>; 4] {
     [
         vec![kernel(1000), send(1, 1000).after(&[1])],
@@ -237,7 +237,7 @@ fn the_missing_play_too() {
     }
 }
 
-/// What is there before its receiver begins is taken as that begins; what a late sender sends is waited for.
+/// A message that is there before its receiver begins is taken as that begins; one of a late sender is waited for.
 #[test]
 fn members_begin_when_they_come() {
     let scripts = [

@@ -52,7 +52,7 @@ struct Member {
     has: Vec<u64>,
 }
 
-/// What happens at a member: it may act, or a message comes.
+/// Event at a member: it may act, or a message comes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Act,
@@ -75,7 +75,7 @@ impl Line {
         from % self.n * self.n + to % self.n
     }
 
-    /// What the member `index` has before.
+    /// Parts that the member `index` has before.
     fn start(&self, index: usize) -> Vec<u64> {
         use CollectivePrimitive as P;
         let own = 1 << index;
@@ -157,7 +157,7 @@ impl Line {
         }
     }
 
-    /// What message `i` of `index` carries; a part that is summed up elsewhere is given away.
+    /// Parts that message `i` of `index` carries; a part that is summed up elsewhere is given away.
     fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;

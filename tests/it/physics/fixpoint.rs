@@ -16,7 +16,7 @@ use proptest::prelude::*;
 /// Ranks of the largest job.
 const RANKS: usize = 4;
 
-/// What all ranks do next, in numbers that leave most of them unused.
+/// Next operation of all ranks, in numbers that leave most of them unused.
 #[derive(Clone, Debug)]
 struct Item {
     what: u32,

@@ -19,7 +19,7 @@ fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// What completed when, in an order of its own.
+/// Completions and their times, in an order of its own.
 fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();

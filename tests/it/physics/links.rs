@@ -252,7 +252,7 @@ proptest! {
     }
 }
 
-/// How messages are laid over a machine.
+/// Placement of messages on a machine.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     /// Each NPU sends to another and receives from one.
@@ -302,7 +302,7 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
                     Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
                     Pattern::Any => (a % n, b % n),
                 };
-                // What a train is gathered for are whole segments.
+                // Trains are gathered for whole segments.
                 let bytes = match segment {
                     Some(s) if faster_after && bytes > s => bytes / s * s,
                     _ => bytes,

@@ -82,7 +82,7 @@ fn without_mirror_a_missing_rank_is_named() {
     assert!(text.contains("--absent mirror"), "{text}");
 }
 
-/// What is left of a collective when the last present member is done, or of a message to a rank
+/// The rest of a collective when the last present member is done, or of a message to a rank
 /// that is missing, belongs to no node: the makespan is when the last node completed.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {

@@ -13,7 +13,7 @@ use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
 use chakram::internals::topology::DimensionShape;
 use chakram::internals::trace::CollectiveKind;
 
-/// What a message waits for.
+/// Condition that a message waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
     /// So many receptions.
@@ -26,7 +26,7 @@ pub enum Needs {
 /// line's buffer it is, as a fraction.
 pub type Post = (u32, Needs, (u64, u64));
 
-/// What the member `index` of a line of `n` sends, in order.
+/// Messages that the member `index` of a line of `n` sends, in order.
 fn program(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -119,7 +119,7 @@ pub fn ends(
     run(dims, &stages, root, starts)
 }
 
-/// What a stage on a line of all of `dim` takes, all starting together.
+/// Time of a stage on a line of all of `dim`, all starting together.
 pub fn line(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -132,7 +132,7 @@ pub fn line(
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// What is sent in a collective over all of a machine of `dims`: from whom to whom, and the bytes as a fraction.
+/// Messages of a collective over all of a machine of `dims`: from whom to whom, and the bytes as a fraction.
 pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);

@@ -55,7 +55,7 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
     received(below, s).max(received(above, s))
 }
 
-/// What carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or what
+/// Algorithm that carries out `primitive` among `n` members on a dimension whose algorithm is this: itself, or the one that
 /// the documentation says stands in for it.
 pub fn used(
     algorithm: CollectiveAlgorithm,
@@ -89,7 +89,7 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     }
 }
 
-/// What `primitive` on a line of all of `dim` takes with `algorithm`, all starting together, with a line
+/// Time of `primitive` on a line of all of `dim` with `algorithm`, all starting together, with a line
 /// buffer of `bytes / parts`.
 pub fn phase(
     dim: &Dim,
@@ -192,9 +192,9 @@ pub fn phases(
         K::Barrier => 0,
         _ => comm_size,
     };
-    // What is left of the buffer when the dimensions inside have scattered it.
+    // Share of the buffer that is left when the dimensions inside have scattered it.
     let inside = |i: usize| size(0..i);
-    // What a line holds when the dimensions outside have yet to be gathered.
+    // Share that a line holds when the dimensions outside have yet to be gathered.
     let outside = |i: usize| size(i + 1..d);
     let out = |what, parts: &dyn Fn(usize) -> u64| -> Vec<_> {
         (0..d).map(|i| (i, what, bytes, parts(i))).collect()
@@ -233,7 +233,7 @@ pub fn phases(
     all.into_iter().map(how).collect()
 }
 
-/// What `kind` over all of `dims` takes, all starting together: one phase after the other, where the members
+/// Time of `kind` over all of `dims`, all starting together: one phase after the other, where the members
 /// of one line that begin the next are ready together.
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);

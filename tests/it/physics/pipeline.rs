@@ -48,7 +48,7 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     }
 }
 
-/// What a chunk of `bytes` does in each dimension that it visits: which, and for how long, in ps. Every
+/// Visits of a chunk of `bytes` to dimensions: which, and for how long, in ps. Every
 /// share is a whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
@@ -108,7 +108,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
         if gap < load(order[0], 16 * product) {
             order.sort_unstable();
         } else if equal {
-            // What a grain puts there, and the nearest number of them.
+            // Time that a grain takes there, and the nearest number of them.
             let one = load(order[0], product);
             grains = ((2 * gap + one) / (2 * one)).min(256);
         }
@@ -372,7 +372,7 @@ fn trees_live_by_chunks() {
     assert!(time(Tree, 1) > one && time(DoubleBinaryTree, 1) > one);
 }
 
-/// What would not fit in memory is refused when it has to go message by message; by closed form it needs none.
+/// A collective that would not fit in memory is refused when it has to go message by message; by closed form it needs none.
 #[test]
 fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;

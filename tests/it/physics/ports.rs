@@ -32,7 +32,7 @@ fn an_incast_enters_one_after_another_and_a_fan_out_leaves_so() {
     assert_eq!(arrivals(&machine, Ports, &both), [1_200_000; 2]);
 }
 
-/// What passes an NPU within a dimension does not pass its ports: that is what links are for.
+/// Traffic that passes an NPU within a dimension does not pass its ports: that is what links are for.
 #[test]
 fn ports_see_where_dimensions_are_entered_and_left() {
     let machine = machine(&[dim(DimensionShape::Ring, 6, Ring).of_links()]);

@@ -4,7 +4,7 @@
 use super::naive::{Needs, Post};
 use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
 
-/// What the member `index` of a line of `n` sends, in order.
+/// Messages that the member `index` of a line of `n` sends, in order.
 pub fn program(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,

@@ -1,4 +1,4 @@
-//! What cannot run is refused before it runs, and the message names the nodes.
+//! Replays that cannot run are refused before they run, and the message names the nodes.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};

@@ -29,7 +29,7 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// How many links share what an NPU sends: two where it has a neighbour on either side.
+    /// Number of links that share what an NPU sends: two where it has a neighbour on either side.
     fn links(&self) -> u64 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh if self.size > 2 => 2,
@@ -37,7 +37,7 @@ impl Dim {
         }
     }
 
-    /// What one link needs for a byte.
+    /// Time that one link needs for a byte.
     pub fn link_ps(&self) -> u64 {
         self.ps_per_byte * self.links()
     }
@@ -192,7 +192,7 @@ impl Observer for Log {
     }
 }
 
-/// What came out of a replay.
+/// Outcome of a replay.
 #[derive(Debug, PartialEq)]
 pub struct Replay {
     pub outcome: ReplayOutcome,

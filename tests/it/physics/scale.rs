@@ -212,7 +212,7 @@ fn times_twice_as_long_take_twice_as_long() {
     }
 }
 
-/// What waits a segment at each device does so for whole picoseconds, too.
+/// Messages that wait a segment at each device do so for whole picoseconds, too.
 #[test]
 fn segments_scale() {
     for seed in 0..300 {

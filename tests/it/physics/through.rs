@@ -83,7 +83,7 @@ fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// What completes when; closed forms or not, it is the same.
+/// Completions by time; closed forms or not, they are the same.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkKind) -> Replay {
     let events = |replay: &Replay| {
@@ -192,7 +192,7 @@ fn a_store_waits_for_a_send() {
             assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
             // The message was there first.
             assert_eq!(replay.end(1, 1), 500_000);
-            // What comes in is another server.
+            // Traffic that comes in has another server.
             let ranks = [
                 vec![send(1, 30_000).on(1), load(40_000).on(2)],
                 vec![receive(0, 30_000)],

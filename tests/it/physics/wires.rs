@@ -4,7 +4,7 @@ use super::rig::Dim;
 use chakram::internals::topology::DimensionShape;
 use std::collections::BTreeMap;
 
-/// What a network model has between NPUs.
+/// Wires of a network model between NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
     /// A port for each neighbour, or one where NPUs hang on a switch or on wires that nobody counts.
@@ -16,7 +16,7 @@ pub enum Wiring {
 /// A port or link: dimension, NPU, and which of its own.
 type Name = (usize, u32, &'static str);
 
-/// How long each port and link is busy, in picoseconds.
+/// Busy time of each port and link, in picoseconds.
 #[derive(Debug, Default)]
 pub struct Busy(BTreeMap<Name, u128>);
 
@@ -67,7 +67,7 @@ impl Busy {
     }
 }
 
-/// What a message takes that meets nothing, on devices that wait for nothing: the latency of every link, and its
+/// Time of a message that meets nothing, on devices that wait for nothing: the latency of every link, and its
 /// bytes at the slowest. And when its last byte has left.
 pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;

@@ -179,7 +179,7 @@ fn delays_and_waits_follow_ids() {
     }
 }
 
-/// What a trace does not say costs nothing; where one node says it, all have room: 8 bytes for each.
+/// Facts that a trace leaves out cost nothing; where one node has one, all have room: 8 bytes for each.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
     let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();

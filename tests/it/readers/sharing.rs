@@ -9,7 +9,7 @@ use chakram::internals::trace::proto::{AttributeProto, Node};
 use chakram::internals::units::Time;
 use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
-/// What a rank's file says.
+/// Contents of a rank's file.
 #[derive(Clone)]
 struct Said {
     to: i64,

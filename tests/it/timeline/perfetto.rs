@@ -116,6 +116,14 @@ fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
             let stack = open.entry(track).or_default();
             for (tag, enters) in [(47, false), (48, true)] {
                 if let Some(id) = number(&event, tag) {
+                    // The viewer orders the ends of an arrow by their beginnings, and a receive may begin first.
+                    let kind = if enters { 3 } else { 1 };
+                    assert_eq!(number(&event, 9), Some(kind), "where an arrow ends");
+                    assert_eq!(
+                        stack.is_empty(),
+                        !enters,
+                        "an arrow enters a slice that is open"
+                    );
                     arrows.entry(id).or_default().push((at, enters));
                 }
             }

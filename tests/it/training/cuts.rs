@@ -18,7 +18,7 @@ use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
 use elements::{Expected, Kind, expected};
 use std::collections::BTreeMap;
 
-/// What a member is told to communicate.
+/// Communication that a member is told.
 #[derive(Default)]
 struct Seen {
     rank: u32,

@@ -1,4 +1,4 @@
-//! What is conserved, whatever the model, the parallelism, the schedule, and what is shared or recomputed.
+//! Conservation, whatever the model, the parallelism, the schedule, and the sharing and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use chakram::internals::generate::plan::{
@@ -69,7 +69,7 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
             let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
-            // What is not cut, all members do, or each for its tokens.
+            // Uncut operators run on all members, or on each for its tokens.
             let rows = match operator.work {
                 OperatorKind::Linear { rows, .. } => rows,
                 _ => 1,
@@ -97,7 +97,7 @@ fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(),
     Ok(())
 }
 
-/// What is sent is received, once, and what is allocated is freed.
+/// All that is sent is received, once, and all that is allocated is freed.
 fn is_even(ranks: &[Sums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {
@@ -115,7 +115,7 @@ fn is_even(ranks: &[Sums], about: &str) {
     }
 }
 
-/// What is written is sound, and a replay ends.
+/// Traces that are written are sound, and a replay of them ends.
 fn is_sound(job: &GeneratedJob, machine: &Machine, about: &str) {
     let mut traces = Vec::new();
     let mut nodes = 0;

@@ -1,4 +1,4 @@
-//! How much is kept, and for how long.
+//! Amounts of memory, and the time for which it is kept.
 
 use super::{GPT, Sums, gpt, job, products};
 use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
@@ -33,7 +33,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     assert_eq!(kept(PipelineSchedule::GPipe), [8, 8]);
 }
 
-/// What the memory report of a replay says of activations, by stage, in units of a block's; and what the plan says.
+/// Activations of the memory report of a replay, by stage, in units of a block's; and those that the plan says.
 fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
@@ -118,7 +118,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         };
         let four = sum(&model);
         model.layers.remove(1);
-        // What one block more adds, at the moment when everything is kept.
+        // Addition of one block more, at the moment when everything is kept.
         four - sum(&model)
     };
     for t in [1, 2, 4] {

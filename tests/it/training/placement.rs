@@ -40,7 +40,7 @@ fn machine(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What `command` and `more` say: exit code, output, errors.
+/// Exit code, output and errors of `command` and `more`.
 fn run(command: &str, more: &[&str]) -> (i32, String, String) {
     let args: Vec<_> = command.split(' ').chain(more.iter().copied()).collect();
     told(&args)
@@ -292,7 +292,7 @@ fn refusals_say_where_and_what_to_try() {
     let line = "plan.toml:2: key `tensor`: found 5, expected a divisor of the 12 heads";
     let other = refused(&format!("{planned} --batch 4"));
     assert!(other.contains(line), "{other}");
-    // What an option says, no line of the file does.
+    // An option of the command line stands in no line of the file.
     let other = refused(&format!("{planned} --batch 5"));
     assert!(other.contains("error: `batch` is 5; expected"), "{other}");
     let unknown = "error: no model is called \"gpt3-175\"; did you mean `gpt3-175b`?\n  try: a preset, which \

@@ -41,7 +41,7 @@ fn options_go_before_the_plan_s_file() {
     );
 }
 
-/// What a file says of buckets, options say too, and go before it.
+/// Options say as much of buckets as files do, and go before them.
 #[test]
 fn buckets_are_keys_and_options() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn names_that_are_neither_model_nor_pattern_are_told_apart() {
         assert_eq!(code, 2);
         assert!(error.contains(expected), "{error}");
     }
-    // What a pattern takes, a model does not.
+    // Options of patterns are no options of models.
     let (code, _, error) = told(&["generate", "gpt2-small"]);
     assert_eq!(code, 2);
     assert!(error.contains("-o PREFIX"), "{error}");

@@ -1,4 +1,4 @@
-//! What replicas share, over several micro-batches: how often it moves, how many bytes, and how long it is there.
+//! Parameters that replicas share, over several micro-batches: how often they move, how many bytes, and for how long they are there.
 
 use super::{Sums, job, products};
 use chakram::internals::generate::ParallelismPlan;
@@ -25,7 +25,7 @@ fn sums(plan: &ParallelismPlan) -> Sums {
     Sums::of(&job(&products(8, 10), plan).unwrap(), 1)
 }
 
-/// How many collectives of a kind there are, and the sum of their sizes.
+/// Number of collectives of a kind, and the sum of their sizes.
 fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives
@@ -88,7 +88,7 @@ fn parameters_are_gathered_in_each_pass_or_once() {
     }
 }
 
-/// What is asked has no backward pass to free parameters that stayed: the last micro-batch does. Of several steps,
+/// The plan has no backward pass to free parameters that stayed: the last micro-batch does. Of several steps,
 /// each gathers them once and lets them go.
 #[test]
 fn parameters_that_stay_go_with_the_last_question() {

@@ -49,7 +49,7 @@ fn uneven_stages_have_what_they_were_dealt() {
     // All that the model has, copies for two replicas included.
     assert_eq!(summary.flops, 2 * 6 * 3 * 600);
 
-    // What the replica's ranks send: forwards to the next of its stages, backwards to the one before; 10 numbers of
+    // Messages of the replica's ranks: forwards to the next of its stages, backwards to the one before; 10 numbers of
     // 2 B for each of three micro-batches, under tags of their own.
     let job = job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());

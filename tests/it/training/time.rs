@@ -1,4 +1,4 @@
-//! How long a step takes where a formula says it.
+//! Times of a step for which there is a formula.
 
 use super::{job, products, replay};
 use chakram::internals::generate::ParallelismPlan;

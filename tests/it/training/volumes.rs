@@ -1,4 +1,4 @@
-//! How many bytes move, against published formulas.
+//! Volumes of communication, against published formulas.
 
 use super::{GPT, Sums, gpt, job, transformer};
 use chakram::internals::generate::ParallelismPlan;

@@ -1,4 +1,4 @@
-//! What goes with `--without`, node by node: what its line says, and nothing comes in its place.
+//! Effects left out by `--without`, node by node: those that its line names, and nothing comes in their place.
 
 use super::{Sums, gpt, job, replay};
 use chakram::internals::generate::plan::{AblationEffect, AttentionKernel, RecomputePolicy};
@@ -22,7 +22,7 @@ struct Node {
     bytes: u64,
     /// Members of a collective.
     members: Vec<u32>,
-    /// What it waits for.
+    /// Nodes that it waits for.
     data: Vec<u64>,
 }
 
@@ -88,7 +88,7 @@ fn plan() -> ParallelismPlan {
     plan
 }
 
-/// What goes of a rank: how many nodes, FLOPs and bytes of kernels, bytes of collectives.
+/// Parts of a rank that are left out: the number of nodes, FLOPs and bytes of kernels, bytes of collectives.
 type Gone = (usize, u64, u64, u64);
 
 fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {

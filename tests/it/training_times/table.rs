@@ -17,7 +17,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("pipeline-communication", "pipeline"),
 ];
 
-/// What `of` finds for each of `count` items, found by as many threads as there are cores.
+/// Results of `of` for each of `count` items, found by as many threads as there are cores.
 fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -71,7 +71,7 @@ fn all_rows_are_predicted() {
     }
 }
 
-/// What each effect is worth, as the error without it.
+/// Worth of each effect, as the error without it.
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
 fn errors_without_each_effect() {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The sizes of the machine's dimensions: room for all ranks of any job.
 const SIZES: [u32; 2] = [2, 4];
 
-/// What came of a replay.
+/// Outcome of a replay.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,

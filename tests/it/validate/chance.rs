@@ -254,7 +254,7 @@ impl Job {
         files
     }
 
-    /// What is wrong with it.
+    /// Its defect.
     pub fn findings(&self) -> DefectLog {
         let policy = self.options.dependencies;
         let files = self.files();

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Where a defect was put: a rank and a node, where it has them.
 type Place = (Option<u32>, Option<u64>);
 
-/// How many of each kind.
+/// Number of defects of each kind.
 const TIMES: u64 = 1000;
 
 /// The way to put a defect of a kind into a sound job.
@@ -458,7 +458,7 @@ fn find(kind: DefectKind, inject: Inject) {
             )
         };
         assert!(is_there, "not found: {}", told());
-        // What is only worth a warning or a note makes nothing an error.
+        // Warnings and notes make nothing an error.
         let errors = findings.tally().errors > 0;
         let expected = kind.severity() == Severity::Error || kind == DefectKind::Redeclared;
         assert!(expected || !errors, "an error: {}", told());

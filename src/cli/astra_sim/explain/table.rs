@@ -3,7 +3,8 @@
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
 use crate::report::csv::CsvRows;
 use crate::report::summary::HashedInput;
-use crate::report::table::{FittedTable, left, right};
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
 use crate::units::Span;
 use serde_json::{Map, Value, json};
 
@@ -57,13 +58,14 @@ fn ns(ps: i128) -> String {
 
 /// Renders text; a cycle is a ns.
 pub fn text(rows: &[QuirkRow], before: Span) -> String {
-    let mut table = FittedTable::new(&[
+    let mut table = TextTable::new([
         left("corrected", 0),
         right("cycles (ns)", 0),
         right("change (ns)", 0),
         right("change (%)", 0),
         left("what is done instead", 0),
-    ]);
+    ])
+    .indented(0);
     for row in rows {
         let [cycles, by, percent] = match row.makespan() {
             None => [row.status().to_owned(), String::new(), String::new()],
@@ -77,9 +79,9 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
                 [ns(after.0.into()), by, percent]
             }
         };
-        table.row(&[&row.name(), &cycles, &by, &percent, &row.says()]);
+        table.add(&[&row.name(), &cycles, &by, &percent, &row.says()]);
     }
-    table.text()
+    table.text(TextStyle::default())
 }
 
 /// Renders CSV, a row for each replay; absent values are empty.

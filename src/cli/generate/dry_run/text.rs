@@ -6,7 +6,7 @@ use super::{DryRunReport, phase};
 use crate::generate::training::{PlanSummary, StageSummary};
 use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, paragraph};
+use crate::report::text::{TextStyle, paragraph};
 use crate::units::Bytes;
 use std::fmt::{Display, Result, Write};
 
@@ -17,21 +17,21 @@ const STAGES: usize = 8;
 const LAYERS: usize = 46;
 
 /// The plan for people.
-pub fn render(dry: &DryRunReport<'_>) -> String {
+pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
     let mut out = String::new();
-    write(&mut out, dry).expect("a string grows as needed");
+    write(&mut out, dry, style).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, dry: &DryRunReport<'_>) -> Result {
+fn write(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
     head(out, dry)?;
-    groups(out, dry.summary)?;
+    groups(out, dry.summary, style)?;
     if let Some((machine, lies)) = &dry.on {
-        placed(out, machine, lies)?;
+        placed(out, machine, lies, style)?;
     }
-    stages(out, &dry.summary.stages)?;
-    too_large(out, &dry.room)?;
-    communication(out, &dry.summary.stages)
+    stages(out, &dry.summary.stages, style)?;
+    too_large(out, &dry.room, style)?;
+    communication(out, &dry.summary.stages, style)
 }
 
 fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
@@ -85,7 +85,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )
 }
 
-fn groups(out: &mut String, summary: &PlanSummary) -> Result {
+fn groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Result {
     if summary.groups.is_empty() {
         return Ok(());
     }
@@ -95,7 +95,7 @@ fn groups(out: &mut String, summary: &PlanSummary) -> Result {
         right("MEMBERS", 9),
         left("FIRST GROUP", 0).after(3),
     ]);
-    table.heading(out, TextStyle::default())?;
+    table.heading(out, style)?;
     for groups in &summary.groups {
         let members = &groups.all[0];
         let shown: Vec<_> = members.iter().take(8).map(u32::to_string).collect();
@@ -107,7 +107,7 @@ fn groups(out: &mut String, summary: &PlanSummary) -> Result {
     Ok(())
 }
 
-fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
+fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextStyle) -> Result {
     if lies.is_empty() {
         return Ok(());
     }
@@ -117,7 +117,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation]) -> Result {
         right("COUNT", 8),
         left(&members, 0).after(3),
     ]);
-    table.heading(out, TextStyle::default())?;
+    table.heading(out, style)?;
     for lies in lies {
         let along: Vec<_> = lies.extent.along.iter().map(along).collect();
         let uneven = if lies.extent.regular {
@@ -159,7 +159,7 @@ fn along(along: &DimensionMembers) -> String {
     format!("{} of {} {}{apart}", along.members, along.size, along.name)
 }
 
-fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
+fn stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
     let table = TextTable::new([
         left("STAGES", 9),
         right("PARAMETERS", 17),
@@ -167,7 +167,7 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
         right("NODES", 12),
         left("LAYERS", 0).after(3),
     ]);
-    table.heading(out, TextStyle::default())?;
+    table.heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
         let layers = stage.layers.iter().map(|[first, last]| {
             if first == last {
@@ -178,7 +178,7 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
         });
         let (parameters, nodes) = (thousands(stage.parameters), thousands(stage.nodes));
         let flops = format!("{:.3e}", stage.flops as f64);
-        let layers = clip(&layers.collect::<Vec<_>>().join(", "), LAYERS);
+        let layers = style.clip(&layers.collect::<Vec<_>>().join(", "), LAYERS);
         table.row(out, &[&i, &parameters, &flops, &nodes, &layers])?;
     }
     writeln!(out, "  per rank")?;
@@ -191,7 +191,7 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
         right("ACTIVATIONS", 13),
         right("TEMPORARY", 12),
     ]);
-    table.heading(out, TextStyle::default())?;
+    table.heading(out, style)?;
     for (i, stage) in stages.iter().enumerate() {
         let (stage_name, peak) = (format!("stage {i}"), Bytes(stage.peak));
         let memory = stage.memory.map(Bytes);
@@ -205,12 +205,12 @@ fn stages(out: &mut String, stages: &[StageSummary]) -> Result {
     )
 }
 
-fn too_large(out: &mut String, room: &StageMemory) -> Result {
+fn too_large(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
     if room.too_large.is_empty() {
         return Ok(());
     }
     for (_, text) in room.too_large.iter().take(STAGES) {
-        paragraph(out, text, "  ! ", 4, TextStyle::default().warning)?;
+        paragraph(out, text, "  ! ", 4, style.warning)?;
     }
     if room.too_large.len() > STAGES {
         writeln!(out, "  ! … {} more", room.too_large.len() - STAGES)?;
@@ -220,11 +220,11 @@ fn too_large(out: &mut String, room: &StageMemory) -> Result {
         &format!("try: {}", room.hint),
         "    ",
         6,
-        TextStyle::default().warning,
+        style.warning,
     )
 }
 
-fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
+fn communication(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {
         return Ok(());
     }
@@ -237,7 +237,7 @@ fn communication(out: &mut String, stages: &[StageSummary]) -> Result {
         right("BYTES", 12),
         right("MEAN", 12),
     ]);
-    table.heading(out, TextStyle::default())?;
+    table.heading(out, style)?;
     let mut first = 0;
     // Stages that do the same are told of once.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {

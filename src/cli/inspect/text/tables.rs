@@ -5,7 +5,7 @@ use crate::cli::inspect::labels::{short, some};
 use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{clip, paragraph, share};
+use crate::report::text::{paragraph, share};
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,6 +39,10 @@ impl SummaryWriter<'_> {
             0 => format!("{} (rank {})", row.least.0, row.least.1),
             missing => format!("none on {}", some(missing, "rank")),
         }
+    }
+
+    fn table(&mut self, table: &TextTable<'_>) -> Result {
+        write!(self.out, "\n{}", table.text(self.style))
     }
 
     fn time_heading(&self) -> &'static str {
@@ -91,14 +95,13 @@ impl SummaryWriter<'_> {
 
     pub(super) fn lanes(&mut self) -> Result {
         let most = if self.ranks < 2 { "" } else { "max" };
-        let table = TextTable::new([
+        let mut table = TextTable::new([
             left("LANES", 41),
             right("nodes", 11),
             right(self.time_heading(), 14),
             right("share", 9),
             left(most, 0).after(3),
         ]);
-        table.heading(&mut self.out, self.style)?;
         let total = self.job.types.total().time;
         let rows = self.job.lanes.rows();
         let count = rows.len();
@@ -109,14 +112,15 @@ impl SummaryWriter<'_> {
                 None => lane.to_string(),
             };
             let cells: [&dyn Display; 5] = [
-                &clip(&name, 38),
+                &self.style.clip(&name, 38),
                 &thousands(row.sum.nodes),
                 &self.mean(row.sum.time),
                 &share(row.sum.time, total),
                 &self.most(row),
             ];
-            table.row(&mut self.out, &cells)?;
+            table.add(&cells);
         }
+        self.table(&table)?;
         self.more(count, ROWS, "--format csv --table lanes")
     }
 
@@ -125,7 +129,7 @@ impl SummaryWriter<'_> {
             return Ok(());
         }
         let most = if self.ranks < 2 { "" } else { "max" };
-        let table = TextTable::new([
+        let mut table = TextTable::new([
             left("COLLECTIVES", 29),
             right("calls", 9),
             right("bytes", 11),
@@ -133,20 +137,20 @@ impl SummaryWriter<'_> {
             right("wait", 14),
             left(most, 0).after(2),
         ]);
-        table.heading(&mut self.out, self.style)?;
         let rows = self.job.collectives.by_time();
         for ((group, kind), row) in rows.iter().take(ROWS) {
             let sum = &row.sum;
             let cells: [&dyn Display; 6] = [
-                &clip(&format!("{kind}, {group}"), 26),
+                &self.style.clip(&format!("{kind}, {group}"), 26),
                 &thousands(sum.nodes),
                 &Bytes(sum.bytes / sum.nodes.max(1)),
                 &self.mean(sum.time - sum.wait),
                 &self.mean(sum.wait),
                 &self.most(row),
             ];
-            table.row(&mut self.out, &cells)?;
+            table.add(&cells);
         }
+        self.table(&table)?;
         self.more(rows.len(), ROWS, "--format csv --table collectives")?;
         let of = if self.ranks < 2 {
             ""
@@ -192,7 +196,7 @@ impl SummaryWriter<'_> {
     }
 
     pub(super) fn operators(&mut self) -> Result {
-        let table = TextTable::new([
+        let mut table = TextTable::new([
             left("OPERATORS", 33),
             left("type", 14),
             right("nodes", 9),
@@ -202,13 +206,12 @@ impl SummaryWriter<'_> {
             right("FLOPs", 7),
             right("bytes", 7),
         ]);
-        table.heading(&mut self.out, self.style)?;
         let total = self.job.operators.total().time;
         let rows = self.job.operators.by_time();
         for ((name, class), row) in rows.iter().take(OPERATOR_ROWS) {
             let name = if name.is_empty() { "(no name)" } else { name };
             let cells: [&dyn Display; 8] = [
-                &clip(name, 30),
+                &self.style.clip(name, 30),
                 class,
                 &thousands(row.sum.nodes),
                 &brief(row.sum.time),
@@ -217,8 +220,9 @@ impl SummaryWriter<'_> {
                 &tight(row.sum.flops),
                 &tight(row.sum.bytes),
             ];
-            table.row(&mut self.out, &cells)?;
+            table.add(&cells);
         }
+        self.table(&table)?;
         self.more(rows.len(), OPERATOR_ROWS, "--format csv --table operators")
     }
 
@@ -234,7 +238,7 @@ impl SummaryWriter<'_> {
         }
         let mut line = String::new();
         for (name, types) in by_name.iter().take(4 * ROWS) {
-            let entry = format!("{} ({})", clip(name, 30), types.join(", "));
+            let entry = format!("{} ({})", self.style.clip(name, 30), types.join(", "));
             line += &if line.is_empty() {
                 entry
             } else {

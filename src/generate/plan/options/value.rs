@@ -155,7 +155,7 @@ pub(super) enum PlaceWord {
     Tiles(CorePlacement),
 }
 
-/// What [`PlaceWord`] is read of, for messages.
+/// Form of the text of a [`PlaceWord`], for messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 

@@ -30,7 +30,7 @@ pub(super) fn dram(
         Some(field) => field.choice(&[(true, "die"), (false, "grid")])?,
         None => true,
     };
-    // What has the edges: how many, and how many cores along x and y.
+    // Dies or the grid, whichever has the edges: how many, and how many cores along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {

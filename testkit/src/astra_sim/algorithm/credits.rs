@@ -29,14 +29,14 @@ pub struct Credits {
     credits: usize,
     window: usize,
     received: usize,
-    /// What is left of this round.
+    /// Messages left of this round.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
     odd_round: bool,
 }
 
-/// How peers and sizes change from packet to packet.
+/// Change of peers and sizes from packet to packet.
 #[derive(Debug)]
 enum Route {
     Neighbours,

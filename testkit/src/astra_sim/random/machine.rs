@@ -99,7 +99,7 @@ fn dims(network: Network, most: usize, dice: &mut Dice) -> Vec<Dim> {
     dims
 }
 
-/// What the original can do.
+/// Limits of the original.
 struct Rules {
     tree: bool,
     npus: usize,

@@ -5,7 +5,7 @@ use crate::astra_sim::product;
 use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::Config};
 
-/// What each replay of the table changes, in ps, by what is corrected.
+/// Changes of each replay of the table, in ps, by what is corrected.
 fn changes(config: &Config) -> Vec<(String, Option<i64>)> {
     let report = report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
@@ -19,7 +19,7 @@ fn changes(config: &Config) -> Vec<(String, Option<i64>)> {
 /// 64 bytes per ns, so that powers of 2 take whole ns.
 const GBPS: f64 = 64.0 * 1e9 / (1 << 30) as f64;
 
-/// What cannot be told from the quirk by its name: a member that sends two messages at once, of a tree, and
+/// Differences that a quirk's name does not tell: a member that sends two messages at once, of a tree, and
 /// one that waits for all its neighbours, whose ways are not alike.
 const TOGETHER: [(&str, &str); 2] = [
     ("tree-reductions", "free-ports"),

@@ -1,4 +1,4 @@
-//! What is said of quirks: the table, and what is refused.
+//! Words on quirks: the table, and what is refused.
 
 use crate::commands::{chakram, code};
 use serde_json::Value;
@@ -63,7 +63,7 @@ fn the_table_for_programs() {
     assert_eq!(row("store-and-forward")["status"], "does not apply");
     assert_eq!(row("gib")["change_ps"], 2_520_000);
     assert_eq!(row("gib")["quirks"], "all,-gib");
-    // What the table says is what a replay says.
+    // The table says what a replay says.
     for (quirks, name) in [("all,-whole-ns", "whole-ns"), ("none", "everything")] {
         let text = says(&["--quirks", quirks, "--format=json"]);
         let report: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -7,7 +7,7 @@ use chakram::internals::trace::proto::{
     self, AttributeProto, IoInfo, Node, attribute_proto::Value,
 };
 
-/// What tells 0.0.2 and 0.0.3 apart: their attributes.
+/// Differences of 0.0.2 and 0.0.3: their attributes.
 pub struct Attributes {
     pub generation: SchemaGeneration,
     /// Fields of: boolean, float, unsigned, signed, text; the lists follow in the same order.

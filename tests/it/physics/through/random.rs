@@ -89,7 +89,7 @@ proptest! {
             let lines: Vec<Vec<Line>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
             job(&lines, &[])
         };
-        // What the pipeline says: the stream, and the time of a chunk in all stages but the longest.
+        // Time by the pipeline: the stream, and the time of a chunk in all stages but the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
         prop_assert_eq!(run(&quiet, &machine, NetworkKind::ContentionFree).ps(), formula);

@@ -1,6 +1,6 @@
 //! Products and reductions, as a capture and as a generated trace have them.
 
-/// What is multiplied or reduced.
+/// Tensors that are multiplied or reduced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A product of matrices: the sides of the result, smaller first, and what is summed over.

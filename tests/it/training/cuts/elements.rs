@@ -1,9 +1,9 @@
-//! What members need and have, element by element.
+//! Elements that members need and have, one by one.
 
 use chakram::internals::model::OperatorKind;
 use std::collections::BTreeMap;
 
-/// What is looked at.
+/// Operator that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Product,
@@ -164,7 +164,7 @@ fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     elements
 }
 
-/// What one member is expected to get and to sum.
+/// Elements that one member is expected to get and to sum.
 pub struct Expected {
     pub moved: BTreeMap<String, u64>,
     pub sums: Vec<(String, u64, Vec<u32>)>,
@@ -172,14 +172,14 @@ pub struct Expected {
 
 /// All there is to know of one member.
 struct Member {
-    /// What the first operator leaves.
+    /// Elements that the first operator leaves.
     first: Elements,
-    /// What the one that is looked at needs of rows that are its own, and of those that its windows reach.
+    /// Elements that the one looked at needs: rows of its own, and rows that its windows reach.
     own: Elements,
     reached: Elements,
-    /// What it gives.
+    /// Elements that it gives.
     gives: Elements,
-    /// What the last one needs.
+    /// Elements that the last one needs.
     last: Elements,
     parts: [u32; 4],
 }
@@ -252,7 +252,7 @@ fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> b
     equal && count == whole.count() && together == *whole
 }
 
-/// What each of `members` is expected to get and to sum.
+/// Elements that each of `members` is expected to get and to sum.
 pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> {
     let number = |one| member(kind, members, cuts, one);
     let all: Vec<Member> = (0..members).map(number).collect();
@@ -270,7 +270,7 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
     each.collect()
 }
 
-/// What one of them is; whether outputs and gradients of inputs are shared out where they are summed.
+/// Layout of one of them; whether outputs and gradients of inputs are shared out where they are summed.
 fn of_member(
     kind: Kind,
     cuts: [[u32; 4]; 3],

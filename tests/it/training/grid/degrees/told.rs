@@ -1,4 +1,4 @@
-//! How many plans are carried out, and why the others are refused: numbers are `#`.
+//! Number of plans that are carried out, and why the others are refused: numbers are `#`.
 
 pub const TRANSFORMERS: &str = "
 gpt: 435 one by one

@@ -1,0 +1,158 @@
+//! Progress on a terminal: drawn on runs of more than a second, with rate and time left, cleared at the end and by signals;
+//! pipes get none of it. Long names are cut on terminals, and there alone.
+
+use super::signals::default_signals;
+use super::{Folder, text};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Child, Stdio};
+use std::ptr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// A pair of connected ends: the terminal that a program gets, and the other side of it.
+fn terminal(columns: u16) -> (File, OwnedFd) {
+    let (mut other, mut own) = (0, 0);
+    // SAFETY: a plain structure of numbers, of which zeros are valid.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    (size.ws_row, size.ws_col) = (24, columns);
+    // SAFETY: the pointers are valid or null; what is opened is owned below, once.
+    unsafe {
+        let null = ptr::null_mut();
+        let opened = libc::openpty(&mut other, &mut own, null, ptr::null_mut(), &mut size);
+        assert_eq!(opened, 0, "a terminal can be opened");
+        (File::from_raw_fd(other), OwnedFd::from_raw_fd(own))
+    }
+}
+
+/// A program with a stream on a terminal, and the text that appears there.
+struct Watched {
+    child: Child,
+    seen: Receiver<Vec<u8>>,
+    text: String,
+}
+
+impl Watched {
+    /// Starts the program with its standard error, or output, on a terminal.
+    fn start(folder: &Folder, args: &[&str], output: bool) -> Self {
+        let (mut other, own) = terminal(100);
+        let mut command = folder.command(args);
+        default_signals(&mut command);
+        match output {
+            true => command.stdout(own).stderr(Stdio::null()),
+            false => command.stdout(Stdio::null()).stderr(own),
+        };
+        let child = command.spawn().unwrap();
+        // The child has the only end left, so reading ends with it.
+        drop(command);
+        let (send, seen) = channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // At the end Linux answers with an error.
+            while let Ok(count @ 1..) = other.read(&mut bytes) {
+                if send.send(bytes[..count].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            child,
+            seen,
+            text: String::new(),
+        }
+    }
+
+    /// Waits until `part` is on the terminal.
+    fn until(&mut self, part: &str) {
+        let begun = Instant::now();
+        while !self.text.contains(part) {
+            let left = Duration::from_secs(60).saturating_sub(begun.elapsed());
+            let bytes = self.seen.recv_timeout(left);
+            let bytes = bytes.unwrap_or_else(|_| panic!("no {part:?} in {:?}", self.text));
+            self.text += &text(&bytes);
+        }
+    }
+
+    /// Waits for the end and returns all that was on the terminal.
+    fn end(mut self) -> String {
+        self.child.wait().unwrap();
+        self.seen
+            .iter()
+            .for_each(|bytes| self.text += &text(&bytes));
+        self.text
+    }
+}
+
+/// Traces that take more than a second to write: copies of one of a million nodes.
+const LONG: [&str; 9] = [
+    "generate",
+    "chain",
+    "--ranks",
+    "64",
+    "--nodes",
+    "1000000",
+    "--no-links",
+    "-o",
+    "job",
+];
+
+#[test]
+fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() {
+    let folder = Folder::new();
+    let mut run = Watched::start(&folder, &LONG, false);
+    run.until(" left");
+    let bar = run.text.clone();
+    assert!(
+        bar.contains("writing ") && bar.contains(" of 64,000,000 nodes, ") && bar.contains("/s, "),
+        "{bar:?}"
+    );
+    // SAFETY: the child was started here and is not waited for yet.
+    assert_eq!(
+        unsafe { libc::kill(run.child.id() as i32, libc::SIGINT) },
+        0
+    );
+    let text = run.end();
+    let said = "interrupted: unfinished files were removed";
+    let at = text.find(said).unwrap_or_else(|| panic!("{text:?}"));
+    assert!(text[..at].ends_with("\r\u{1b}[2K"), "{text:?}");
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn short_runs_and_pipes_have_no_bar() {
+    let folder = Folder::new();
+    let short = [
+        "generate", "chain", "--ranks", "2", "--nodes", "10", "-o", "a",
+    ];
+    assert_eq!(Watched::start(&folder, &short, false).end(), "");
+    assert_eq!(folder.errors(&short), "");
+}
+
+#[test]
+fn names_are_cut_on_terminals_alone() {
+    let folder = Folder::new();
+    let long = format!("{}_end", "long_".repeat(30));
+    let node = format!("\"name\":\"{long}\",\"type\":\"COMP_NODE\",\"duration_micros\":7");
+    super::trace(&folder, "job.0.jsonl", &[&node]);
+    let reports: [&[&str]; 3] = [
+        &["replay", "job.0.jsonl", "-m", "dgx-h100"],
+        &["inspect", "job.0.jsonl"],
+        &["inspect", "job.0.jsonl", "--critical-path"],
+    ];
+    for args in reports {
+        let shown = Watched::start(&folder, args, true).end();
+        let width = |line: &str| {
+            line.replace("\u{1b}[1m", "")
+                .replace("\u{1b}[0m", "")
+                .chars()
+                .count()
+        };
+        let widest = shown.lines().map(width).max();
+        assert!(
+            widest <= Some(100) && !shown.contains("_end"),
+            "{args:?} {widest:?}: {shown}"
+        );
+        assert!(folder.ok(args).contains(&long), "{args:?}");
+    }
+}
