@@ -34,6 +34,7 @@ mod help;
 pub mod inspect;
 mod launches;
 pub mod load;
+pub mod loopnest;
 pub mod machine;
 pub mod model;
 pub mod output;
@@ -111,6 +112,7 @@ enum CliCommand {
     Machine(machine::MachineArgs),
     Model(model::ModelArgs),
     Topology(topology::TopologyArgs),
+    Loopnest(loopnest::LoopnestArgs),
     Score(score::ScoreArgs),
     Serve(serve::ServeArgs),
     Platform(platform::PlatformArgs),
@@ -179,6 +181,7 @@ pub fn main() -> ExitCode {
         CliCommand::Machine(args) => machine::run(args, &mut out),
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Topology(args) => topology::run(args, &mut out),
+        CliCommand::Loopnest(args) => loopnest::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::Serve(args) => serve::run(args, &mut out),
         CliCommand::Platform(args) => platform::run(args, &mut out),

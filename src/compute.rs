@@ -7,7 +7,9 @@ mod attention;
 mod curves;
 mod gemm;
 mod host;
+mod loop_nest;
 mod measured;
+
 mod roofline;
 mod scaled;
 mod systolic;
@@ -17,9 +19,14 @@ pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve}
 pub use curves::{KernelCurves, MovingCurve};
 pub use gemm::GemmCurve;
 pub use host::HostTiming;
+pub use loop_nest::{
+    FoundMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
+    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, MappingCost, MemoryLevel,
+    SpatialChoice, search_mapping,
+};
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
 pub use systolic::SystolicArrays;
-pub use words::{parse_model, parse_scaled};
+pub use words::{ACCELERATOR, parse_loop_nest, parse_model, parse_scaled, set_accelerator};
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,6 +78,9 @@ pub enum ComputeModel {
     Curves,
     /// By roofline, at this part of the peak rates; as recorded where the trace has neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
+    /// By loop nests on an accelerator, each kernel by the best mapping of a search; as recorded where the trace has neither
+    /// FLOPs nor bytes.
+    LoopNest(LoopNestModel),
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
     RecordedOnly,
 }
@@ -170,7 +180,7 @@ impl KernelTiming {
 impl ComputeModel {
     /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
     pub fn computes(self) -> bool {
-        matches!(self, Self::Roofline(_) | Self::Curves)
+        matches!(self, Self::Roofline(_) | Self::Curves | Self::LoopNest(_))
     }
 
     /// Returns true if a kernel whose duration was recorded takes that.
@@ -193,7 +203,7 @@ impl ComputeModel {
         match self {
             Self::RecordedOnly => true,
             Self::Scaled(factor, _) => factor == 0.0,
-            Self::Recorded(_) | Self::Curves | Self::Roofline(_) => false,
+            Self::Recorded(_) | Self::Curves | Self::Roofline(_) | Self::LoopNest(_) => false,
         }
     }
 
@@ -202,7 +212,7 @@ impl ComputeModel {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
             Self::Curves => true,
-            Self::Roofline(_) | Self::RecordedOnly => false,
+            Self::Roofline(_) | Self::RecordedOnly | Self::LoopNest(_) => false,
         }
     }
 
@@ -246,6 +256,12 @@ impl ComputeModel {
                     _ => RooflineEfficiency::default(),
                 };
                 roofline(efficiency).map(KernelTiming::Modeled).or(recorded
+                    .filter(|&span| span > Span::ZERO)
+                    .map(KernelTiming::Fallback))
+            }
+            (Self::LoopNest(model), _) => {
+                let found = model.duration(kernel).map(KernelTiming::Modeled);
+                found.or(recorded
                     .filter(|&span| span > Span::ZERO)
                     .map(KernelTiming::Fallback))
             }

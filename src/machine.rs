@@ -22,6 +22,7 @@ use crate::units::Bytes;
 use class_assignment::ClassAssignment;
 
 mod build;
+mod chips;
 mod class_assignment;
 mod correction;
 mod error;

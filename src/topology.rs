@@ -391,7 +391,7 @@ impl Topology {
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         if let Some(graph) = &self.graph {
-            return graph.path(a, b);
+            return graph.path(a, b, self.switching);
         }
         if let Some(tiles) = self.tiles() {
             let ends = [tiles.place(a.0), tiles.place(b.0)];

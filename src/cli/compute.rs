@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
     /// Compute model: recorded (where nothing was: by curves of the NPU, or else by roofline), scaled:F (times F, so
-    /// below 1 is faster), curves (by class and shape, as measured) or roofline (all kernels, by FLOPs and bytes)
+    /// below 1 is faster), curves (by class and shape, as measured), roofline (all kernels, by FLOPs and bytes) or
+    /// loopnest:gemmini-16 (by mappings on that accelerator)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
     /// Fraction of the NPU's peak rates that kernels achieve, above 0 and at most 1; all that were not recorded are by
@@ -108,6 +109,13 @@ impl ComputeArgs {
                     .to_owned(),
             );
         }
+        if matches!(self.compute, ComputeModel::LoopNest(_)) && self.efficiency.is_some() {
+            return Err(format!(
+                "--efficiency is for kernels by roofline, and with --compute {} they last as their mappings do\n  \
+                 try: without --efficiency",
+                self.name()
+            ));
+        }
         let launches = matches!(self.launch, Some(LaunchArg::Eager | LaunchArg::Graph));
         if launches && machine.host().is_none() {
             return Err(format!(
@@ -168,6 +176,9 @@ impl ComputeArgs {
             _ => String::new(),
         };
         let roofline = match self.efficiency {
+            _ if matches!(self.compute, ComputeModel::LoopNest(_)) => {
+                format!("by {}", self.name())
+            }
             None => "by roofline".to_owned(),
             Some(efficiency) => {
                 let fraction = number(efficiency.fraction());
@@ -228,6 +239,7 @@ impl ComputeArgs {
             ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
             ComputeModel::Curves => "curves".to_owned(),
             ComputeModel::Roofline(_) => "roofline".to_owned(),
+            ComputeModel::LoopNest(model) => format!("loopnest:{model}"),
             _ => "recorded".to_owned(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::preset::PRESETS;
 use crate::config::{ConfigError, did_you_mean};
+use crate::topology::chip_graph::ChipGraphError;
 use std::io;
 
 /// A machine file, or a machine's name, that was refused.
@@ -47,6 +48,9 @@ pub enum MachineError {
         /// A machine in that notation.
         example: &'static str,
     },
+    /// A graph of chips is refused.
+    #[error(transparent)]
+    Graph(#[from] ChipGraphError),
     /// The file cannot be read.
     #[error("cannot read machine file {file}")]
     Read {

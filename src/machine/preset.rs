@@ -2,6 +2,7 @@
 
 use super::Machine;
 use super::build;
+use super::chips::{self, is_graph};
 use super::error::MachineError;
 use super::inline::{self, is_inline};
 use crate::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
@@ -37,6 +38,7 @@ presets!(
     "tpu-v4",
     "wafer-5x4",
     "palm-gpu",
+    "gemmini",
     "grayskull",
     "dojo-tile",
     "wse-2",
@@ -60,18 +62,27 @@ pub struct MachineSource {
     pub text: Cow<'static, str>,
 }
 
-/// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`.
+/// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`, or in
+/// `.topology`.
 pub fn names_file(name: &str) -> bool {
-    !is_inline(name) && (name.contains('/') || name.ends_with(".toml"))
+    let graph = is_graph(name) && !name.contains(chips::EXTENSION);
+    !is_inline(name) && !graph && (name.contains('/') || name.ends_with(".toml"))
+        || name.ends_with(chips::EXTENSION)
 }
 
 /// Finds the text of `name`: a file if [`names_file`] says so, that of dimensions in the ASTRA-sim 2.0 paper's notation
-/// (`machine/inline.rs`), otherwise a preset `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
+/// (`machine/inline.rs`), that of a graph of chips (`machine/chips.rs`), otherwise a preset `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
 ///
 /// # Errors
 ///
 /// If there is no such preset, it comes in one size, or the file cannot be read.
 pub fn source(name: &str) -> Result<MachineSource, MachineError> {
+    if is_graph(name) {
+        return Ok(MachineSource {
+            file: name.to_owned(),
+            text: Cow::Owned(chips::text(name)?),
+        });
+    }
     if names_file(name) || name == STANDARD_INPUT {
         let text = read(name).map_err(|source| MachineError::Read {
             file: name.to_owned(),
@@ -231,6 +242,7 @@ mod tests {
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
         ("wafer-5x4", 320, 16.0, &[2048.0, 2048.0]),
         ("palm-gpu", 8, 312.0, &[261.0, 32.0]),
+        ("gemmini", 1, 0.3584, &[1.0]),
         ("grayskull", 120, 0.76667, &[384.0, 384.0]),
         ("dojo-tile", 9000, 1.024, &[256.0, 256.0]),
         ("wse-2", 850_000, 0.0176, &[8.8, 8.8]),

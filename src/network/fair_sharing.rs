@@ -10,6 +10,11 @@
 //! in which the minimum is over the links of its way. That is what flows of a transport that shares links fairly do; no
 //! queue, no packet and no acknowledgement is modelled.
 //!
+//! On links of a machine's own ([`Topology::graph`]) whose devices store and forward, a message passes one link after
+//! another, and shares only the one that it is on. A link of length d carries it d times: alone it arrives after
+//!
+//! T = Σ (α + d m / B).
+//!
 //! # Events
 //!
 //! Submissions and departures of an instant are collected, and rates are fixed once for each round of it. One event is
@@ -17,8 +22,8 @@
 
 use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::ids::Npu;
-use crate::topology::Topology;
 use crate::topology::link_graph::{LinkGraph, LinkPart};
+use crate::topology::{SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,9 +36,15 @@ const ALIKE: f64 = 1.0 + 1e-9;
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
     op: u32,
+    order: u32,
     tells: bool,
-    /// Range of its links in [`FairSharingNetwork::ways`].
+    /// Bytes of the message.
+    size: f64,
+    /// Range of the links in [`FairSharingNetwork::ways`] that it occupies.
     way: (u32, u32),
+    /// End of the links that it has to pass.
+    last: u32,
+    /// Latency behind these links.
     latency: Span,
     /// Bytes left at the last settlement.
     left: f64,
@@ -59,6 +70,10 @@ struct LinkShare {
 #[derive(Debug)]
 pub struct FairSharingNetwork {
     graph: Arc<LinkGraph>,
+    /// Whether devices forward whole messages.
+    stores: bool,
+    /// By op, messages that are between two links.
+    between: BTreeMap<u32, MessageStream>,
     /// Links of all ways that were used.
     ways: Vec<LinkPart>,
     way_of: BTreeMap<(Npu, Npu), ((u32, u32), Span)>,
@@ -79,6 +94,9 @@ impl FairSharingNetwork {
         Some(Self {
             shares: vec![LinkShare::default(); graph.links().len()],
             graph,
+            stores: topology.graph().is_some()
+                && topology.switching() == SwitchingMode::StoreAndForward,
+            between: BTreeMap::new(),
             ways: Vec::new(),
             way_of: BTreeMap::new(),
             streams: Vec::new(),
@@ -96,6 +114,16 @@ impl FairSharingNetwork {
             ways.extend(route.links);
             ((first, ways.len() as u32), route.latency)
         })
+    }
+
+    /// Has `stream` pass the first of the links from `first` on.
+    fn enter(&mut self, mut stream: MessageStream, first: u32) {
+        let link = self.graph.links()[self.ways[first as usize].0 as usize];
+        stream.way = (first, first + 1);
+        stream.latency = link.latency;
+        stream.left = link.stored(stream.size);
+        (stream.rate, stream.leaves) = (0.0, Time::END);
+        self.streams.push(stream);
     }
 
     /// Has the network settle at `at`, instead of when it would.
@@ -119,7 +147,15 @@ impl FairSharingNetwork {
             if stream.tells {
                 agenda.schedule(now, NetworkEvent::Injected(stream.op));
             }
-            agenda.schedule(now + stream.latency, NetworkEvent::Delivered(stream.op));
+            let (order, op) = (stream.order, stream.op);
+            let event = if stream.way.1 < stream.last {
+                stream.tells = false;
+                self.between.insert(op, *stream);
+                NetworkEvent::Hop { order, op }
+            } else {
+                NetworkEvent::Delivered(op)
+            };
+            agenda.schedule(now + stream.latency, event);
             false
         });
         self.share();
@@ -201,23 +237,43 @@ impl NetworkBackend for FairSharingNetwork {
 
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let (way, latency) = self.way(message.ends);
-        self.streams.push(MessageStream {
+        let size = message.amount.bytes as f64 / message.amount.parts as f64;
+        let stream = MessageStream {
             op: message.op,
+            order: message.order,
             tells: message.tell_injected,
+            size,
             way,
+            last: way.1,
             latency,
-            left: message.amount.bytes as f64 / message.amount.parts as f64,
+            left: size,
             // It has not moved before the settlement, which follows at the same instant.
             rate: 0.0,
             leaves: Time::END,
             fixed: false,
-        });
+        };
+        if self.stores {
+            self.enter(stream, way.0);
+        } else {
+            self.streams.push(stream);
+        }
         // Streams in flight move on at their rates until now.
         self.settle_at(now, agenda);
     }
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
-        Some(self.graph.path(a, b)?.time(amount))
+        if !self.stores {
+            return Some(self.graph.path(a, b, SwitchingMode::IDEAL)?.time(amount));
+        }
+        // Rounded link by link, as messages pass.
+        let size = amount.bytes as f64 / amount.parts as f64;
+        let route = self.graph.route(a, b);
+        let links = route.links.iter().map(|(link, _)| {
+            let link = self.graph.links()[*link as usize];
+            let rate = link.bandwidth.bytes_per_second();
+            link.latency + Span::from_seconds(link.stored(size) / rate)
+        });
+        links.reduce(|sum, link| sum + link)
     }
 
     /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
@@ -244,9 +300,13 @@ impl NetworkBackend for FairSharingNetwork {
                     self.settle(now, agenda);
                 }
             }
-            NetworkEvent::FirstByte { .. } | NetworkEvent::Hop { .. } => {
-                unreachable!("messages are streams here")
+            NetworkEvent::Hop { op, .. } => {
+                let stream = self.between.remove(&op);
+                let stream = stream.expect("a message between two links was put there");
+                self.enter(stream, stream.way.1);
+                self.settle_at(now, agenda);
             }
+            NetworkEvent::FirstByte { .. } => unreachable!("messages are streams here"),
         }
     }
 }

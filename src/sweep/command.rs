@@ -27,7 +27,8 @@ pub fn command(study: &Study, point: &Settings, explain: &str) -> String {
                 // Powers and prices do not change what is replayed.
                 _ => {}
             },
-            Ok(SettingKind::Machine(_) | SettingKind::Model(_)) | Err(_) => {
+            Ok(SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_))
+            | Err(_) => {
                 return explain.to_owned();
             }
         }

@@ -2,14 +2,15 @@
 
 use super::bound;
 use super::objective::PointMeasures;
-use super::point::{PointRefusal, ResolvedPoint, WorkSource};
+use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
 use super::study::Study;
 use crate::config::ConfigLiteral;
-use crate::engine::{CompiledReplay, ReplayError};
+use crate::engine::{CompiledReplay, ReplayError, representatives};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
 use crate::report::{self, BreakdownObserver, MemoryObserver, Report};
+use crate::units::Span;
 use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -53,6 +54,7 @@ pub struct PointBound {
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
+    parts: SharedParts,
     workloads: SharedWorkloads,
 }
 
@@ -61,6 +63,7 @@ impl<'s> PointEvaluator<'s> {
     pub fn new(study: &'s Study) -> Self {
         Self {
             study,
+            parts: SharedParts::default(),
             workloads: SharedWorkloads::default(),
         }
     }
@@ -82,7 +85,7 @@ impl<'s> PointEvaluator<'s> {
     /// Resolves a point and holds it against the limits that need no walk through its nodes.
     pub fn resolve(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.whole(point);
-        let resolved = ResolvedPoint::new(&settings)?;
+        let resolved = ResolvedPoint::new(&settings, &self.parts)?;
         let npus = match &resolved.work {
             WorkSource::Plan(pattern) => Some(pattern.plan.ranks()),
             WorkSource::Traces(_) => None,
@@ -175,37 +178,22 @@ impl<'s> PointEvaluator<'s> {
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
-        let refused = |error: ReplayError| PointRefusal::new("replay", error);
-        let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
-        let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
-        compiled
-            .check_prices()
-            .map_err(|refusal| refused(refusal.into()))?;
-        let observers = (
-            BreakdownObserver::new(&compiled),
-            MemoryObserver::new(&compiled),
-        );
-        let (outcome, (breakdown, memory)) = compiled.run(observers).map_err(refused)?;
-        let (times, _) = breakdown.finish(outcome.makespan);
-        let count = times.len().max(1) as u128;
-        let part = |part: usize| {
-            let sum: u128 = times
-                .iter()
-                .map(|time| u128::from(time.parts[part].0))
-                .sum();
-            (sum / count) as u64
+        // Where copies of a job do the same, one of them is replayed, as long as its collectives have closed forms.
+        let part = representatives(workload, &resolved.machine, work.copies());
+        let found = part.map(|part| measured(&part, &resolved)).transpose()?;
+        let found = match found.filter(|found| found.stepwise == 0) {
+            Some(found) => found,
+            None => measured(workload, &resolved)?,
         };
-        let rows = memory.finish();
-        let peak = rows.iter().map(|row| row.peak.0).max();
-        if self.study.limits.fits && rows.iter().any(|row| !row.fits) {
-            self.check_memory(&resolved, peak.unwrap_or(0))?;
+        if self.study.limits.fits && !found.fits {
+            self.check_memory(&resolved, found.peak.unwrap_or(0))?;
         }
         let amounts = workload.amounts();
         Ok(PointMeasures {
-            time_ps: outcome.makespan.0,
+            time_ps: found.makespan.0,
             npus: workload.ranks(),
-            parts_ps: std::array::from_fn(part),
-            memory_bytes: peak,
+            parts_ps: found.parts_ps,
+            memory_bytes: found.peak,
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
         })
     }
@@ -227,20 +215,73 @@ impl<'s> PointEvaluator<'s> {
     }
 }
 
+/// Result of a replay.
+struct MeasuredReplay {
+    makespan: Span,
+    /// Collectives without a closed form.
+    stepwise: u64,
+    /// Mean times of NPUs.
+    parts_ps: [u64; 5],
+    /// The most bytes that an NPU holds, where traces say it.
+    peak: Option<u64>,
+    /// Whether that fits everywhere.
+    fits: bool,
+}
+
+/// Replays a workload.
+fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredReplay, PointRefusal> {
+    let refused = |error: ReplayError| PointRefusal::new("replay", error);
+    let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
+    let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
+    compiled
+        .check_prices()
+        .map_err(|refusal| refused(refusal.into()))?;
+    let observers = (
+        BreakdownObserver::new(&compiled),
+        MemoryObserver::new(&compiled),
+    );
+    let (outcome, (breakdown, memory)) = compiled.run(observers).map_err(refused)?;
+    let (times, _) = breakdown.finish(outcome.makespan);
+    let count = times.len().max(1) as u128;
+    let part = |part: usize| {
+        let sum: u128 = times
+            .iter()
+            .map(|time| u128::from(time.parts[part].0))
+            .sum();
+        (sum / count) as u64
+    };
+    let rows = memory.finish();
+    Ok(MeasuredReplay {
+        makespan: outcome.makespan,
+        stepwise: outcome.stepwise,
+        parts_ps: std::array::from_fn(part),
+        peak: rows.iter().map(|row| row.peak.0).max(),
+        fits: rows.iter().all(|row| row.fits),
+    })
+}
+
 /// Number of workloads that are kept for points to come.
 const KEPT: usize = 4;
 
 /// Work that points share.
 #[derive(Debug)]
 enum SharedWork {
-    Generated(Workload),
+    Generated(Workload, Vec<Vec<u32>>),
     Captured(Job),
 }
 
 impl SharedWork {
+    /// Ranks of each copy of a job, where it consists of several.
+    fn copies(&self) -> &[Vec<u32>] {
+        match self {
+            Self::Generated(_, copies) => copies,
+            Self::Captured(_) => &[],
+        }
+    }
+
     fn workload(&self) -> &Workload {
         match self {
-            Self::Generated(workload) => workload,
+            Self::Generated(workload, _) => workload,
             Self::Captured(job) => job.workload(),
         }
     }
@@ -280,7 +321,7 @@ fn build(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
             job.check_memory()
                 .map_err(|e| PointRefusal::new("size", e))?;
             let workload = job.workload().map_err(|e| PointRefusal::new("size", e))?;
-            Ok(SharedWork::Generated(workload))
+            Ok(SharedWork::Generated(workload, job.copies()))
         }
         WorkSource::Traces(path) => {
             let job = Job::open([path]).map_err(|e| PointRefusal::new("trace", e))?;

@@ -1,15 +1,19 @@
 //! Points as jobs: what settings come to, or the reason why they come to nothing.
 
 use super::setting::{SettingKind, Settings, kind};
-use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled};
+use crate::compute::{
+    ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled, set_accelerator,
+};
 use crate::config::{ConfigLiteral, with_values};
 use crate::engine::{LaunchMode, ReplayOptions};
 use crate::generate::plan::{CoreGrid, ParallelismPlan, PlanDraft, ResidencyRule};
 use crate::generate::{GenerateError, TrainingPattern};
 use crate::machine::{self, Machine};
-use crate::model::{ModelDefinition, ModelSource};
+use crate::model::{Model, ModelDefinition, ModelSource};
 use crate::network::NetworkKind;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Reason why a point has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,45 +62,39 @@ pub struct ResolvedPoint {
     /// Key of the point's work: points with equal keys share it.
     pub work_key: String,
     /// The machine.
-    pub machine: Machine,
+    pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,
 }
 
 impl ResolvedPoint {
-    /// Finds what `settings` come to.
-    pub fn new(settings: &Settings) -> Result<Self, PointRefusal> {
+    /// Finds what `settings` come to, with machines and models from `parts` where other points had them.
+    pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
-        let name = text("machine").unwrap_or_default();
-        let source = machine::source(&name).map_err(|e| PointRefusal::new("machine", e))?;
-        let edits = edits(settings, |kind| match kind {
-            SettingKind::Machine(path) => Some(path),
-            _ => None,
-        });
-        let mut machine_text = source.text.into_owned();
-        if !edits.is_empty() {
-            let edited = with_values(&machine_text, &source.file, &edits);
-            machine_text = edited.map_err(|e| PointRefusal::new("machine", e))?;
-        }
-        let parse = |text: &str| Machine::parse(text, &source.file);
-        let mut machine = parse(&machine_text).map_err(|e| PointRefusal::new("machine", e))?;
-        let (work, work_key) = match text("trace") {
-            Some(path) => (WorkSource::Traces(path.clone().into()), path),
+        let (machine, work, work_key) = match text("trace") {
+            Some(path) => {
+                let machine = parts.machine(settings, 0)?;
+                (machine, WorkSource::Traces(path.clone().into()), path)
+            }
             None => {
-                let mut pattern = pattern(settings)?;
+                // An error of the machine comes before one of the plan.
+                let pattern = match pattern(settings, parts) {
+                    Ok(pattern) => pattern,
+                    Err(refusal) => {
+                        parts.machine(settings, 0)?;
+                        return Err(refusal);
+                    }
+                };
+                let mut pattern = pattern;
                 let ranks = pattern.plan.ranks();
-                if ranks > u128::from(machine.topology().npus())
-                    && let Some(scaled) = scaled(&machine, &machine_text, ranks)
-                {
-                    machine = parse(&scaled).map_err(|e| PointRefusal::new("machine", e))?;
-                }
+                let machine = parts.machine(settings, ranks)?;
                 if ranks > u128::from(machine.topology().npus()) {
                     let npus = machine.topology().npus();
                     let detail = format!("{ranks} ranks on the {npus} NPUs of {}", machine.name());
                     return Err(PointRefusal::new("machine", detail));
                 }
                 let key = place(&mut pattern.plan, &machine, settings)?;
-                (WorkSource::Plan(Box::new(pattern)), key)
+                (machine, WorkSource::Plan(Box::new(pattern)), key)
             }
         };
         let options = options(settings, &machine)?;
@@ -142,28 +140,92 @@ fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-fn pattern(settings: &Settings) -> Result<TrainingPattern, PointRefusal> {
-    let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
-    let name = settings
-        .get("model")
-        .map(ConfigLiteral::to_string)
-        .unwrap_or_default();
-    let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
-    let edits = edits(settings, |kind| match kind {
-        SettingKind::Model(path) => Some(path),
-        _ => None,
-    });
-    let mut text = source.text.into_owned();
-    if !edits.is_empty() {
-        text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+/// Machines and models that points were found to have, by the settings that make them. Files are read once.
+#[derive(Debug, Default)]
+pub struct SharedParts {
+    machines: Mutex<PartTable<Arc<Machine>>>,
+    models: Mutex<PartTable<Model>>,
+}
+
+type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
+
+/// Number of machines and of models that are kept.
+const KEPT: usize = 256;
+
+/// What `parts` has for `key`, or else what `make` makes.
+fn shared<T: Clone>(
+    parts: &Mutex<PartTable<T>>,
+    key: String,
+    make: impl FnOnce() -> Result<T, PointRefusal>,
+) -> Result<T, PointRefusal> {
+    let lock = || parts.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = lock().get(&key) {
+        return known.clone();
     }
-    let tokens = settings
-        .get("tokens")
-        .map(|tokens| tokens.to_string().parse::<u64>());
-    let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
-    let model = ModelDefinition::parse(&text, &source.file, tokens)
-        .map_err(|e| refuse(&e))?
-        .model;
+    let made = make();
+    let mut table = lock();
+    if table.len() >= KEPT {
+        table.clear();
+    }
+    table.insert(key, made.clone());
+    made
+}
+
+impl SharedParts {
+    /// The machine of `settings`, with at least `ranks` NPUs if it can have as many.
+    fn machine(&self, settings: &Settings, ranks: u128) -> Result<Arc<Machine>, PointRefusal> {
+        let name = settings.get("machine").map(ConfigLiteral::to_string);
+        let name = name.unwrap_or_default();
+        let edits = edits(settings, |kind| match kind {
+            SettingKind::Machine(path) => Some(path),
+            _ => None,
+        });
+        let key = format!("{name}|{ranks}|{edits:?}");
+        shared(&self.machines, key, || {
+            let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
+            let source = machine::source(&name).map_err(|e| refuse(&e))?;
+            let mut text = source.text.into_owned();
+            if !edits.is_empty() {
+                text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+            }
+            let parse = |text: &str| Machine::parse(text, &source.file).map_err(|e| refuse(&e));
+            let mut machine = parse(&text)?;
+            if ranks > u128::from(machine.topology().npus())
+                && let Some(scaled) = scaled(&machine, &text, ranks)
+            {
+                machine = parse(&scaled)?;
+            }
+            Ok(Arc::new(machine))
+        })
+    }
+
+    /// The model of `settings`.
+    fn model(&self, settings: &Settings) -> Result<Model, PointRefusal> {
+        let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
+        let name = settings.get("model").map(ConfigLiteral::to_string);
+        let name = name.unwrap_or_default();
+        let edits = edits(settings, |kind| match kind {
+            SettingKind::Model(path) => Some(path),
+            _ => None,
+        });
+        let tokens = settings
+            .get("tokens")
+            .map(|tokens| tokens.to_string().parse::<u64>());
+        let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
+        shared(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
+            let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
+            let mut text = source.text.into_owned();
+            if !edits.is_empty() {
+                text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
+            }
+            let found = ModelDefinition::parse(&text, &source.file, tokens);
+            Ok(found.map_err(|e| refuse(&e))?.model)
+        })
+    }
+}
+
+fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, PointRefusal> {
+    let model = parts.model(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
         let Ok(SettingKind::Plan(option)) = kind(key) else {
@@ -241,6 +303,17 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         .transpose()
         .map_err(|why| wrong("compute", why))?
         .unwrap_or_default();
+    let mut compute = compute;
+    for (key, value) in settings {
+        let Ok(SettingKind::Accelerator(name)) = kind(key) else {
+            continue;
+        };
+        let ComputeModel::LoopNest(model) = &mut compute else {
+            let why = "`compute` is no accelerator such as loopnest:gemmini-16";
+            return Err(wrong(key, why.to_owned()));
+        };
+        set_accelerator(model, name, &value.to_string()).map_err(|why| wrong(key, why))?;
+    }
     let efficiency = match settings.get("efficiency") {
         Some(value) => {
             let fraction = value.number().and_then(RooflineEfficiency::new);
@@ -249,6 +322,9 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         }
         None => None,
     };
+    if matches!(compute, ComputeModel::LoopNest(_)) && efficiency.is_some() {
+        return Err(wrong("efficiency", "it is for the roofline".to_owned()));
+    }
     let curves = compute == ComputeModel::Curves;
     if curves && (!machine.has_curves() || efficiency.is_some()) {
         let why = if efficiency.is_some() {

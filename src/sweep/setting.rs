@@ -1,5 +1,6 @@
 //! Settings of a point: keys of the machine, the model, the plan and the replay, with their values.
 
+use crate::compute::ACCELERATOR;
 use crate::config::{ConfigLiteral, nearest};
 use crate::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// A path in the model's file.
     Model(&'k str),
+    /// A key of the accelerator whose loop nests price kernels.
+    Accelerator(&'k str),
     /// An option of plans.
     Plan(&'static PlanOption),
 }
@@ -57,6 +60,13 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     match key.split_once('.') {
         Some(("machine", path)) if !path.is_empty() => Ok(SettingKind::Machine(path)),
         Some(("model", path)) if !path.is_empty() => Ok(SettingKind::Model(path)),
+        Some(("accelerator", key)) => {
+            let names = ACCELERATOR.iter().map(|(name, _)| *name);
+            if names.clone().any(|name| name == key) {
+                return Ok(SettingKind::Accelerator(key));
+            }
+            Err(nearest(key, names).map(|near| format!("accelerator.{near}")))
+        }
         Some(("plan", name)) => plan_option(name).map(SettingKind::Plan).ok_or_else(|| {
             let near = nearest(name, OPTIONS.iter().map(|option| option.key));
             near.map(|near| format!("plan.{near}"))

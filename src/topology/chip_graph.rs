@@ -145,6 +145,12 @@ impl ChipGraph {
         &self.links[chip as usize]
     }
 
+    /// The most links of a chip.
+    pub fn most_links(&self) -> u32 {
+        let links = self.links.iter().map(|of| of.len() as u32);
+        links.max().unwrap_or(0)
+    }
+
     /// Its links, each once, with their distances where these are not 1: `0-1,1-2:3`.
     pub fn link_list(&self) -> String {
         let links = (0..self.chips()).flat_map(|from| {

@@ -46,6 +46,18 @@ pub struct DirectedLink {
     pub latency: Span,
     /// Dimension of the machine that it belongs to.
     pub dimension: u32,
+    /// Its length in units, from 1. Devices that forward whole messages take the time of a unit for each
+    /// ([`Self::stored`]); the latency has it already.
+    pub length: u32,
+}
+
+impl DirectedLink {
+    /// Bytes that the link is busy with for a message of `bytes` where devices store and forward: for each unit of length
+    /// the whole message. This is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
+    /// (2023): latency = technology factor × size × distance, the factor being the inverse of the link's rate.
+    pub fn stored(&self, bytes: f64) -> f64 {
+        bytes * f64::from(self.length)
+    }
 }
 
 /// Part of a message that passes a link: between 0 and 1.
@@ -202,8 +214,9 @@ impl LinkGraph {
         route
     }
 
-    /// Latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU.
-    pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+    /// Latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. Where devices store and
+    /// forward, the message passes one link after another, each as often as it is units long.
+    pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route(a, b);
         let rate = |&(link, part): &LinkPart| {
             let whole = self.links[link as usize].bandwidth;
@@ -215,11 +228,26 @@ impl LinkGraph {
         };
         let rates = route.links.iter().map(rate);
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
+        let mut others = InverseRate::ZERO;
+        if switching == SwitchingMode::StoreAndForward {
+            // One unit of the slowest link is left out: it is the serialization at that rate.
+            let mut slowest = Some(bandwidth);
+            for &(link, _) in &route.links {
+                let DirectedLink {
+                    bandwidth, length, ..
+                } = self.links[link as usize];
+                let out = u32::from(slowest == Some(bandwidth));
+                if out == 1 {
+                    slowest = None;
+                }
+                others = others.plus(length - out, bandwidth);
+            }
+        }
         Some(NetworkPath {
             latency: route.latency,
             bandwidth,
-            switching: SwitchingMode::IDEAL,
-            others: InverseRate::ZERO,
+            switching,
+            others,
         })
     }
 

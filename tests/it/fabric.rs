@@ -261,6 +261,203 @@ fn tori_that_are_one_graph_take_equally_long() {
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
 }
 
+/// Messages of `bytes` from every chip to every other, one after another: each begins when the one before has arrived,
+/// because its sender was the receiver of that one. They follow an Eulerian circuit of all ordered pairs. As text traces.
+fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
+    let mut left: Vec<Vec<usize>> = (0..chips)
+        .map(|from| (0..chips).filter(|to| *to != from).collect())
+        .collect();
+    // Hierholzer: walk until stuck, and put vertices in front on the way back.
+    let (mut stack, mut circuit) = (vec![0], Vec::new());
+    while let Some(&at) = stack.last() {
+        match left[at].pop() {
+            Some(next) => stack.push(next),
+            None => circuit.extend(stack.pop()),
+        }
+    }
+    circuit.reverse();
+    assert_eq!(circuit.len(), chips * (chips - 1) + 1);
+    let mut nodes = vec![Vec::<String>::new(); chips];
+    for (tag, pair) in circuit.windows(2).enumerate() {
+        let halves = [
+            (pair[0], "SEND", "dst", pair[1]),
+            (pair[1], "RECV", "src", pair[0]),
+        ];
+        for (rank, kind, end, peer) in halves {
+            let id = nodes[rank].len() + 1;
+            let after = if id > 1 {
+                format!("\"data_deps\":[{}],", id - 1)
+            } else {
+                String::new()
+            };
+            nodes[rank].push(format!(
+                "{{\"id\":{id},\"name\":\"message {tag}\",\"type\":\"COMM_{kind}_NODE\",{after}\"attr\":[{{\"name\":\"is_cpu_op\",\
+                 \"bool_val\":false}},{{\"name\":\"comm_{end}\",\"int32_val\":{peer}}},{{\"name\":\"comm_tag\",\"int32_val\":{tag}}},\
+                 {{\"name\":\"comm_size\",\"int64_val\":{bytes}}}]}}"
+            ));
+        }
+    }
+    let prefix = dir.path().join("pairs");
+    for (rank, nodes) in nodes.iter().enumerate() {
+        let text = format!(
+            "{{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}}\n{}\n",
+            nodes.join("\n")
+        );
+        fs::write(format!("{}.{rank}.jsonl", prefix.display()), text).unwrap();
+    }
+    prefix.to_str().unwrap().to_owned()
+}
+
+/// 64 MB at 64 GB/s, the rate of chips of three links, take 1 ms a hop. Mean hops of all pairs are 12/7 on the cube, by
+/// either of its names, and 2 on the mesh: 96 ms and 112 ms for 56 messages. Through interfaces of 1 GB/s each takes 64 ms:
+/// 3,584 ms, or 64 / (12/7) = 37.3 times as long.
+#[test]
+fn all_pairs_of_chips_take_their_mean_hops() {
+    let dir = TempDir::new().unwrap();
+    let pairs = all_pairs(&dir, 8, 64_000_000);
+    let file = |graph: &str| {
+        let path = dir
+            .path()
+            .join("chips.topology")
+            .to_str()
+            .unwrap()
+            .to_owned();
+        stdout(&["topology", "show", graph, "-o", &path]);
+        path
+    };
+    let on = |machine: &str, map: &str| makespan(&["replay", &pairs, "-m", machine, "--map", map]);
+    let own = "0-7";
+    let ms = 1_000_000_000;
+    assert_eq!(on(&file("torus:2x4"), own), 96 * ms);
+    assert_eq!(on(&file("torus:2x2x2"), "0,1,3,2,4,5,7,6"), 96 * ms);
+    assert_eq!(on(&file("mesh:2x4"), own), 112 * ms);
+    assert_eq!(on("torus:2x4", own), 96 * ms);
+    // Of rates that are given, the table's is one.
+    assert_eq!(on("torus:2x4:64 GB/s", own), 96 * ms);
+    assert_eq!(on("torus:2x4:32 GB/s", own), 192 * ms);
+    assert_eq!(on("torus:2x4:64 GB/s:1 us", own), 96 * ms + 96 * 1_000_000);
+    let interfaces = on("gemminix8", own);
+    assert_eq!(interfaces, 3584 * ms);
+    let times = interfaces as f64 / (96 * ms) as f64;
+    assert!((times - 37.3).abs() < 0.05, "{times}");
+    // A unit of length is a transfer of the whole: the mesh with all lengths 2 takes twice as long.
+    let text = fs::read_to_string(file("mesh:2x4")).unwrap();
+    let long =
+        text.lines().map(
+            |line| match line.trim().strip_prefix("Connected_chip_distance:") {
+                Some(list) => format!("Connected_chip_distance: {}", list.replace('1', "2")),
+                None => line.to_owned(),
+            },
+        );
+    let path = dir
+        .path()
+        .join("long.topology")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    fs::write(&path, long.collect::<Vec<_>>().join("\n")).unwrap();
+    assert_eq!(on(&path, own), 224 * ms);
+    // Four links need a rule, and the file's own error has its line.
+    let error = refusal(&["replay", &pairs, "-m", "torus:3x3"]);
+    assert!(
+        error.contains("chips of 4 links") && error.contains("`step` or `log`"),
+        "{error}"
+    );
+    fs::write(&path, text.replace("Chip_id: 3", "Chip_id: 3x")).unwrap();
+    let error = refusal(&["replay", &pairs, "-m", &path]);
+    assert!(
+        error.contains("long.topology:") && error.contains("\"3x\""),
+        "{error}"
+    );
+}
+
+/// A graph that no dimensions describe, with a leaf, a triangle and a square, and the same with its chips numbered in
+/// another order: a captured job and messages between all take as long on both when ranks sit on the same chips.
+#[test]
+fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
+    let dir = TempDir::new().unwrap();
+    let links = [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 1),
+        (3, 4),
+        (4, 5),
+        (5, 6),
+        (6, 3),
+        (2, 7),
+    ];
+    let number = [3, 6, 0, 5, 2, 7, 1, 4];
+    let machine = |name: &str, number: &[usize], routes: &str, network: &str| {
+        let list = links
+            .map(|(a, b)| format!("{}-{}", number[a], number[b]))
+            .join(",");
+        let rest = format!(
+            "shape = \"graph\"\nsize = 8\nlinks = \"{list}\"\nroutes = \"{routes}\"\nalgorithm = \"direct\"\n{network}"
+        );
+        file(&dir, name, &rest)
+    };
+    let plain: Vec<usize> = (0..8).collect();
+    let map = |number: &[usize], chips: &[usize]| {
+        let places = chips.iter().map(|chip| number[*chip].to_string());
+        places.collect::<Vec<_>>().join(",")
+    };
+    let both = |routes: &str, network: &str, job: &[&str], chips: &[usize]| {
+        let one = machine("one.toml", &plain, routes, network);
+        let other = machine("other.toml", &number, routes, network);
+        let ends = [(&one, &plain[..]), (&other, &number[..])].map(|(file, number)| {
+            makespan(&[job, &["-m", file, "--map", &map(number, chips)]].concat())
+        });
+        // The order of sums of rates may differ, and with it the last picoseconds.
+        assert!(ends[0].abs_diff(ends[1]) <= 16, "{job:?} {ends:?}");
+        ends[0]
+    };
+    let all: Vec<usize> = (0..8).collect();
+    for stride in ["1", "2", "3", "5"] {
+        let strides = [
+            "generate", "p2p", "stride", "--stride", stride, "--size", "1MB", "--ranks", "8",
+        ];
+        both("sprayed", "", &strides, &all);
+    }
+    // Collectives go in the order of NPUs, whatever their ranks: what chip 7 must receive passes its one link of 1 GB/s.
+    for (kind, least) in [("all-reduce", 8_000_000_000), ("all-to-all", 7_000_000_000)] {
+        let collective = [
+            "generate",
+            "collective",
+            kind,
+            "--size",
+            "8MB",
+            "--ranks",
+            "8",
+            "-m",
+        ];
+        let file = machine("whole.toml", &plain, "sprayed", "");
+        let found = makespan(&[&collective[..], &[&file]].concat());
+        assert!((least..20 * least).contains(&found), "{kind} {found}");
+    }
+    // A captured job of two ranks: side by side, and from the leaf to the far corner, of which the latter takes longer.
+    let captured = ["replay", "traces/ddp-resnet18"];
+    let near = both("sprayed", "", &captured, &[0, 1]);
+    assert!(both("sprayed", "", &captured, &[7, 5]) > near);
+    // With whole messages forwarded, between chips with one shortest path, whatever stands first.
+    let stores = "[network]\nswitching = \"store_and_forward\"";
+    let near = both("first", stores, &captured, &[0, 1]);
+    let far = both("first", stores, &captured, &[0, 4]);
+    assert!(far > near);
+    // Its collectives are exchanges of two: three hops take three times as long as one when nothing else is in the way.
+    let pair = ["generate", "p2p", "ring", "--size", "1MB", "--ranks", "2"];
+    let one = both("first", stores, &pair, &[0, 1]);
+    assert_eq!(both("first", stores, &pair, &[0, 4]), 3 * one);
+    let error = {
+        let file = machine("sprayed.toml", &plain, "sprayed", stores);
+        refusal(&[&captured[..], &["-m", &file]].concat())
+    };
+    assert!(
+        error.contains("where routes of clos or graph are first or hashed"),
+        "{error}"
+    );
+}
+
 /// Leaves of four NPUs under two spines: four messages out of a leaf share two links of 1 GB/s, and take 2 ms for 1 MB.
 #[test]
 fn a_clos_network_has_its_oversubscription() {

@@ -291,7 +291,7 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         (
             "compute = \"roofline\"",
             "compute = \"rooflin\"",
-            "expected recorded, scaled:F, curves or roofline",
+            "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR",
         ),
         (
             "plan.data = 2",

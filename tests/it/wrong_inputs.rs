@@ -103,7 +103,11 @@ fn values() {
     check(&[
         (
             &["replay", DDP, "--compute", "fast"],
-            &["'fast'", "--compute", "scaled:F, curves or roofline"],
+            &[
+                "'fast'",
+                "--compute",
+                "scaled:F, curves, roofline or loopnest:ACCELERATOR",
+            ],
         ),
         (
             &["replay", DDP, "--compute", "scaled:-1"],

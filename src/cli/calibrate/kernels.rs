@@ -98,7 +98,7 @@ fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
 
 /// The kernels that took most of the time.
 fn summary(found: &[KernelTimes]) -> String {
-    let table = TextTable::new([
+    let mut table = TextTable::new([
         left("KERNELS", 36),
         right("format", 8),
         right("count", 9),
@@ -117,7 +117,6 @@ fn summary(found: &[KernelTimes]) -> String {
         thousands(count),
         thousands(found.len() as u64)
     );
-    text += &table.headings(TextStyle::default());
     for kernel in by_time.iter().take(SHOWN) {
         let cells = [
             kernel.name.clone(),
@@ -130,9 +129,9 @@ fn summary(found: &[KernelTimes]) -> String {
             percent(kernel.error),
             kernel.left_out.map_or("-".to_owned(), percent),
         ];
-        let row = cells.each_ref().map(|cell| cell as &dyn Display);
-        text += &table.line(&row, anstyle::Style::new());
+        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
+    text += &table.text(TextStyle::default());
     if by_time.len() > SHOWN {
         let rest: f64 = by_time[SHOWN..].iter().map(|kernel| kernel.total).sum();
         let _ = writeln!(

@@ -1,10 +1,11 @@
 //! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::{BANDWIDTH, LATENCY, SEGMENT, collective_curves, wiring};
+use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::network::NetworkKind;
+use crate::topology::link_graph::RoutePolicy;
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use crate::units::Bytes;
 
@@ -24,6 +25,8 @@ pub(super) const KEYS: &[&str] = &[
     "links",
     "routes",
     "seed",
+    "link_rates",
+    "interpolate",
 ];
 
 /// The keys that the table of the network may have.
@@ -92,10 +95,16 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         Some(field) => traffic(&field, usual)?,
         None => (usual, SwitchingMode::IDEAL),
     };
-    if own && (model, switching) != (usual, SwitchingMode::IDEAL) {
-        let found = "another model or switching for links of the machine's own";
-        let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them";
-        return Err(root.need("network", expected)?.refuse(found, expected));
+    if let Some(graph) = topology.graph() {
+        // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
+        let whole = !graph.is_stacked() && graph.policy() != RoutePolicy::Sprayed;
+        let stores = switching == SwitchingMode::StoreAndForward && whole;
+        if model != usual || !stores && switching != SwitchingMode::IDEAL {
+            let found = "another model or switching for links of the machine's own";
+            let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them, or with \
+                            store_and_forward where routes of clos or graph are first or hashed";
+            return Err(root.need("network", expected)?.refuse(found, expected));
+        }
     }
     Ok(NetworkSection {
         topology: topology.with_switching(switching),
@@ -144,7 +153,7 @@ fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> 
             .to_owned(),
         shape: wiring::shape(table)?,
         size: size.count(Topology::MAX_NPUS)?,
-        bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
+        bandwidth: wiring::bandwidth(table)?,
         latency: table.quantity("latency", LATENCY)?,
     })
 }

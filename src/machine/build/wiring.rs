@@ -4,7 +4,7 @@ use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::ids::Npu;
-use crate::topology::chip_graph::ChipGraph;
+use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
 use crate::topology::link_graph::{
     ClosLevels, LinkChange, LinkChangeFault, LinkGraph, MOST_NPUS, RoutePolicy,
 };
@@ -42,10 +42,12 @@ const ROUTES: [(RoutePolicy, &str); 3] = [
 ];
 
 /// Keys that only dimensions with links of their own have, with the shapes that take them.
-const OWN: [(&str, &[DimensionWiring]); 5] = [
+const OWN: [(&str, &[DimensionWiring]); 7] = [
     ("levels", &[DimensionWiring::Clos]),
     ("oversubscription", &[DimensionWiring::Clos]),
     ("links", &[DimensionWiring::Graph]),
+    ("link_rates", &[DimensionWiring::Graph]),
+    ("interpolate", &[DimensionWiring::Graph]),
     ("routes", &[DimensionWiring::Clos, DimensionWiring::Graph]),
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
@@ -64,6 +66,57 @@ pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigErr
     Ok(match wiring {
         DimensionWiring::Stacked(shape) => shape,
         DimensionWiring::Clos | DimensionWiring::Graph => DimensionShape::Switch,
+    })
+}
+
+/// Rules between the rows of a table of rates, by name.
+const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
+    (LinkInterpolation::None, "none"),
+    (LinkInterpolation::Step, "step"),
+    (LinkInterpolation::Logarithmic, "log"),
+];
+
+/// Reads the bandwidth of a dimension. A graph may have it of a table of rates by the number of links of an NPU, in which
+/// the most that any NPU has counts, as all links are of one technology.
+pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
+    let Some(field) = table.get("link_rates") else {
+        if let Some(field) = table.get("interpolate") {
+            return Err(field.refuse("`interpolate`", "it beside `link_rates`"));
+        }
+        return table.quantity("bandwidth", BANDWIDTH);
+    };
+    if let Some(field) = table.get("bandwidth") {
+        return Err(field.refuse("`bandwidth` and `link_rates`", "one of them"));
+    }
+    let mut links = Vec::new();
+    for (number, rate) in field.table(None)?.fields() {
+        let count = number.parse::<u32>().ok().filter(|count| *count > 0);
+        let expected =
+            "numbers of links with the rate of each, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
+        let count = count.ok_or_else(|| rate.refuse(quoted(number), expected))?;
+        let rate: Bandwidth = rate.quantity(BANDWIDTH)?;
+        links.push((count, rate.bytes_per_second()));
+    }
+    links.sort_by_key(|(count, _)| *count);
+    let interpolation = table
+        .get("interpolate")
+        .map(|field| field.choice(&INTERPOLATIONS));
+    let technology = LinkTechnology {
+        interface: 0.0,
+        links,
+        interpolation: interpolation
+            .transpose()?
+            .unwrap_or(LinkInterpolation::None),
+    };
+    let size = table.need("size", "the number of NPUs along this dimension")?;
+    let most = chips_of(table, size.count(MOST_NPUS)?)?.most_links();
+    let rate = technology.rate(most).filter(|_| most > 0);
+    rate.and_then(Bandwidth::new).ok_or_else(|| {
+        field.refuse(
+            format!("no rate for NPUs of {most} links"),
+            "a row for them, or `interpolate` as \"step\", the next larger number's rate, or \"log\", a line between \
+             logarithms",
+        )
     })
 }
 
@@ -117,7 +170,7 @@ fn own_links(
 ) -> Result<LinkGraph, ConfigError> {
     let npus = topology.npus();
     let rate: (Bandwidth, Span) = (
-        table.quantity("bandwidth", BANDWIDTH)?,
+        topology.dimensions()[0].bandwidth,
         table.quantity("latency", LATENCY)?,
     );
     let routes = table.get("routes").map(|field| field.choice(&ROUTES));
@@ -160,13 +213,7 @@ fn own_links(
             })
         }
         _ => {
-            let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
-            let field = table.need("links", expected)?;
-            let chips = chips(&field, npus, expected)?;
-            if chips.chips() != npus {
-                let found = format!("a graph of {} NPUs", chips.chips());
-                return Err(field.refuse(found, format!("one of {npus}, the size")));
-            }
+            let chips = chips_of(table, npus)?;
             LinkGraph::of_chips(&chips, rate, policy).ok_or_else(too_many)
         }
     }
@@ -198,6 +245,18 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
         uplinks.push(up as u32);
     }
     Ok(ClosLevels { children, uplinks })
+}
+
+/// Reads the graph of a dimension of `npus`.
+fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
+    let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
+    let field = table.need("links", expected)?;
+    let chips = chips(&field, npus, expected)?;
+    if chips.chips() != npus {
+        let found = format!("a graph of {} NPUs", chips.chips());
+        return Err(field.refuse(found, format!("one of {npus}, the size")));
+    }
+    Ok(chips)
 }
 
 /// Reads a graph: by its name, or link by link, each with its distance behind a colon if that is not 1.

@@ -113,6 +113,92 @@ proptest! {
     }
 }
 
+/// Devices of a graph that store and forward.
+mod stored {
+    use super::*;
+    use crate::topology::SwitchingMode;
+    use crate::topology::chip_graph::ChipGraph;
+
+    /// A path 0 - 1 - 2 - 3 whose middle link is two units long, 1,000 ps a byte and 50 ps of latency a unit.
+    fn path() -> Topology {
+        let links = vec![
+            vec![(1, 1)],
+            vec![(0, 1), (2, 2)],
+            vec![(1, 2), (3, 1)],
+            vec![(2, 1)],
+        ];
+        let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
+        let rate = (gigabyte(), Span(50));
+        let graph = LinkGraph::of_chips(&chips, rate, RoutePolicy::First).unwrap();
+        stacked(&[(DimensionShape::Switch, 4)], Span(50))
+            .with_graph(graph)
+            .with_switching(SwitchingMode::StoreAndForward)
+    }
+
+    /// 1,000 B pass four units: 4 x (1,000,000 + 50) ps.
+    #[test]
+    fn a_message_passes_one_unit_after_another() {
+        assert_eq!(arrivals(&path(), &[(0, 0, 3, 1000)]), [4_000_200]);
+        let network = FairSharingNetwork::new(&path()).unwrap();
+        let ends = (Npu(0), Npu(3));
+        let alone = network.uncontended(ends, BufferShare::whole(1000));
+        assert_eq!(alone, Some(Span(4_000_200)));
+        let time = path().path(Npu(0), Npu(3)).unwrap();
+        assert_eq!(time.time(BufferShare::whole(1000)), Span(4_000_200));
+    }
+
+    proptest! {
+        /// On a path messages meet link by link, and a link is a queue that serves all that are there at equal rates. A
+        /// plain loop over small steps of time, which knows nothing of settlements, ends within a step for each hop.
+        #[test]
+        fn links_are_queues_with_shared_processors(
+            messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
+        ) {
+            let messages: Vec<_> = messages
+                .into_iter()
+                .map(|(at, from, by, bytes)| (at * 1000, from, (from + by) % 4, bytes))
+                .collect();
+            let mut sorted = messages;
+            sorted.sort_by_key(|message| message.0);
+            let found = arrivals(&path(), &sorted);
+            let step = 2000.0;
+            // Of each message the vertex that it is at, bytes left on its link, and when it is ready there.
+            let mut state: Vec<_> = sorted.iter().map(|&(at, from, _, _)| (from, None, at as f64)).collect();
+            let mut ends = vec![0.0; sorted.len()];
+            let mut now = 0.0;
+            while state.iter().zip(&sorted).any(|(state, message)| state.0 != message.2) {
+                let link = |i: usize| {
+                    let (at, to) = (state[i].0, sorted[i].2);
+                    (at, to > at)
+                };
+                let open = |i: usize| state[i].0 != sorted[i].2 && state[i].2 <= now;
+                let shares: Vec<f64> = (0..sorted.len())
+                    .map(|i| (0..sorted.len()).filter(|j| open(*j) && link(*j) == link(i)).count() as f64)
+                    .collect();
+                let is_open: Vec<bool> = (0..sorted.len()).map(open).collect();
+                now += step;
+                for i in (0..sorted.len()).filter(|i| is_open[*i]) {
+                    let (at, to) = (state[i].0, sorted[i].2);
+                    let next = if to > at { at + 1 } else { at - 1 };
+                    let units = if at.min(next) == 1 { 2.0 } else { 1.0 };
+                    let left = state[i].1.unwrap_or(sorted[i].3 as f64 * units) - step / 1000.0 / shares[i];
+                    if left > 0.0 {
+                        state[i].1 = Some(left);
+                    } else {
+                        state[i] = (next, None, now + 50.0 * units);
+                        ends[i] = state[i].2;
+                    }
+                }
+            }
+            // Each hop of each message ends up to a step late, which delays those that share with it.
+            let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
+            for (found, plain) in found.iter().zip(&ends) {
+                prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");
+            }
+        }
+    }
+}
+
 /// Flows between 16 hosts at 100 Gbit/s and 1 us a link, as a simulator of packets carried them (csg-htsim; NDP, which
 /// sprays packets over all paths, and RoCE, which takes one path a flow by hash). Bytes are whole packets of 4,096 B.
 mod packets {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::ConfigLiteral;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
-use crate::sweep::point::WorkSource;
+use crate::sweep::point::{SharedParts, WorkSource};
 use crate::sweep::setting::Settings;
 use crate::sweep::study::Study;
 
@@ -14,7 +14,7 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
 
 /// Bound of a point, quick and whole.
 fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
-    let resolved = ResolvedPoint::new(&study.whole(point))?;
+    let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")
     };

@@ -76,7 +76,18 @@ impl GraphBuilder {
     }
 
     fn link(&mut self, from: u32, to: u32, rate: (Bandwidth, Span), dimension: usize) {
+        self.long(from, to, rate, (dimension, 1));
+    }
+
+    fn long(
+        &mut self,
+        from: u32,
+        to: u32,
+        rate: (Bandwidth, Span),
+        (dimension, length): (usize, u32),
+    ) {
         self.links.push(DirectedLink {
+            length,
             from,
             to,
             bandwidth: rate.0,
@@ -190,7 +201,7 @@ impl LinkGraph {
         for from in 0..chips.chips() {
             for &(to, distance) in chips.neighbours(from) {
                 let latency = rate.1.times(distance.into());
-                builder.link(from, to, (rate.0, latency), 0);
+                builder.long(from, to, (rate.0, latency), (0, distance));
             }
         }
         builder.build(chips.name().to_owned(), policy).ok()

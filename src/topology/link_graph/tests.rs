@@ -74,7 +74,11 @@ fn links_of_dimensions_are_theirs() {
         let graph = LinkGraph::stacked(&topology).unwrap();
         // The way over links costs what the way over dimensions does.
         for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
-            assert_eq!(graph.path(a, b), topology.path(a, b), "{inner} {a} {b}");
+            assert_eq!(
+                graph.path(a, b, SwitchingMode::IDEAL),
+                topology.path(a, b),
+                "{inner} {a} {b}"
+            );
         }
         let count = |d| graph.links().iter().filter(|l| l.dimension == d).count();
         let own = match inner {
@@ -92,7 +96,7 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
         let chips = ChipGraph::named(name).unwrap();
         let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed).unwrap();
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
-        let paths = pairs.filter_map(|(a, b)| graph.path(a, b));
+        let paths = pairs.filter_map(|(a, b)| graph.path(a, b, SwitchingMode::IDEAL));
         // In links of 1 us.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };

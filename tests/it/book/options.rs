@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 47] = [
+const COMMANDS: [&str; 48] = [
     "",
     "convert",
     "convert auto",
@@ -52,6 +52,7 @@ const COMMANDS: [&str; 47] = [
     "topology show",
     "topology tori",
     "topology random",
+    "loopnest",
     "completions",
 ];
 

@@ -1,0 +1,241 @@
+//! `chakram loopnest`: the best mapping of a layer on a systolic accelerator.
+
+use super::terminal;
+use crate::compute::{
+    FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
+    parse_loop_nest, search_mapping, set_accelerator,
+};
+use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Search the best mapping of a layer on an accelerator
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram loopnest gemmini-16 --product 512x512x512
+  chakram loopnest gemmini-16,scratchpad=32MB --layer K=64,C=64,P=56,Q=56,R=3,S=3
+  chakram loopnest gemmini-8 --product 2500x32x32 --mappings 10000 --seed 1 --format json")]
+pub struct LoopnestArgs {
+    /// gemmini-N with N rows and columns, and what differs: `array`, `scratchpad`, `accumulator`, `bandwidth`, `clock`
+    #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
+    accelerator: LoopNestModel,
+    /// A product of an M x K and a K x N matrix
+    #[arg(long, value_name = "MxNxK", value_parser = parse_product)]
+    product: Option<LayerShape>,
+    /// Sizes of the loops N, K, C, P, Q, R and S, 1 where not said, and the distances stride and dilation of windows
+    #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product", required_unless_present = "product")]
+    layer: Option<LayerShape>,
+    /// Mappings that are drawn
+    #[arg(long, value_name = "N")]
+    mappings: Option<u32>,
+    /// Seed of what is drawn
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// How to print the result
+    #[arg(long, value_enum, default_value_t = LoopnestFormat::Text, value_name = "FORMAT")]
+    format: LoopnestFormat,
+}
+
+/// Format of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LoopnestFormat {
+    /// For people
+    Text,
+    /// Everything, as one document
+    Json,
+}
+
+fn parse_product(text: &str) -> Result<LayerShape, String> {
+    let sizes = text.split('x').map(|size| size.trim().parse().ok());
+    let sizes: Option<Vec<u64>> = sizes.collect();
+    let sizes = sizes.and_then(|sizes| <[u64; 3]>::try_from(sizes).ok());
+    let layer = sizes.and_then(LayerShape::product);
+    layer.ok_or_else(|| "expected MxNxK such as 512x512x512, not too large to count".to_owned())
+}
+
+fn parse_layer(text: &str) -> Result<LayerShape, String> {
+    let (mut sizes, mut stride, mut dilation) = ([1; 7], 1, 1);
+    for part in text.split(',') {
+        let (name, size) = part.split_once('=').unwrap_or((part, ""));
+        let found = LoopDimension::ALL.iter();
+        let found = found
+            .map(|(_, letter)| letter)
+            .position(|letter| *letter == name.trim());
+        let place = match (name.trim(), found) {
+            (_, Some(place)) => &mut sizes[place],
+            ("stride", _) => &mut stride,
+            ("dilation", _) => &mut dilation,
+            _ => {
+                return Err(format!(
+                    "`{name}` is no loop; expected N, K, C, P, Q, R, S, stride or dilation"
+                ));
+            }
+        };
+        let size: Option<u64> = size.trim().parse().ok().filter(|size| *size > 0);
+        *place = size.ok_or_else(|| format!("`{part}`: expected a size from 1 on"))?;
+    }
+    let layer = LayerShape::new(sizes).filter(|_| stride.max(dilation) <= 1024);
+    let layer = layer.ok_or_else(|| "too large to count".to_owned())?;
+    Ok(LayerShape {
+        stride: [stride; 2],
+        dilation: [dilation; 2],
+        ..layer
+    })
+}
+
+/// Does what `args` ask for and prints to `out`.
+///
+/// # Errors
+///
+/// If no mapping can be, or output cannot be written.
+pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let mut model = args.accelerator;
+    if let Some(mappings) = args.mappings {
+        let set = set_accelerator(&mut model, "mappings", &mappings.to_string());
+        set.map_err(|why| format!("--mappings: {why}"))?;
+    }
+    model.seed = args.seed.unwrap_or(model.seed);
+    let layer = args.product.or(args.layer).ok_or("there is no layer")?;
+    let accelerator = model.gemmini.accelerator(1);
+    let found = search_mapping(&accelerator, &layer, model.mappings, model.seed);
+    let found = found.ok_or("no mapping that was drawn can be\n  try: more --mappings")?;
+    match args.format {
+        LoopnestFormat::Text => text(&model, &accelerator, &layer, &found, out)?,
+        LoopnestFormat::Json => {
+            let document = document(&model, &accelerator, &layer, &found);
+            out.write_all(terminal::json(&document).as_bytes())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Cycles that no mapping is below: of multiplications on all units, and of words, each once, from memory.
+fn bounds(
+    model: &LoopNestModel,
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+) -> [u64; 2] {
+    let [weights, inputs, _] = accelerator.word;
+    let bytes = layer.least_bytes([weights, inputs, accelerator.output_word]);
+    let moved = bytes as f64 / model.gemmini.bytes_per_cycle();
+    [
+        layer.macs().div_ceil(accelerator.units()),
+        moved.ceil() as u64,
+    ]
+}
+
+fn text(
+    model: &LoopNestModel,
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+    found: &FoundMapping,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
+    let cost = &found.cost;
+    let [multiplied, moved] = bounds(model, accelerator, layer);
+    let sizes = LoopDimension::ALL.iter().zip(layer.sizes);
+    let sizes: Vec<String> = sizes
+        .filter(|(_, size)| *size > 1)
+        .map(|((_, letter), size)| format!("{letter} {size}"))
+        .collect();
+    writeln!(
+        out,
+        "{model}, {}: {} cycles, {}, {:.3} uJ",
+        sizes.join(", "),
+        thousands(cost.cycles),
+        model.gemmini.clock.cycles(cost.cycles),
+        cost.energy / 1e6
+    )?;
+    writeln!(
+        out,
+        "  at least {} of multiplications and {} of memory; units busy for {}",
+        thousands(multiplied),
+        thousands(moved),
+        thousands(cost.compute_cycles)
+    )?;
+    writeln!(
+        out,
+        "  mapping {} of {}, of which {} can be\n",
+        found.draw, model.mappings, found.valid
+    )?;
+    writeln!(out, "LOOPS, OUTERMOST FIRST")?;
+    for line in found.mapping.text(accelerator) {
+        writeln!(out, "  {line}")?;
+    }
+    writeln!(out)?;
+    let columns = [
+        left("WORDS", 26),
+        right("read", 16),
+        right("filled", 16),
+        right("updated", 16),
+        right("energy", 16),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    for (level, memory) in accelerator.levels.iter().enumerate().rev() {
+        for (tensor, name) in LayerTensor::ALL {
+            let words = cost.accesses[level][tensor as usize];
+            let sum = words.reads + words.fills + words.updates;
+            if sum == 0 {
+                continue;
+            }
+            let bytes = sum * accelerator.word[tensor as usize];
+            let cells: [&dyn std::fmt::Display; 5] = [
+                &format!("{} {name}", memory.name),
+                &thousands(words.reads),
+                &thousands(words.fills),
+                &thousands(words.updates),
+                &format!("{:.3} uJ", memory.energy * bytes as f64 / 1e6),
+            ];
+            out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn document(
+    model: &LoopNestModel,
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+    found: &FoundMapping,
+) -> serde_json::Value {
+    let cost = &found.cost;
+    let loops = |loops: &[(LoopDimension, u64)]| -> Vec<serde_json::Value> {
+        let loops = loops.iter();
+        loops
+            .map(|(d, bound)| json!([LoopDimension::ALL[*d as usize].1, bound]))
+            .collect()
+    };
+    let level = |index: usize| {
+        let words = LayerTensor::ALL.iter().map(|&(tensor, name)| {
+            let one = cost.accesses[index][tensor as usize];
+            let value = json!({"reads": one.reads, "fills": one.fills, "updates": one.updates});
+            (name.to_owned(), value)
+        });
+        json!({
+            "name": accelerator.levels[index].name,
+            "loops": loops(&found.mapping.temporal[index]),
+            "bytes": cost.bytes[index],
+            "words": words.collect::<serde_json::Map<_, _>>(),
+        })
+    };
+    let [multiplied, moved] = bounds(model, accelerator, layer);
+    json!({
+        "accelerator": model.to_string(),
+        "cycles": cost.cycles,
+        "compute_cycles": cost.compute_cycles,
+        "least_cycles": {"multiplications": multiplied, "memory": moved},
+        "time_ps": model.gemmini.clock.cycles(cost.cycles).0,
+        "energy_pj": cost.energy,
+        "multiplications": cost.multiplications,
+        "mappings": {"drawn": model.mappings, "valid": found.valid, "best": found.draw},
+        "array": loops(&found.mapping.spatial),
+        "levels": (0..accelerator.levels.len()).rev().map(level).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,436 @@
+//! Cost of a mapping in closed form.
+
+use super::{
+    BoundLoop, LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping,
+    LoopNestAccelerator,
+};
+
+/// Words that pass a level, of one tensor, all units together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LevelAccesses {
+    /// Words read, by a level inside or by units.
+    pub reads: u64,
+    /// Words filled from outside.
+    pub fills: u64,
+    /// Words updated from inside: outputs.
+    pub updates: u64,
+}
+
+/// Cost of a mapping.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MappingCost {
+    /// Cycles of units and of the busiest port.
+    pub cycles: u64,
+    /// Cycles of units alone.
+    pub compute_cycles: u64,
+    /// Accesses by level, innermost first, and by [`LayerTensor`].
+    pub accesses: Vec<[LevelAccesses; 3]>,
+    /// Bytes that pass each level.
+    pub bytes: Vec<u64>,
+    /// Energy in picojoules.
+    pub energy: f64,
+    /// Multiplications that units do, those of zeros beyond the layer included.
+    pub multiplications: u64,
+}
+
+/// A loop in time, with how far its dimension goes on at a step.
+#[derive(Clone, Copy, Debug)]
+struct PlacedLoop {
+    level: usize,
+    dimension: LoopDimension,
+    bound: u64,
+    step: u64,
+}
+
+/// Words that a level takes in over a run: of one unit, and of all that are told apart.
+#[derive(Clone, Copy, Debug)]
+struct TileLoads {
+    own: u64,
+    distinct: u64,
+}
+
+impl LoopNestAccelerator {
+    /// What `mapping` of `layer` costs; `None` if a tile does not fit, a loop does not cover its dimension, or there are more
+    /// rows or columns than the array has.
+    pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
+        let tiles = self.tiles(mapping);
+        let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
+        // Room for sums of words of all tensors.
+        let mut covered = tiles.last()?.iter();
+        covered
+            .try_fold(1_u64, |all, extent| all.checked_mul(*extent))
+            .filter(|all| *all < 1 << 58)?;
+        let covers = tiles.last()?.iter().zip(&layer.sizes);
+        if !covers.into_iter().all(|(covered, size)| covered >= size)
+            || !(0..self.levels.len()).all(fits)
+            || (0..2).any(|side| mapping.spatial[side].1 > self.array[side].into())
+        {
+            return None;
+        }
+        let nest = MappedNest {
+            accelerator: self,
+            layer,
+            mapping,
+            loops: self.placed(mapping),
+            tiles,
+        };
+        Some(nest.cost())
+    }
+
+    /// Extents of each dimension in the tile of each level: of one unit where units have levels of their own.
+    pub(super) fn tiles(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
+        let mut extents = [1_u64; 7];
+        let mut tiles = Vec::with_capacity(self.levels.len());
+        for (level, loops) in mapping.temporal.iter().enumerate() {
+            if level == self.own_levels {
+                for (dimension, bound) in mapping.spatial {
+                    extents[dimension as usize] *= bound;
+                }
+            }
+            for (dimension, bound) in loops {
+                extents[*dimension as usize] *= bound;
+            }
+            tiles.push(extents);
+        }
+        tiles
+    }
+
+    pub(super) fn kept(&self, mapping: &LoopMapping, level: usize, tensor: LayerTensor) -> bool {
+        let is_last = level + 1 == self.levels.len();
+        is_last
+            || self.levels[level].keeps[tensor as usize] && mapping.keeps[level][tensor as usize]
+    }
+
+    /// Whether the tiles of a level fit.
+    pub(super) fn fits(
+        &self,
+        layer: &LayerShape,
+        mapping: &LoopMapping,
+        level: usize,
+        tile: &[u64; 7],
+    ) -> bool {
+        let kept = LayerTensor::ALL
+            .iter()
+            .map(|(tensor, _)| *tensor)
+            .filter(|tensor| self.kept(mapping, level, *tensor));
+        match self.levels[level].capacity {
+            LevelCapacity::Unbounded => true,
+            LevelCapacity::Words(most) => {
+                let mut kept = kept;
+                kept.all(|tensor| layer.words(tensor, tile) <= most)
+            }
+            LevelCapacity::Shared(most) => {
+                let bytes = kept
+                    .map(|tensor| layer.words(tensor, tile) * self.word[tensor as usize])
+                    .fold(0_u64, u64::saturating_add);
+                bytes.saturating_mul(self.buffering) <= most
+            }
+        }
+    }
+
+    /// Loops in time, innermost first.
+    fn placed(&self, mapping: &LoopMapping) -> Vec<PlacedLoop> {
+        let mut extents = [1_u64; 7];
+        let mut placed = Vec::new();
+        for (level, loops) in mapping.temporal.iter().enumerate() {
+            if level == self.own_levels {
+                for (dimension, bound) in mapping.spatial {
+                    extents[dimension as usize] *= bound;
+                }
+            }
+            for &(dimension, bound) in loops.iter().rev() {
+                let step = extents[dimension as usize];
+                extents[dimension as usize] *= bound;
+                if bound > 1 {
+                    placed.push(PlacedLoop {
+                        level,
+                        dimension,
+                        bound,
+                        step,
+                    });
+                }
+            }
+        }
+        placed
+    }
+}
+
+/// A mapping with what follows from it.
+struct MappedNest<'m> {
+    accelerator: &'m LoopNestAccelerator,
+    layer: &'m LayerShape,
+    mapping: &'m LoopMapping,
+    loops: Vec<PlacedLoop>,
+    tiles: Vec<[u64; 7]>,
+}
+
+impl MappedNest<'_> {
+    fn cost(&self) -> MappingCost {
+        let accelerator = self.accelerator;
+        let steps: u64 = self.loops.iter().map(|one| one.bound).product();
+        let units: u64 = self
+            .mapping
+            .spatial
+            .iter()
+            .map(|(_, bound)| bound)
+            .product();
+        let mut accesses = vec![[LevelAccesses::default(); 3]; accelerator.levels.len()];
+        let outputs: u64 = {
+            let all = self.tiles.last().expect("there is a level");
+            self.layer.words(LayerTensor::Outputs, all)
+        };
+        // Outputs of a unit that has levels of its own: it meets all but those that other units have.
+        let of_unit = outputs / self.told_apart(LayerTensor::Outputs);
+        for (tensor, _) in LayerTensor::ALL {
+            let of = tensor as usize;
+            let levels = 0..accelerator.levels.len();
+            let mut keepers = levels.filter(|level| accelerator.kept(self.mapping, *level, tensor));
+            let innermost = keepers.next().expect("the outermost keeps all");
+            let is_own = |level: usize| level < accelerator.own_levels;
+            // Units meet the innermost at every step.
+            let met = if is_own(innermost) {
+                steps * units
+            } else {
+                steps * self.told_apart(tensor)
+            };
+            let at = &mut accesses[innermost][of];
+            if tensor == LayerTensor::Outputs {
+                at.updates += met;
+                at.reads += met
+                    - if is_own(innermost) {
+                        of_unit * units
+                    } else {
+                        outputs
+                    };
+            } else {
+                at.reads += met;
+            }
+            let mut inner = innermost;
+            for outer in keepers {
+                let loads = self.loads(tensor, inner);
+                let count = if is_own(inner) { units } else { 1 };
+                // What passes between both: by each unit for itself, or what the array has in common once.
+                let joins = is_own(inner) && !is_own(outer);
+                let passed = if joins {
+                    loads.distinct
+                } else {
+                    loads.own * count
+                };
+                if tensor == LayerTensor::Outputs {
+                    let first = if is_own(inner) { of_unit } else { outputs };
+                    let back = (loads.own - first) * count;
+                    accesses[inner][of].fills += back;
+                    accesses[outer][of].updates += passed;
+                    accesses[outer][of].reads += if joins { passed - outputs } else { back };
+                } else {
+                    accesses[inner][of].fills += loads.own * count;
+                    accesses[outer][of].reads += passed;
+                }
+                inner = outer;
+            }
+        }
+        self.total(steps, units, outputs, accesses)
+    }
+
+    fn total(
+        &self,
+        steps: u64,
+        units: u64,
+        outputs: u64,
+        accesses: Vec<[LevelAccesses; 3]>,
+    ) -> MappingCost {
+        let accelerator = self.accelerator;
+        let last = accelerator.levels.len() - 1;
+        let bytes_of = |(level, all): (usize, &[LevelAccesses; 3])| {
+            let words = all.iter().map(|one| one.reads + one.fills + one.updates);
+            let bytes: u64 = words
+                .zip(accelerator.word)
+                .map(|(words, word)| words * word)
+                .sum();
+            // Finished outputs are smaller than sums.
+            let smaller = accelerator.word[LayerTensor::Outputs as usize] - accelerator.output_word;
+            bytes - if level == last { outputs * smaller } else { 0 }
+        };
+        let bytes: Vec<u64> = accesses.iter().enumerate().map(bytes_of).collect();
+        let ports = accelerator.levels.iter().zip(&bytes);
+        let ports = ports.filter_map(|(level, bytes)| {
+            let cycles = *bytes as f64 / level.bytes_per_cycle?;
+            Some(cycles.ceil() as u64)
+        });
+        let multiplications = steps * units;
+        let levels = accelerator.levels.iter().zip(&bytes);
+        let energy: f64 = levels
+            .map(|(level, bytes)| level.energy * *bytes as f64)
+            .sum();
+        MappingCost {
+            cycles: ports.fold(steps, u64::max),
+            compute_cycles: steps,
+            energy: energy + accelerator.mac_energy * multiplications as f64,
+            accesses,
+            bytes,
+            multiplications,
+        }
+    }
+
+    /// Number of units that have words of their own at a step, of one tensor.
+    fn told_apart(&self, tensor: LayerTensor) -> u64 {
+        let one = [1; 7];
+        self.distinct(tensor, &one, None)
+    }
+
+    /// Words that the tile of a level takes in over the run, with those that leave for outputs.
+    fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
+        let tile = &self.tiles[level];
+        let is_own = level < self.accelerator.own_levels;
+        let distinct = |moved: Option<(LoopDimension, u64)>, own: u64| {
+            if is_own {
+                self.distinct(tensor, tile, moved)
+            } else {
+                own
+            }
+        };
+        let own = self.layer.words(tensor, tile);
+        let mut loads = TileLoads {
+            own,
+            distinct: distinct(None, own),
+        };
+        let mut moves = false;
+        for one in self.loops.iter().filter(|one| one.level > level) {
+            if !tensor.depends_on(one.dimension) {
+                if moves {
+                    loads.own *= one.bound;
+                    loads.distinct *= one.bound;
+                }
+                continue;
+            }
+            if moves {
+                loads.own *= one.bound;
+                loads.distinct *= one.bound;
+                continue;
+            }
+            moves = true;
+            // Of tiles that overlap only the new words, from the second step on.
+            let new = self.new_words(tensor, tile, (one.dimension, one.step));
+            loads.own += (one.bound - 1) * new;
+            let moved = Some((one.dimension, one.step));
+            loads.distinct += (one.bound - 1) * distinct(moved, new);
+        }
+        loads
+    }
+
+    /// Length of the new inputs along a row or column, and which of the two, when `dimension` goes `step` on.
+    fn new_inputs(
+        &self,
+        tile: &[u64; 7],
+        (dimension, step): (LoopDimension, u64),
+    ) -> Option<(usize, u64)> {
+        let (along, far) = match dimension {
+            LoopDimension::P => (0, step * self.layer.stride[0]),
+            LoopDimension::Q => (1, step * self.layer.stride[1]),
+            LoopDimension::R => (0, step * self.layer.dilation[0]),
+            LoopDimension::S => (1, step * self.layer.dilation[1]),
+            _ => return None,
+        };
+        Some((along, far.min(self.extent(tile, along))))
+    }
+
+    /// Inputs of a tile along a row or column.
+    fn extent(&self, tile: &[u64; 7], along: usize) -> u64 {
+        let [.., p, q, r, s] = *tile;
+        self.layer.window(along, [p, q][along], [r, s][along])
+    }
+
+    /// Words of a tile that are new when `moved` goes a step on.
+    fn new_words(&self, tensor: LayerTensor, tile: &[u64; 7], moved: (LoopDimension, u64)) -> u64 {
+        let all = self.layer.words(tensor, tile);
+        match self.new_inputs(tile, moved) {
+            Some((along, new)) if tensor == LayerTensor::Inputs => {
+                all / self.extent(tile, along) * new
+            }
+            _ => all,
+        }
+    }
+
+    /// Words of the tiles of all units together, each once; or those of them that are new when `moved` goes a step on.
+    fn distinct(
+        &self,
+        tensor: LayerTensor,
+        tile: &[u64; 7],
+        moved: Option<(LoopDimension, u64)>,
+    ) -> u64 {
+        let spatial = self.mapping.spatial;
+        if tensor != LayerTensor::Inputs {
+            let own = self.layer.words(tensor, tile);
+            let apart = spatial.iter().filter(|(d, _)| tensor.depends_on(*d));
+            return own * apart.map(|(_, bound)| bound).product::<u64>();
+        }
+        let new = moved.and_then(|moved| self.new_inputs(tile, moved));
+        let lengths: [u64; 2] = std::array::from_fn(|along| match new {
+            Some((of, length)) if of == along => length,
+            _ => self.extent(tile, along),
+        });
+        let channels = spatial
+            .iter()
+            .filter(|(d, _)| matches!(d, LoopDimension::N | LoopDimension::C));
+        let channels: u64 = channels.map(|(_, bound)| bound).product();
+        let [n, _, c, ..] = *tile;
+        n * c * channels * self.covered(0, lengths[0]) * self.covered(1, lengths[1])
+    }
+
+    /// Inputs along a row or column that intervals of `length` at the places of all units cover.
+    fn covered(&self, along: usize, length: u64) -> u64 {
+        let own = self.accelerator.own_levels;
+        let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);
+        let mut places = vec![0_u64];
+        for (dimension, bound) in self.mapping.spatial {
+            let far = match (dimension, along) {
+                (LoopDimension::P, 0) | (LoopDimension::Q, 1) => self.layer.stride[along],
+                (LoopDimension::R, 0) | (LoopDimension::S, 1) => self.layer.dilation[along],
+                _ => continue,
+            };
+            let step = far * inside[dimension as usize];
+            places = places
+                .iter()
+                .flat_map(|place| (0..bound).map(move |unit| place + unit * step))
+                .collect();
+        }
+        if places.len() == 1 {
+            return length;
+        }
+        places.sort_unstable();
+        let (mut covered, mut end) = (0, 0);
+        for place in places {
+            let from = place.max(end);
+            end = end.max(place + length);
+            covered += end - from.min(end);
+        }
+        covered
+    }
+}
+
+/// The loops of a level in words: `C 4, K 2`.
+pub(super) fn shown(loops: &[BoundLoop]) -> String {
+    let loops = loops.iter().filter(|(_, bound)| *bound > 1);
+    let parts = loops.map(|(d, bound)| format!("{} {bound}", LoopDimension::ALL[*d as usize].1));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+impl LoopMapping {
+    /// Loops of each level and of the array, for people, outermost first.
+    pub fn text(&self, accelerator: &LoopNestAccelerator) -> Vec<String> {
+        let mut lines = Vec::new();
+        for level in (0..self.temporal.len()).rev() {
+            let kept = LayerTensor::ALL.iter();
+            let kept = kept.filter(|(tensor, _)| accelerator.kept(self, level, *tensor));
+            let kept: Vec<_> = kept.map(|(_, name)| *name).collect();
+            let loops = shown(&self.temporal[level]);
+            let name = accelerator.levels[level].name;
+            lines.push(format!("{name} ({}): {loops}", kept.join(", ")));
+            if level == accelerator.own_levels {
+                let [rows, columns] = self.spatial.map(|one| shown(&[one]));
+                lines.push(format!("array: rows {rows}; columns {columns}"));
+            }
+        }
+        lines
+    }
+}

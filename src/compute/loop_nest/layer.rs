@@ -1,0 +1,130 @@
+//! Layers as seven loops, and what of tensors they touch.
+
+/// A loop of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoopDimension {
+    /// Images of a batch.
+    N,
+    /// Output channels, or columns of a product.
+    K,
+    /// Input channels, or what a product sums over.
+    C,
+    /// Outputs along a row, or rows of a product.
+    P,
+    /// Outputs along a column.
+    Q,
+    /// Weights along a row.
+    R,
+    /// Weights along a column.
+    S,
+}
+
+impl LoopDimension {
+    /// Every dimension with its letter.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::N, "N"),
+        (Self::K, "K"),
+        (Self::C, "C"),
+        (Self::P, "P"),
+        (Self::Q, "Q"),
+        (Self::R, "R"),
+        (Self::S, "S"),
+    ];
+}
+
+/// A tensor of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LayerTensor {
+    /// Weights, by k, c, r and s.
+    Weights,
+    /// Inputs, by n, c, and the windows of p with r and of q with s.
+    Inputs,
+    /// Outputs, by n, k, p and q.
+    Outputs,
+}
+
+impl LayerTensor {
+    /// Every tensor with its name.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Weights, "weights"),
+        (Self::Inputs, "inputs"),
+        (Self::Outputs, "outputs"),
+    ];
+
+    /// Whether the tensor's words depend on `dimension`.
+    pub fn depends_on(self, dimension: LoopDimension) -> bool {
+        use LoopDimension::{C, K, N, P, Q, R, S};
+        match self {
+            Self::Weights => matches!(dimension, K | C | R | S),
+            Self::Inputs => matches!(dimension, N | C | P | Q | R | S),
+            Self::Outputs => matches!(dimension, N | K | P | Q),
+        }
+    }
+}
+
+/// A convolution, or a product of matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerShape {
+    /// Size of each loop, by [`LoopDimension`]; at least 1.
+    pub sizes: [u64; 7],
+    /// Distance of windows along a row and along a column.
+    pub stride: [u64; 2],
+    /// Distance of weights along a row and along a column.
+    pub dilation: [u64; 2],
+}
+
+/// The most that a loop may count, so that products of two fit.
+const MOST: u64 = 1 << 31;
+
+impl LayerShape {
+    /// Loops of these sizes with windows side by side; `None` if one is none or too long, or there are more
+    /// multiplications than can be counted.
+    pub fn new(sizes: [u64; 7]) -> Option<Self> {
+        let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
+        let mut all = sizes.iter();
+        let macs = all.try_fold(1_u64, |macs, size| macs.checked_mul(*size));
+        // Room for what loops cover beyond the layer.
+        (fit && macs.is_some_and(|macs| macs < 1 << 56)).then_some(Self {
+            sizes,
+            stride: [1; 2],
+            dilation: [1; 2],
+        })
+    }
+
+    /// The product of an `m` x `k` and a `k` x `n` matrix.
+    pub fn product([m, n, k]: [u64; 3]) -> Option<Self> {
+        Self::new([1, n, k, m, 1, 1, 1])
+    }
+
+    /// Size of a loop.
+    pub fn size(&self, dimension: LoopDimension) -> u64 {
+        self.sizes[dimension as usize]
+    }
+
+    /// Multiplications.
+    pub fn macs(&self) -> u64 {
+        self.sizes.iter().product()
+    }
+
+    /// Words of a tensor in a box whose loops go around `extents` times.
+    pub fn words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
+        let [n, k, c, p, q, r, s] = *extents;
+        match tensor {
+            LayerTensor::Weights => k * c * r * s,
+            LayerTensor::Inputs => n * c * self.window(0, p, r) * self.window(1, q, s),
+            LayerTensor::Outputs => n * k * p * q,
+        }
+    }
+
+    /// Inputs along a row (0) or a column (1) under `outputs` windows of `weights`.
+    pub fn window(&self, along: usize, outputs: u64, weights: u64) -> u64 {
+        (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
+    }
+
+    /// Words of all tensors together in memory, each once, in bytes of `word`.
+    pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
+        let all = LayerTensor::ALL.iter();
+        all.map(|&(tensor, _)| self.words(tensor, &self.sizes) * word[tensor as usize])
+            .sum()
+    }
+}

@@ -1,0 +1,275 @@
+//! Search for the mapping of fewest cycles, and of these the least energy.
+//!
+//! Draws alternate: a mapping at random, and the best so far with a few of its choices changed. A drawn mapping whose tiles do
+//! not fit has loops moved outwards until they do. The same seed draws the same mappings, so more of them are never worse.
+
+use super::{
+    LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
+    MappingCost,
+};
+
+/// The best mapping of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundMapping {
+    /// The mapping.
+    pub mapping: LoopMapping,
+    /// Its cost.
+    pub cost: MappingCost,
+    /// Number of the draw that found it, from 1.
+    pub draw: u32,
+    /// Number of mappings that could be, of all that were drawn.
+    pub valid: u32,
+}
+
+/// Draws `mappings` mappings of `layer` and returns the best; `None` if none can be.
+pub fn search_mapping(
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+    mappings: u32,
+    seed: u64,
+) -> Option<FoundMapping> {
+    let mut draws = MappingDraws {
+        accelerator,
+        layer,
+        state: seed,
+    };
+    let mut best: Option<(MappingChoices, FoundMapping)> = None;
+    let mut valid = 0;
+    for draw in 1..=mappings {
+        let mut choices = match &best {
+            Some((best, _)) if draw % 2 == 0 => draws.changed(best),
+            _ => draws.fresh(),
+        };
+        draws.fit(&mut choices);
+        let mapping = choices.mapping(accelerator, layer);
+        let Some(cost) = accelerator.cost(layer, &mapping) else {
+            continue;
+        };
+        valid += 1;
+        let better = best.as_ref().is_none_or(|(_, found)| {
+            let old = &found.cost;
+            (cost.cycles, cost.energy) < (old.cycles, old.energy)
+        });
+        if better {
+            let found = FoundMapping {
+                mapping,
+                cost,
+                draw,
+                valid,
+            };
+            best = Some((choices, found));
+        }
+    }
+    let (_, found) = best?;
+    Some(FoundMapping { valid, ..found })
+}
+
+/// Choices that make a mapping.
+#[derive(Clone, Debug)]
+struct MappingChoices {
+    /// Index of what rows and columns go along.
+    along: usize,
+    /// Rows and columns.
+    spatial: [u64; 2],
+    /// By level but the outermost, how often each loop goes around; the outermost goes around for the rest.
+    bounds: Vec<[u64; 7]>,
+    /// By level, dimensions from the outermost loop to the innermost.
+    orders: Vec<[LoopDimension; 7]>,
+    keeps: Vec<[bool; 3]>,
+}
+
+impl MappingChoices {
+    /// The mapping. Bounds are lowered to the least that leave as many rounds to the levels outside.
+    fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
+        let along = accelerator.choices[self.along];
+        let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
+        let mut left = layer.sizes;
+        for (dimension, bound) in spatial {
+            let left = &mut left[dimension as usize];
+            *left = left.div_ceil(bound);
+        }
+        let levels = accelerator.levels.len();
+        let mut temporal = Vec::with_capacity(levels);
+        for level in 0..levels {
+            let mut loops = Vec::new();
+            for dimension in self.orders[level] {
+                let left = &mut left[dimension as usize];
+                let bound = match self.bounds.get(level) {
+                    Some(bounds) => least(*left, bounds[dimension as usize]),
+                    None => *left,
+                };
+                *left = left.div_ceil(bound);
+                if bound > 1 {
+                    loops.push((dimension, bound));
+                }
+            }
+            temporal.push(loops);
+        }
+        LoopMapping {
+            temporal,
+            spatial,
+            keeps: self.keeps.clone(),
+        }
+    }
+}
+
+/// The least bound that leaves as many rounds of `left` as `bound` does.
+fn least(left: u64, bound: u64) -> u64 {
+    let rounds = left.div_ceil(bound.min(left).max(1));
+    left.div_ceil(rounds)
+}
+
+/// Draws of choices.
+struct MappingDraws<'d> {
+    accelerator: &'d LoopNestAccelerator,
+    layer: &'d LayerShape,
+    state: u64,
+}
+
+impl MappingDraws<'_> {
+    /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `limit`, which is not zero.
+    fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.random()) * u128::from(limit)) >> 64) as u64
+    }
+
+    /// A bound of a loop of `size`: often all of it or none, else anything, small ones as often as large ones.
+    fn bound(&mut self, size: u64) -> u64 {
+        match self.below(8) {
+            0..=2 => 1,
+            3 => size,
+            _ => {
+                let digits = u64::from(64 - size.leading_zeros());
+                let most = (1 << (1 + self.below(digits))).min(size);
+                1 + self.below(most)
+            }
+        }
+    }
+
+    fn spatial(&mut self, along: usize) -> [u64; 2] {
+        let dimensions = self.accelerator.choices[along];
+        [0, 1].map(|side| {
+            let size = self.layer.size(dimensions[side]);
+            let most = size.min(self.accelerator.array[side].into());
+            let all = self.below(8) > 0;
+            if all { most } else { 1 + self.below(most) }
+        })
+    }
+
+    fn keeps(&mut self, level: usize) -> [bool; 3] {
+        let can = self.accelerator.levels[level].keeps;
+        can.map(|can| can && self.below(6) > 0)
+    }
+
+    fn order(&mut self) -> [LoopDimension; 7] {
+        let mut order = LoopDimension::ALL.map(|(dimension, _)| dimension);
+        for last in (1..order.len()).rev() {
+            order.swap(last, self.below(last as u64 + 1) as usize);
+        }
+        order
+    }
+
+    fn fresh(&mut self) -> MappingChoices {
+        let levels = self.accelerator.levels.len();
+        let along = self.below(self.accelerator.choices.len() as u64) as usize;
+        let sizes = self.layer.sizes;
+        MappingChoices {
+            along,
+            spatial: self.spatial(along),
+            bounds: (1..levels)
+                .map(|_| sizes.map(|size| self.bound(size)))
+                .collect(),
+            orders: (0..levels).map(|_| self.order()).collect(),
+            keeps: (0..levels).map(|level| self.keeps(level)).collect(),
+        }
+    }
+
+    /// The same choices but for one to three.
+    fn changed(&mut self, best: &MappingChoices) -> MappingChoices {
+        let mut choices = best.clone();
+        let levels = self.accelerator.levels.len();
+        for _ in 0..=self.below(3) {
+            let level = self.below(levels as u64) as usize;
+            let inner = self.below(levels as u64 - 1) as usize;
+            let dimension = self.below(7) as usize;
+            match self.below(8) {
+                0 => choices.spatial = self.spatial(choices.along),
+                1 => {
+                    choices.along = self.below(self.accelerator.choices.len() as u64) as usize;
+                    choices.spatial = self.spatial(choices.along);
+                }
+                2 => choices.keeps[level] = self.keeps(level),
+                3 | 4 => {
+                    let other = self.below(7) as usize;
+                    choices.orders[level].swap(dimension, other);
+                }
+                5 => {
+                    // From one level to the next.
+                    let bound = choices.bounds[inner][dimension];
+                    let part = self.bound(bound);
+                    choices.bounds[inner][dimension] = part;
+                    if let Some(next) = choices.bounds.get_mut(inner + 1) {
+                        next[dimension] *= bound.div_ceil(part);
+                        next[dimension] = next[dimension].min(self.layer.sizes[dimension]);
+                    }
+                }
+                _ => {
+                    let size = self.layer.sizes[dimension];
+                    choices.bounds[inner][dimension] = self.bound(size);
+                }
+            }
+        }
+        choices
+    }
+
+    /// Moves loops outwards until the tiles of all levels fit, and lets a tensor pass that never does.
+    fn fit(&mut self, choices: &mut MappingChoices) {
+        for level in 0..self.accelerator.levels.len() - 1 {
+            // Where a level keeps single words, loops that their tensors depend on are outside.
+            if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
+                for (tensor, _) in LayerTensor::ALL {
+                    let keeps = self.accelerator.levels[level].keeps[tensor as usize];
+                    for (dimension, _) in LoopDimension::ALL {
+                        if keeps
+                            && choices.keeps[level][tensor as usize]
+                            && tensor.depends_on(dimension)
+                        {
+                            choices.bounds[..=level]
+                                .iter_mut()
+                                .for_each(|bounds| bounds[dimension as usize] = 1);
+                        }
+                    }
+                }
+            }
+            loop {
+                let mapping = choices.mapping(self.accelerator, self.layer);
+                let tiles = self.accelerator.tiles(&mapping);
+                if self
+                    .accelerator
+                    .fits(self.layer, &mapping, level, &tiles[level])
+                {
+                    break;
+                }
+                let places = (0..=level).flat_map(|at| (0..7).map(move |d| (at, d)));
+                let large: Vec<_> = places
+                    .filter(|&(at, d)| choices.bounds[at][d] > 1)
+                    .collect();
+                if large.is_empty() {
+                    choices.keeps[level] = [false; 3];
+                    break;
+                }
+                let (at, d) = large[self.below(large.len() as u64) as usize];
+                let bound = &mut choices.bounds[at][d];
+                *bound = (*bound).min(self.layer.sizes[d]).div_ceil(2);
+            }
+        }
+    }
+}
