@@ -42,14 +42,49 @@ latency = "0"
 algorithm = "direct"
 "#;
 
+/// Programs of models: those of traces are the first, since the loop asks its first program how collectives are priced.
+struct ProgramOrder {
+    /// Models by program.
+    models: Vec<usize>,
+    /// Programs by model.
+    programs: Vec<u32>,
+    /// Number of traces.
+    traces: u32,
+}
+
+impl ProgramOrder {
+    fn of(models: &[PreparedModel<'_>]) -> Self {
+        let mut order: Vec<usize> = (0..models.len()).collect();
+        order.sort_by_key(|&model| models[model].trace().is_none());
+        let mut programs = vec![0; models.len()];
+        for (program, &model) in (0..).zip(&order) {
+            programs[model] = program;
+        }
+        let traces = models.iter().filter(|model| model.trace().is_some());
+        Self {
+            traces: traces.count() as u32,
+            models: order,
+            programs,
+        }
+    }
+
+    /// Whether a program is a trace, whose kernels take lanes.
+    fn is_trace(&self, program: u32) -> bool {
+        program < self.traces
+    }
+}
+
 /// The side of the server that launches.
-struct RequestFeed<'f, 's>(&'f RefCell<Server<'s>>);
+struct RequestFeed<'f, 's> {
+    server: &'f RefCell<Server<'s>>,
+    order: &'f ProgramOrder,
+}
 
 impl RequestFeed<'_, '_> {
     fn launch(&self, queue: &mut LaunchQueue) {
-        for begun in self.0.borrow_mut().begin() {
+        for begun in self.server.borrow_mut().begin() {
             queue.launch(Launch {
-                program: begun.program,
+                program: self.order.programs[begun.model as usize],
                 npu: begun.npu,
                 tag: begun.flight.into(),
                 ..Launch::default()
@@ -60,18 +95,19 @@ impl RequestFeed<'_, '_> {
 
 impl Feed for RequestFeed<'_, '_> {
     fn wake_at(&self) -> Option<Time> {
-        self.0.borrow().due()
+        self.server.borrow().due()
     }
 
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
-        self.0.borrow_mut().wake(now);
+        self.server.borrow_mut().wake(now);
         self.launch(queue);
     }
 
     fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
-        let mut server = self.0.borrow_mut();
-        server.launch_ended(now, ended.tag as u32, ended.program);
-        drop(server);
+        if self.order.is_trace(ended.program) {
+            let mut server = self.server.borrow_mut();
+            server.launch_ended(now, ended.tag as u32);
+        }
         self.launch(queue);
     }
 }
@@ -79,8 +115,7 @@ impl Feed for RequestFeed<'_, '_> {
 /// The side of the server that answers jobs.
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
-    /// Whether each program is a trace, whose kernels take lanes.
-    is_trace: Vec<bool>,
+    order: &'f ProgramOrder,
     /// Jobs that were answered in a call; kept for its allocation.
     answered: Vec<AnsweredJob>,
 }
@@ -98,7 +133,7 @@ impl CoreProcessors<'_, '_> {
 
 impl ProcessorModel for CoreProcessors<'_, '_> {
     fn serves(&self, _npu: Npu, program: u32) -> bool {
-        !self.is_trace[program as usize]
+        !self.order.is_trace(program)
     }
 
     fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
@@ -136,8 +171,9 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let models = prepared.models.iter();
-    let jobs = models.map(|model| match model.trace() {
+    let order = ProgramOrder::of(&prepared.models);
+    let models = || order.models.iter().map(|&model| &prepared.models[model]);
+    let jobs = models().map(|model| match model.trace() {
         Some(_) => Ok(None),
         None => program(model).map(Some),
     });
@@ -147,7 +183,7 @@ pub(super) fn run<'s>(
         options.launch = LaunchMode::None;
         options.measured_collectives = Some(false);
     });
-    let programs = prepared.models.iter().zip(&jobs).map(|(model, job)| {
+    let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.trace(), job) {
             (Some(trace), _) => {
                 CompiledReplay::new(trace.job.workload(), machine, &traced::options())
@@ -159,14 +195,13 @@ pub(super) fn run<'s>(
     });
     let programs: Vec<CompiledReplay<'_>> = programs.collect::<Result<_, _>>()?;
     let server = RefCell::new(Server::new(prepared, observer)?);
-    let mut feed = RequestFeed(&server);
+    let mut feed = RequestFeed {
+        server: &server,
+        order: &order,
+    };
     let mut processors = CoreProcessors {
         server: &server,
-        is_trace: prepared
-            .models
-            .iter()
-            .map(|model| model.trace().is_some())
-            .collect(),
+        order: &order,
         answered: Vec::new(),
     };
     run_launches(&programs, &mut [&mut feed], Some(&mut processors), &mut ())?;

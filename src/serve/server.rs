@@ -67,8 +67,8 @@ pub(super) struct AnsweredJob {
 pub(super) struct FlightLaunch {
     /// Its place in the server.
     pub flight: u32,
-    /// Index of its model, which is that of its program.
-    pub program: u32,
+    /// Index of its model.
+    pub model: u32,
     /// The NPU of a trace of one rank, where each processor is one.
     pub npu: Option<Npu>,
 }
@@ -239,9 +239,9 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a batch whose jobs the loop itself ran, if it is one.
-    pub fn launch_ended(&mut self, now: Time, flight: u32, program: u32) {
-        if self.model(program).trace().is_none() || self.has_stopped() {
+    /// Ends a batch whose job is a trace, which the loop itself ran.
+    pub fn launch_ended(&mut self, now: Time, flight: u32) {
+        if self.has_stopped() {
             return;
         }
         self.now = now;

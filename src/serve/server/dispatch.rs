@@ -89,7 +89,7 @@ impl Server<'_> {
         }
         self.launches.push(FlightLaunch {
             flight,
-            program: first.model,
+            model: first.model,
             npu,
         });
     }
