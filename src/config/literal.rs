@@ -30,6 +30,11 @@ impl ConfigLiteral {
         }
     }
 
+    /// The value as a file of TOML has it, texts in quotes.
+    pub(crate) fn quoted(&self) -> String {
+        self.toml().to_string()
+    }
+
     /// The number, if it is one.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {

@@ -752,7 +752,7 @@ fn kernels_of_a_captured_job_price_it() {
         makespan_ms("traces/tp-mlp", measured, "recorded"),
     );
     assert!((own / recorded - 1.0).abs() < 0.05, "{own} {recorded}");
-    // Kernels that take twice as long: what is not the host's or the network's grows with them.
+    // Kernels are an eighth of the critical path, by the report; the rest is the host's. Twice as long, they add that much.
     let doubled: String = first
         .lines()
         .map(|line| match line.strip_suffix(" us\"],") {
@@ -766,7 +766,7 @@ fn kernels_of_a_captured_job_price_it() {
         .collect();
     std::fs::write(measured, doubled).expect("there is room");
     let twice = makespan_ms("traces/tp-mlp", measured, "curves");
-    assert!(twice > 1.3 * own && twice < 2.0 * own, "{twice} {own}");
+    assert!((twice / own - 1.125).abs() < 0.01, "{twice} {own}");
 }
 
 /// A step of twice the batch is predicted by the kernels of the smaller one.
@@ -809,7 +809,16 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
 fn jobs_without_kernels_calibrate_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
     let at = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
-    let output = chakram(&["generate", "resnet-18", "--data", "2", "-o", &at("job")]);
+    let output = chakram(&[
+        "generate",
+        "resnet-18",
+        "--batch",
+        "2",
+        "--data",
+        "2",
+        "-o",
+        &at("job"),
+    ]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let refused = |traces: &str, machine: &str| {

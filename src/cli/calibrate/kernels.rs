@@ -1,6 +1,7 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
 use super::with_section;
+use crate::config::ConfigLiteral;
 use crate::job::{Job, JobOptions};
 use crate::machine::{Machine, MachineSource};
 use crate::report::summary::thousands;
@@ -55,7 +56,7 @@ pub fn measure(
 
 /// A string as TOML has it.
 fn string(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
+    ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
 fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
