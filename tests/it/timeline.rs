@@ -106,6 +106,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
             }
             let begin = open.pop().unwrap_or_else(|| panic!("{track:?}: {slice}"));
             assert_eq!(begin["name"], slice["name"], "{track:?}");
+            assert_eq!(begin["args"], slice["args"], "Speedscope matches by both");
             let lasts = begin["ts"].as_f64() < slice["ts"].as_f64();
             assert!(lasts, "{track:?}: {begin} lasts no time");
         }
@@ -204,7 +205,8 @@ fn messages_are_drawn_with_arrows() {
                 .or_default()
                 .push((phase, at));
         }
-        let messages = events.iter().filter(|event| event["cat"] == "send").count();
+        let sent = |event: &&Value| event["ph"] == "B" && event["cat"] == "send";
+        let messages = events.iter().filter(sent).count();
         assert_eq!(ends.len(), messages);
         for (id, mut ends) in ends {
             ends.sort_by(|a, b| b.0.cmp(&a.0));

@@ -201,30 +201,28 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
 
     fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
         let (start, end) = (Ticks::of(slice.start), Ticks::of(slice.end));
-        let event = TraceEvent {
+        let event = |ph, s, at: Ticks| TraceEvent {
+            ph,
+            s,
             name: slice.name,
             cat: Some(slice.category),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(start.micros()),
+            ts: Some(at.micros()),
+            // Speedscope finds the beginning of an end by its name and these.
             args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };
         let lasts = start < end;
-        let event = match lasts {
-            true => TraceEvent { ph: "B", ..event },
-            false => TraceEvent {
-                ph: "i",
-                s: Some("t"),
-                ..event
-            },
-        };
-        self.event(&event);
+        self.event(&match lasts {
+            true => event("B", None, start),
+            false => event("i", Some("t"), start),
+        });
         if let Some(arrow) = slice.arrow {
             self.arrow(track, arrow, start, end);
         }
         if lasts {
-            self.bound("E", track, slice.name, slice.end);
+            self.event(&event("E", None, end));
         }
     }
 
