@@ -11,7 +11,9 @@ use crate::trace::TraceError;
 use crate::trace::scan::NodeView;
 use crate::trace::write::Sink;
 use crate::units::Time;
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{
+    HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
+};
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -147,13 +149,13 @@ fn draw(
     let template = match (total, unit) {
         (0, "") => "{msg} {spinner} {elapsed}",
         (0, _) => "{msg} {spinner} {human_pos} {prefix}, {rate}, {elapsed}",
-        _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {eta} left",
+        _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
     // Hidden until it is worth a line, and yet drawn: the rate and the time left are those of all the work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
-    bar.set_style(style.with_key("rate", rate));
+    bar.set_style(style.with_key("rate", rate).with_key("left", left));
     bar.set_message(doing);
     bar.set_prefix(unit);
     let program = STARTED.get_or_init(Instant::now);
@@ -176,6 +178,15 @@ fn draw(
     }
     bar.finish_and_clear();
     DRAWN.store(false, Ordering::Relaxed);
+}
+
+/// Writes the time left; before anything is done it is unknown, and the time that has passed says more.
+fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
+    // As below.
+    let _ = match state.pos() {
+        0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
+        _ => write!(out, "{:#} left", HumanDuration(state.eta())),
+    };
 }
 
 /// Writes things per second: whole numbers where they are large.

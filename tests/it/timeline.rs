@@ -55,31 +55,35 @@ fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
 
 /// The node that is drawn: as a slice, or, if it takes no time, as a moment.
 fn node_of(event: &Value) -> Option<u64> {
-    let drawn = event["ph"] == "X" || event["ph"] == "i";
+    let drawn = event["ph"] == "B" || event["ph"] == "i";
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// Slices as viewers make them: Speedscope subtracts the start of the trace and adds in doubles of microseconds;
-/// Perfetto cuts start and duration off to nanoseconds.
+/// Slices as viewers make them: Speedscope subtracts the start of the trace in doubles of microseconds; Perfetto rounds to
+/// nanoseconds, and cut off what is below in earlier versions.
 fn check_tracks(events: &[Value]) {
-    check_intervals(events, |ts, dur| (ts, ts + dur));
+    check_intervals(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
     let first = first.fold(f64::INFINITY, f64::min);
-    check_intervals(events, |ts, dur| (ts - first, (ts - first) + dur));
-    let ns = |us: f64| (us * 1000.0).trunc();
-    check_intervals(events, |ts, dur| (ns(ts), ns(ts) + ns(dur)));
+    check_intervals(events, |ts| ts - first);
+    check_intervals(events, |ts| (ts * 1000.0).trunc());
+    check_intervals(events, |ts| (ts * 1000.0).round());
 }
 
 /// No slice of a track reaches into the next, and paths enclose what stands under them.
-fn check_intervals(events: &[Value], seen: impl Fn(f64, f64) -> (f64, f64)) {
+fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
     let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
     for event in events {
-        if let "X" | "B" | "E" = event["ph"].as_str().unwrap() {
-            let key = (
-                event["pid"].as_u64().unwrap(),
-                event["tid"].as_u64().unwrap(),
-            );
-            tracks.entry(key).or_default().push(event);
+        match event["ph"].as_str().unwrap() {
+            "B" | "E" => {
+                let key = (
+                    event["pid"].as_u64().unwrap(),
+                    event["tid"].as_u64().unwrap(),
+                );
+                tracks.entry(key).or_default().push(event);
+            }
+            // Viewers round durations apart from instants, and sort such slices by them.
+            phase => assert_ne!(phase, "X", "{event}"),
         }
     }
     for (track, slices) in tracks {
@@ -94,14 +98,17 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64, f64) -> (f64, f64)) {
         let (mut open, mut now) = (Vec::new(), 0.0);
         for slice in slices {
             let ts = slice["ts"].as_f64().unwrap();
-            let (start, end) = seen(ts, slice["dur"].as_f64().unwrap_or(0.0));
-            assert!(now <= start, "{track:?}: {slice} begins before {now}");
-            now = end;
-            match slice["ph"].as_str().unwrap() {
-                "B" => open.push(&slice["name"]),
-                "E" => assert_eq!(open.pop(), Some(&slice["name"]), "{track:?}"),
-                _ => assert!(slice["dur"].as_f64().unwrap() > 0.0, "{track:?}: {slice}"),
+            assert!(now <= seen(ts), "{track:?}: {slice} is before {now}");
+            now = seen(ts);
+            if slice["ph"] == "B" {
+                open.push(slice);
+                continue;
             }
+            let begin = open.pop().unwrap_or_else(|| panic!("{track:?}: {slice}"));
+            assert_eq!(begin["name"], slice["name"], "{track:?}");
+            assert_eq!(begin["args"], slice["args"], "Speedscope matches by both");
+            let lasts = begin["ts"].as_f64() < slice["ts"].as_f64();
+            assert!(lasts, "{track:?}: {begin} lasts no time");
         }
         assert!(open.is_empty(), "{track:?}: {open:?} has no end");
     }
@@ -118,7 +125,7 @@ fn training_is_drawn_with_named_collectives() {
     let wanted = "all-reduce of 402.7 MB, all 4 ranks, ring 4 (nvlink)";
     let drawn = events
         .iter()
-        .filter(|event| event["name"] == wanted)
+        .filter(|event| event["ph"] == "B" && event["name"] == wanted)
         .count();
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
 }
@@ -198,7 +205,8 @@ fn messages_are_drawn_with_arrows() {
                 .or_default()
                 .push((phase, at));
         }
-        let messages = events.iter().filter(|event| event["cat"] == "send").count();
+        let sent = |event: &&Value| event["ph"] == "B" && event["cat"] == "send";
+        let messages = events.iter().filter(sent).count();
         assert_eq!(ends.len(), messages);
         for (id, mut ends) in ends {
             ends.sort_by(|a, b| b.0.cmp(&a.0));
@@ -261,12 +269,19 @@ fn delayed() -> Workload {
 
 /// The slices of `rank` as (name, start, duration), in microseconds.
 fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
-    let own = |e: &&Value| e["ph"] == "X" && e["pid"] == rank;
-    let slice = |e: &Value| {
-        let name = e["name"].as_str().unwrap().to_owned();
-        (name, e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap())
+    let own = events.iter().filter(|e| e["pid"] == rank);
+    let at = |e: &Value| e["ts"].as_f64().unwrap();
+    // A node ends with the next end on its track.
+    let slice = |begin: &Value| {
+        let mut rest = events.iter().skip_while(|e| !std::ptr::eq(*e, begin));
+        let end = |e: &&Value| e["ph"] == "E" && e["pid"] == rank && e["tid"] == begin["tid"];
+        let end = rest.find(end).expect("it ends");
+        assert_eq!(end["name"], begin["name"]);
+        let name = begin["name"].as_str().unwrap().to_owned();
+        (name, at(begin), at(end) - at(begin))
     };
-    events.iter().filter(own).map(slice).collect()
+    let nodes = own.filter(|e| e["ph"] == "B" && e["args"]["node"].is_u64());
+    nodes.map(slice).collect()
 }
 
 #[test]

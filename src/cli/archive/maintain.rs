@@ -30,10 +30,10 @@ pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let verdict = shown("verifying", || archive.verify())?;
     writeln!(
         out,
-        "{} workloads in {} segments: {} objects of {} in {}",
-        archive.workloads().len(),
-        verdict.segments,
-        verdict.objects,
+        "{} in {}: {} of {} in {}",
+        counted(archive.workloads().len() as u64, "workload"),
+        counted(verdict.segments, "segment"),
+        counted(verdict.objects, "object"),
         Bytes(verdict.bytes),
         Bytes(archive.stored_bytes())
     )?;

@@ -2,7 +2,7 @@
 
 use crate::converters::pytorch::LinkMethod;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use std::fmt::Display;
@@ -80,12 +80,12 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
     more(ranks, out)?;
-    let mut reasons: Vec<(String, u64)> = Vec::new();
+    let mut reasons: Vec<((&str, String), u64)> = Vec::new();
     for rank in ranks {
         let host = rank.host_left_out.iter();
-        let host = host.map(|(reason, n)| (format!("host nodes: {reason}"), *n));
+        let host = host.map(|(reason, n)| (("host node", reason.clone()), *n));
         let events = rank.events_left_out.iter();
-        let events = events.map(|(reason, n)| (format!("events: {}", spoken(reason)), *n));
+        let events = events.map(|(reason, n)| (("event", spoken(reason).to_owned()), *n));
         for (reason, n) in host.chain(events) {
             match reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, total)) => *total += n,
@@ -95,7 +95,7 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
     let reasons: Vec<String> = reasons
         .iter()
-        .map(|(reason, n)| format!("{} {reason}", thousands(*n)))
+        .map(|((what, reason), n)| format!("{} ({reason})", counted(*n, what)))
         .collect();
     wrapped(out, "  left out: ", &reasons)
 }

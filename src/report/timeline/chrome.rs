@@ -1,11 +1,11 @@
 //! Timelines as JSON in the Chrome trace format, which Perfetto, Speedscope and chrome://tracing open.
 //!
-//! The format's unit is the microsecond, in doubles, and viewers add start and duration, subtract the start of the
-//! trace, and some then cut off what is below a nanosecond. Decimal fractions round in each of these steps, so slices
-//! that meet would overlap. Instants are therefore rounded to the nearest 1/1024 us: all sums and differences of such
-//! numbers are exact (to 2^43 us, 101 days), and cutting off the rest never makes two slices overlap. Paths are events
-//! that begin and end, each with one instant, because a duration that is cut off might end before what it encloses.
-//! Nodes that start and end at one rounded instant are moments, for viewers sort slices without duration behind others.
+//! The format's unit is the microsecond, in doubles, and viewers subtract the start of the trace, and some then round to
+//! nanoseconds, or cut off what is below. Sums of decimal fractions round in each of these steps, so slices that meet would
+//! overlap if they had durations: Perfetto's trace processor, v52, dropped one of ten to twenty, and sorts slices with a
+//! duration before the path that begins with them. Slices are therefore events that begin and end, each with an instant of
+//! its own; the instants that meet are one number, which is exact: the nearest 1/1024 us (to 2^43 us, 101 days). Nodes that
+//! start and end at one such instant are moments, for viewers sort slices without duration behind others.
 
 use super::events::{ArrowEnd, NodeFacts, TimelineEncoder, TimelineSlice, TrackId};
 use crate::units::Time;
@@ -50,8 +50,6 @@ struct TraceEvent<'e> {
     tid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     args: Option<ChromeArgs<'e>>,
 }
@@ -203,31 +201,28 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
 
     fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>) {
         let (start, end) = (Ticks::of(slice.start), Ticks::of(slice.end));
-        let event = TraceEvent {
+        let event = |ph, s, at: Ticks| TraceEvent {
+            ph,
+            s,
             name: slice.name,
             cat: Some(slice.category),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(start.micros()),
+            ts: Some(at.micros()),
+            // Speedscope finds the beginning of an end by its name and these.
             args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };
-        let event = if start < end {
-            TraceEvent {
-                ph: "X",
-                dur: Some(Ticks(end.0 - start.0).micros()),
-                ..event
-            }
-        } else {
-            TraceEvent {
-                ph: "i",
-                s: Some("t"),
-                ..event
-            }
-        };
-        self.event(&event);
+        let lasts = start < end;
+        self.event(&match lasts {
+            true => event("B", None, start),
+            false => event("i", Some("t"), start),
+        });
         if let Some(arrow) = slice.arrow {
             self.arrow(track, arrow, start, end);
+        }
+        if lasts {
+            self.event(&event("E", None, end));
         }
     }
 

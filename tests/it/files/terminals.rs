@@ -20,7 +20,13 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     // SAFETY: the pointers are valid or null; what is opened is owned below, once.
     unsafe {
         let null = ptr::null_mut();
-        let opened = libc::openpty(&mut other, &mut own, null, ptr::null_mut(), &mut size);
+        let opened = libc::openpty(
+            &mut other,
+            &mut own,
+            null,
+            ptr::null_mut(),
+            ptr::from_mut(&mut size),
+        );
         assert_eq!(opened, 0, "a terminal can be opened");
         (File::from_raw_fd(other), OwnedFd::from_raw_fd(own))
     }
