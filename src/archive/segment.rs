@@ -310,7 +310,11 @@ impl Segment {
                     .checked_add(chunk.1)
                     .filter(|&end| end <= self.end.length);
                 let earlier = (chunk.6, chunk.7) < (number as i64, position as i64);
-                if chunk.0 < next || end.is_none() || !earlier || chunk.6 < -1 {
+                let base = match (chunk.6, chunk.7) {
+                    (-1, -1) => true,
+                    (object, at) => object >= 0 && at >= 0 && earlier,
+                };
+                if chunk.0 < next || end.is_none() || !base {
                     let found = format!(
                         "object {number} of the segment at byte {}: its chunks make no sense",
                         self.start

@@ -20,6 +20,16 @@ pub struct ColumnView<'v> {
     pub other: Option<(u32, ColumnSlice<'v>)>,
 }
 
+impl<'v> ColumnView<'v> {
+    /// Returns the values of the base if each is the counterpart of the value of its number.
+    fn aligned(&self) -> Option<&'v [u64]> {
+        let (records, values) = self.base?;
+        // Ranks that do the same share their records.
+        let same = std::ptr::eq(records, self.records) || records == self.records;
+        same.then(|| &values[..records.len()])
+    }
+}
+
 /// Prediction of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predictor {
@@ -93,56 +103,69 @@ impl<'v> RecordCursor<'v> {
     }
 }
 
-/// Walks the column: `value` is given the prediction of each value and returns the value.
-#[inline]
-pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u64) -> u64) {
+/// Walks the column: `value` is given the number and the prediction of each value and returns the value.
+#[inline(always)]
+pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(usize, u64) -> u64) {
+    let records = view.records;
     let mut previous = 0u64;
     match predictor {
-        Predictor::Zero => view.records.iter().for_each(|_| {
-            value(0);
+        Predictor::Zero => (0..records.len()).for_each(|at| {
+            value(at, 0);
         }),
-        Predictor::Previous => view.records.iter().for_each(|_| previous = value(previous)),
-        Predictor::Id => view.records.iter().for_each(|&record| {
-            value(view.ids[record as usize]);
+        Predictor::Previous => (0..records.len()).for_each(|at| previous = value(at, previous)),
+        Predictor::Id => records.iter().enumerate().for_each(|(at, &record)| {
+            value(at, view.ids[record as usize]);
         }),
         Predictor::PreviousById => {
             let mut before = 0;
-            for &record in view.records {
+            for (at, &record) in records.iter().enumerate() {
                 let id = view.ids[record as usize];
-                previous = value(previous.wrapping_add(id.wrapping_sub(before)));
+                previous = value(at, previous.wrapping_add(id.wrapping_sub(before)));
                 before = id;
             }
         }
         Predictor::Template => {
             let mut last = vec![0; view.templates];
-            for &record in view.records {
+            for (at, &record) in records.iter().enumerate() {
                 let last = &mut last[view.sequence[record as usize] as usize];
-                *last = value(*last);
+                *last = value(at, *last);
             }
         }
         Predictor::Base => {
+            if let Some(base) = view.aligned() {
+                base.iter().enumerate().for_each(|(at, &own)| {
+                    value(at, own);
+                });
+                return;
+            }
             let mut base = RecordCursor::new(view.base);
-            for &record in view.records {
-                previous = value(base.next(record).unwrap_or(previous));
+            for (at, &record) in records.iter().enumerate() {
+                previous = value(at, base.next(record).unwrap_or(previous));
             }
         }
         Predictor::BaseShifted => {
-            let mut base = RecordCursor::new(view.base);
             let mut shift = 0u64;
-            for &record in view.records {
+            if let Some(base) = view.aligned() {
+                for (at, &own) in base.iter().enumerate() {
+                    shift = value(at, own.wrapping_add(shift)).wrapping_sub(own);
+                }
+                return;
+            }
+            let mut base = RecordCursor::new(view.base);
+            for (at, &record) in records.iter().enumerate() {
                 match base.next(record) {
                     Some(own) => {
-                        previous = value(own.wrapping_add(shift));
+                        previous = value(at, own.wrapping_add(shift));
                         shift = previous.wrapping_sub(own);
                     }
-                    None => previous = value(previous),
+                    None => previous = value(at, previous),
                 }
             }
         }
         Predictor::Thousandth => {
             let mut other = RecordCursor::new(view.other.map(|(_, column)| column));
-            for &record in view.records {
-                value(other.next(record).map_or(0, |whole| whole / 1000));
+            for (at, &record) in records.iter().enumerate() {
+                value(at, other.next(record).map_or(0, |whole| whole / 1000));
             }
         }
     }
