@@ -5,7 +5,6 @@ For each column of the chunks that have a base: the values, the bits that their 
 least as an independent draw each (the entropy of their lengths in bits, and the bits below the leading one), and how much
 of that are bits below the leading one, with their own entropy: 1 is noise, of which no compressor takes anything."""
 import collections, math, sys
-import read_archive
 from read_archive import segments, varint
 
 def entropy(counts):
@@ -27,7 +26,7 @@ def residuals(plain, templates, sequence):
     while at < len(plain):
         number, at = varint(plain, at)
         predictor, at = plain[at], at + 1
-        if predictor == 7:
+        for _ in range({7: 1, 8: 2}.get(predictor, 0)):
             _, at = varint(plain, at)
         width, n, at = plain[at], lengths[number], at + 1
         yield number, [sum(plain[at + plane * n + i] << 8 * plane for plane in range(width)) for i in range(n)]

@@ -22,6 +22,7 @@ mod choose;
 mod decimals;
 mod parse;
 mod predict;
+mod relations;
 mod shape;
 mod template;
 
@@ -161,41 +162,28 @@ impl TraceColumns {
         encode_sequence(sequence, base_sequence, &mut out);
         let mut ids = Vec::new();
         self.ids(&mut ids);
-        let quotients: Vec<Option<usize>> = (0..self.count).map(|c| self.quotient_of(c)).collect();
-        // A quotient comes after what it is predicted by.
-        let whole = (0..self.count).filter(|&number| quotients[number].is_none());
-        let parts = (0..self.count).filter(|&number| quotients[number].is_some());
-        for number in whole.chain(parts) {
+        let others = relations::relations(self.columns(), sequence.len());
+        // What is predicted by others comes behind them.
+        let first = (0..self.count).filter(|&number| others[number].is_empty());
+        let then = (0..self.count).filter(|&number| !others[number].is_empty());
+        for number in first.chain(then) {
             let (records, values) = self.column(number).unwrap_or_default();
             if values.is_empty() {
                 continue;
             }
-            let other = quotients[number];
-            let other = other.and_then(|other| Some((other as u32, self.column(other)?)));
+            let other = |at: usize| {
+                let other = *others[number].get(at)?;
+                Some((other as u32, self.column(other)?))
+            };
             let view = ColumnView {
                 records,
-                other,
+                others: [other(0), other(1)],
                 ..self.shape.view(number, &self.templates, base, &ids)
             };
             put_varint(&mut out, number as u64);
             choose::encode(values, &view, choose::ALL, &mut out);
         }
         out
-    }
-
-    /// Returns the column whose values are about a thousand times those of column `number`, if there is one.
-    fn quotient_of(&self, number: usize) -> Option<usize> {
-        if number == IDS {
-            return None;
-        }
-        let column = self.column(number)?;
-        let mut others = self.columns().enumerate();
-        let found = others.find(|(_, other)| choose::is_thousandth(column, *other))?;
-        // Of a thousandth of a thousandth the first would have to wait for the second.
-        let last = !self
-            .columns()
-            .any(|third| choose::is_thousandth(found.1, third));
-        last.then_some(found.0)
     }
 
     /// Decodes what [`Self::encode`] wrote of a chunk of `bytes` bytes.
@@ -360,7 +348,7 @@ impl RecordShape {
             sequence: self.sequence(),
             templates: templates.len(),
             base: base.and_then(|base| base.column(number)),
-            other: None,
+            others: [None; 2],
         }
     }
 }

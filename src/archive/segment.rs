@@ -22,8 +22,8 @@ use std::sync::Mutex;
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that is written. Version 1 had no decimal numbers in templates.
-const VERSION: u32 = 2;
+/// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no sums of columns.
+const VERSION: u32 = 3;
 /// Bytes of the end of a segment.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// Letters of frames.

@@ -88,9 +88,16 @@ impl Archive {
             for name in &change.dropped {
                 workloads.remove(name);
             }
-            for entry in change.workloads {
+            for entry in &change.workloads {
                 entry.check().map_err(broken)?;
-                workloads.insert(entry.name.clone(), entry);
+            }
+            let entries = change.workloads.into_iter();
+            let named = entries.map(|entry| (entry.name.clone(), entry));
+            if workloads.is_empty() {
+                // All at once takes less than one by one.
+                workloads = named.collect();
+            } else {
+                named.for_each(|(name, entry)| drop(workloads.insert(name, entry)));
             }
         }
         Ok(Self {

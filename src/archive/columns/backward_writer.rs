@@ -173,10 +173,11 @@ mod tests {
         let mut out = BackwardWriter::new(&mut buffer, 140);
         out.literal(&literals, 190, 90).unwrap();
         out.literal(&literals, 100, 32).unwrap();
-        out.literal(&literals, 50, 18).unwrap();
-        out.patch(3, 0xee).unwrap();
-        let mut expected: Vec<u8> =
-            [&literals[32..50], &literals[68..100], &literals[100..190]].concat();
+        out.literal(&literals, 80, 18).unwrap();
+        out.patch(4, 0xee).unwrap();
+        // In front of what was written anything may stand.
+        out.patch(0, 0xee).unwrap();
+        let mut expected = [&literals[62..80], &literals[68..100], &literals[100..190]].concat();
         expected[3] = 0xee;
         assert_eq!(out.finish().unwrap(), expected);
     }

@@ -75,8 +75,8 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
     let best = *best.unwrap_or(&Predictor::Zero);
     let left = residuals(values, best, view);
     out.push(best as u8);
-    if let (Predictor::Thousandth, Some((other, _))) = (best, view.other) {
-        put_varint(out, other.into());
+    for (other, _) in view.others.iter().take(best.others()).flatten() {
+        put_varint(out, (*other).into());
     }
     let width = width(&left);
     out.push(width as u8);
@@ -97,11 +97,11 @@ pub fn decode<'v>(
     let predictor = Predictor::ALL.get(number).copied();
     let predictor = predictor.ok_or(WireError("a column has a predictor that is not known"))?;
     let mut view = *view;
-    if predictor == Predictor::Thousandth {
+    for place in view.others.iter_mut().take(predictor.others()) {
         let number = input.count(u32::MAX as usize)?;
         let other = others(number);
         let other = other.ok_or(WireError("a column is predicted by one that is not there"))?;
-        view.other = Some((number as u32, other));
+        *place = Some((number as u32, other));
     }
     if !predictor.applies(&view) {
         return Err(WireError(
@@ -149,20 +149,4 @@ fn add_planes<const W: usize>(
         values[at] = predicted.wrapping_add(unzigzag(left));
         values[at]
     });
-}
-
-/// Returns whether most values of the first column are a thousandth of those of the second in the same record, rounded
-/// down.
-pub fn is_thousandth(column: ColumnSlice<'_>, whole: ColumnSlice<'_>) -> bool {
-    let view = ColumnView {
-        records: &column.0[..column.0.len().min(256)],
-        other: Some((0, whole)),
-        ..ColumnView::default()
-    };
-    let mut found = 0;
-    walk(Predictor::Thousandth, &view, |at, predicted| {
-        found += usize::from(column.1[at] > 0 && column.1[at] == predicted);
-        column.1[at]
-    });
-    2 * found > view.records.len()
 }

@@ -16,8 +16,8 @@ pub struct ColumnView<'v> {
     pub templates: usize,
     /// The same column of the base: records and values.
     pub base: Option<ColumnSlice<'v>>,
-    /// Another column, by number: records and values.
-    pub other: Option<(u32, ColumnSlice<'v>)>,
+    /// Other columns, by number: records and values.
+    pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
 }
 
 impl<'v> ColumnView<'v> {
@@ -27,6 +27,14 @@ impl<'v> ColumnView<'v> {
         // Ranks that do the same share their records.
         let same = std::ptr::eq(records, self.records) || records == self.records;
         same.then(|| &values[..records.len()])
+    }
+}
+
+impl<'v> ColumnView<'v> {
+    /// Returns cursors of the other columns.
+    fn other_cursors(&self) -> [RecordCursor<'v>; 2] {
+        self.others
+            .map(|other| RecordCursor::new(other.map(|(_, column)| column)))
     }
 }
 
@@ -49,11 +57,13 @@ pub enum Predictor {
     BaseShifted = 6,
     /// A thousandth of the value of another column in the same record, rounded down; 0 where there is none.
     Thousandth = 7,
+    /// The sum of the values of two other columns in the same record, 0 where there is none.
+    Sum = 8,
 }
 
 impl Predictor {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Zero,
         Self::Previous,
         Self::Id,
@@ -62,7 +72,17 @@ impl Predictor {
         Self::Base,
         Self::BaseShifted,
         Self::Thousandth,
+        Self::Sum,
     ];
+
+    /// Returns how many other columns it takes.
+    pub fn others(self) -> usize {
+        match self {
+            Self::Thousandth => 1,
+            Self::Sum => 2,
+            _ => 0,
+        }
+    }
 
     /// Whether `view` has what it takes.
     pub fn applies(self, view: &ColumnView<'_>) -> bool {
@@ -70,19 +90,21 @@ impl Predictor {
             Self::Zero | Self::Previous => true,
             Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
             Self::Base | Self::BaseShifted => view.base.is_some(),
-            Self::Thousandth => view.other.is_some(),
+            Self::Thousandth => matches!(view.others, [Some(_), None]),
+            Self::Sum => matches!(view.others, [Some(_), Some(_)]),
         }
     }
 }
 
 /// Values of a column that are met in the order of records.
-struct RecordCursor<'v> {
+pub struct RecordCursor<'v> {
     column: ColumnSlice<'v>,
     at: usize,
 }
 
 impl<'v> RecordCursor<'v> {
-    fn new(column: Option<ColumnSlice<'v>>) -> Self {
+    /// Starts at the first value.
+    pub fn new(column: Option<ColumnSlice<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
             at: 0,
@@ -91,7 +113,7 @@ impl<'v> RecordCursor<'v> {
 
     /// The next value of `record`, each only once.
     #[inline]
-    fn next(&mut self, record: u32) -> Option<u64> {
+    pub fn next(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;
         while *records.get(self.at)? < record {
             self.at += 1;
@@ -163,9 +185,16 @@ pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u
             }
         }
         Predictor::Thousandth => {
-            let mut other = RecordCursor::new(view.other.map(|(_, column)| column));
+            let [mut whole, _] = view.other_cursors();
             for (at, &record) in records.iter().enumerate() {
-                value(at, other.next(record).map_or(0, |whole| whole / 1000));
+                value(at, whole.next(record).map_or(0, |whole| whole / 1000));
+            }
+        }
+        Predictor::Sum => {
+            let [mut one, mut other] = view.other_cursors();
+            for (at, &record) in records.iter().enumerate() {
+                let one = one.next(record).unwrap_or(0);
+                value(at, one.wrapping_add(other.next(record).unwrap_or(0)));
             }
         }
     }
