@@ -21,7 +21,7 @@ mod wire;
 pub use add::{BaselineDraft, PackedAmounts, WorkloadDraft, add, add_baselines};
 pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
 pub use door::{find, find_in, read_path};
-pub use extract::RankRange;
+pub use extract::{NumberRange, WorkloadPart};
 pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
 pub use metadata::{Comparison, MetadataQuery, MetadataValue, is_date};
 pub use store::{Archive, ENDING, create};
@@ -130,6 +130,14 @@ impl ArchiveError {
             Self::Broken { file, .. } => drop(file.get_or_insert_with(|| path.to_owned())),
             Self::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
             _ => {}
+        }
+        self
+    }
+
+    /// Puts what it is about in front of what was refused.
+    fn about(mut self, name: &str) -> Self {
+        if let Self::Refused { found, .. } = &mut self {
+            *found = format!("{}: {found}", crate::trace::escape(name));
         }
         self
     }

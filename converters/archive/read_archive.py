@@ -22,7 +22,7 @@ class Segment:
         tail = data[end - 92:end]
         assert struct.unpack("<I", tail[88:])[0] == zlib.crc32(tail[:88]), "the end of a segment is damaged"
         *head, self.length, at, size, index, index_size = struct.unpack("<II4sI5Q", tail[:56])
-        assert head[:3] == [0x184D2A5C, 84, b"CKEN"] and head[3] in (1, 2), "no archive of version 1 or 2"
+        assert head[:3] == [0x184D2A5C, 84, b"CKEN"] and head[3] in (1, 2, 3), "no archive of version 1, 2 or 3"
         self.data = data[end - self.length:end]
         self.catalogue = json.loads(unzstd(self.data[at:at + size]))
         self.objects = json.loads(unzstd(self.data[index:index + index_size]))["objects"]
@@ -67,17 +67,22 @@ def columns(data, templates, base_sequence, base):
     return templates, sequence, table
 
 def values(data, at, records, table, base, ids, sequence):
-    predictor, at = data[at], at + 1
-    number, at = varint(data, at) if predictor == 7 else (0, at)
+    predictor, others, at = data[at], [], at + 1
+    for _ in range({7: 1, 8: 2}.get(predictor, 0)):
+        number, at = varint(data, at)
+        others.append(table[number])
     width, n, at = data[at], len(records), at + 1
-    waiting, last, out, before, shift, previous = {}, {}, [], 0, 0, 0
-    for record, value in table[number] if predictor == 7 else base:
-        waiting.setdefault(record, []).append(value)
+    waiting, last, out, before, shift, previous = [], {}, [], 0, 0, 0
+    for column in others or [base]:
+        waiting.append({})
+        for record, value in column:
+            waiting[-1].setdefault(record, []).append(value)
     for i, record in enumerate(records):
-        found = waiting[record].pop(0) if waiting.get(record) else None
+        found, *second = [queue[record].pop(0) if queue.get(record) else None for queue in waiting]
         own, shown = ids.get(record, 0), previous if found is None else found
         guess = (0, previous, own, previous + own - before, last.get(sequence[record], 0), shown,
-                 previous if found is None else found + shift, (found or 0) // 1000)[predictor]
+                 previous if found is None else found + shift, (found or 0) // 1000,
+                 (found or 0) + sum(value or 0 for value in second))[predictor]
         z = sum(data[at + plane * n + i] << 8 * plane for plane in range(width))
         previous = last[sequence[record]] = (guess + (z >> 1 ^ -(z & 1))) & 2**64 - 1
         before, shift = own, shift if found is None else previous - found

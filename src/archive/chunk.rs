@@ -4,10 +4,14 @@
 //! then the dictionary of its frame, and of columns also what values are predicted by. Ranks of a job have the same
 //! chunk of an earlier rank as their base.
 
+use super::CompressionLevel;
 use super::columns::{RecordKind, TemplateIndex, TraceColumns};
-use super::wire::{WireError, shortest_varint};
-use super::{ArchiveError, CompressionLevel};
-use std::io::{self, Read, Write};
+use super::wire::shortest_varint;
+use std::io::{self, Write};
+
+mod decode;
+
+pub use decode::{ChunkBuffers, DecodedChunk, decompress};
 
 /// Bytes of a chunk that are aimed at.
 const TARGET: usize = 4 << 20;
@@ -54,15 +58,6 @@ pub struct EncodedChunk {
     pub records: u64,
     /// Chunk that it is based on.
     pub base: Option<ChunkRef>,
-}
-
-/// Chunk as it is read: what its frame unpacks to, and its columns.
-#[derive(Debug)]
-pub struct DecodedChunk {
-    unpacked: Vec<u8>,
-    columns: Option<TraceColumns>,
-    /// Whether records of the columns stand behind their lengths.
-    framed: bool,
 }
 
 /// Chunk that others may be based on.
@@ -333,6 +328,17 @@ fn records(bytes: &[u8]) -> Option<Vec<TraceRecord<'_>>> {
     (!all.is_empty()).then_some(all)
 }
 
+/// Returns where the first `count` records of a part of a trace end.
+pub fn end_of_records(bytes: &[u8], count: u64) -> Option<usize> {
+    (0..count).try_fold(0usize, |at, _| {
+        let (length, prefix) = shortest_varint(&bytes[at..])?;
+        let end = at
+            .checked_add(prefix)?
+            .checked_add(usize::try_from(length).ok()?)?;
+        (end <= bytes.len()).then_some(end)
+    })
+}
+
 /// Returns how many of `records` make a chunk.
 fn target_records(records: &[TraceRecord<'_>]) -> usize {
     let mut bytes = 0;
@@ -357,78 +363,6 @@ pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Resu
     }
     encoder.write_all(bytes)?;
     encoder.finish()
-}
-
-/// Unpacks a frame of exactly `unpacked` bytes.
-pub fn decompress(frame: &[u8], unpacked: u64, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
-    if unpacked > LARGEST {
-        return Err(io::Error::other(
-            "it says that it unpacks to more than 64 MiB",
-        ));
-    }
-    let mut decoder = match dictionary {
-        Some(dictionary) => zstd::Decoder::with_ref_prefix(frame, dictionary)?,
-        None => zstd::Decoder::with_buffer(frame)?,
-    }
-    .single_frame();
-    let mut out = Vec::new();
-    // What it claims is not trusted further than what such a frame can hold.
-    let likely = unpacked.min(frame.len() as u64 * 64 + 1024) as usize;
-    out.reserve(likely);
-    (&mut decoder).take(unpacked + 1).read_to_end(&mut out)?;
-    if out.len() as u64 != unpacked {
-        return Err(io::Error::other("it unpacks to another size than it says"));
-    }
-    Ok(out)
-}
-
-impl DecodedChunk {
-    /// Reads a chunk of `bytes` bytes whose frame unpacks to `unpacked`.
-    pub fn read(
-        frame: &[u8],
-        coding: ChunkCoding,
-        unpacked: u64,
-        bytes: u64,
-        base: Option<&Self>,
-    ) -> Result<Self, ArchiveError> {
-        if bytes > LARGEST {
-            return Err(ArchiveError::broken(
-                "a chunk says that it has more than 64 MiB",
-            ));
-        }
-        let dictionary = base.map(|base| &base.unpacked[..]);
-        let unpacked = decompress(frame, unpacked, dictionary).map_err(|error| {
-            ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
-        })?;
-        let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
-        let columns = has_columns.then(|| {
-            let base = base.and_then(|base| base.columns.as_ref());
-            TraceColumns::decode(&unpacked, base, bytes as usize)
-        });
-        Ok(Self {
-            unpacked,
-            columns: columns.transpose().map_err(wrong)?,
-            framed: coding == ChunkCoding::Columns,
-        })
-    }
-
-    /// Returns the bytes of the object, of which there are `bytes`.
-    pub fn contents(&self, bytes: u64) -> Result<std::borrow::Cow<'_, [u8]>, ArchiveError> {
-        match &self.columns {
-            Some(columns) => {
-                let joined = columns.join(bytes as usize, self.framed);
-                joined.map(Into::into).map_err(wrong)
-            }
-            None if self.unpacked.len() as u64 == bytes => Ok((&self.unpacked[..]).into()),
-            None => Err(ArchiveError::broken(
-                "a chunk has another size than it says",
-            )),
-        }
-    }
-}
-
-fn wrong(error: WireError) -> ArchiveError {
-    ArchiveError::broken(format!("a chunk is malformed: {error}"))
 }
 
 #[cfg(test)]

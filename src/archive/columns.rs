@@ -8,24 +8,33 @@
 //! `docs/reference/archive-format.md` has the format.
 
 use super::wire::{WireError, WireReader, put_varint};
+use backward_writer::BackwardWriter;
 use byte_numbers::ByteNumbers;
 use predict::{ColumnSlice, ColumnView, Predictor};
+use shape::RecordShape;
+use std::hint::black_box;
+use std::sync::Arc;
 use template::TemplateTable;
 
+mod backward_writer;
 mod byte_numbers;
 mod choose;
 mod decimals;
 mod parse;
 mod predict;
+mod relations;
+mod shape;
 mod template;
 
 /// Templates and columns of a chunk, and the values in them.
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Template of each record.
-    sequence: Vec<u32>,
-    columns: Vec<Column>,
+    shape: Arc<RecordShape>,
+    /// Number of columns, those without values included.
+    count: usize,
+    /// Values of all columns, one column behind another.
+    values: Vec<u64>,
 }
 
 /// Records that columns are made of.
@@ -39,20 +48,6 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Values of one meaning, in the order of records.
-#[derive(Clone, Debug, Default)]
-struct Column {
-    /// Record of each value.
-    records: Vec<u32>,
-    values: Vec<u64>,
-}
-
-impl Column {
-    fn pair(&self) -> ColumnSlice<'_> {
-        (&self.records, &self.values)
-    }
-}
-
 /// Templates and columns by their contents, to find those of further records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
@@ -60,6 +55,16 @@ pub struct TemplateIndex {
     columns: ByteNumbers,
 }
 
+/// Memory of chunks that were read, for those that are read next.
+#[derive(Debug, Default)]
+pub struct ColumnBuffers {
+    values: Vec<u64>,
+    ids: Vec<u64>,
+    shape: RecordShape,
+}
+
+/// Records that are joined before the values of the next ones are asked for.
+const AT_ONCE: usize = 256;
 /// Number of the column of nodes' ids.
 const IDS: usize = 0;
 
@@ -71,10 +76,10 @@ impl TraceColumns {
         base: Option<&Self>,
         index: &mut TemplateIndex,
     ) -> Self {
-        let mut this = Self {
-            templates: base.map_or_else(TemplateTable::default, |base| base.templates.clone()),
-            ..Self::default()
-        };
+        let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
+        templates.begin_layer();
+        let mut sequence = Vec::with_capacity(records.len());
+        let mut columns: Vec<Vec<u64>> = Vec::new();
         index.columns.intern(parse::ID_PATH.to_vec());
         let (mut key, mut slots) = (Vec::new(), Vec::new());
         for (number, record) in records.iter().enumerate() {
@@ -90,231 +95,319 @@ impl TraceColumns {
             let known = index.templates.get(&key);
             let template = known.unwrap_or_else(|| {
                 let template = parse::template(&key, &mut index.columns);
-                let pushed = this.templates.push(&template, index.columns.len());
+                let pushed = templates.push(&template, index.columns.len());
                 pushed.expect("ops are well formed");
-                let number = this.templates.len() as u32 - 1;
+                let number = templates.len() as u32 - 1;
                 index.templates.insert(&key, number);
                 number
             });
-            this.sequence.push(template);
-            this.columns
-                .resize_with(this.columns.len().max(index.columns.len()), Column::default);
-            let columns = this.templates.slots(template as usize);
-            for (column, value) in columns.iter().zip(&slots) {
-                let column = &mut this.columns[*column as usize];
-                column.records.push(number as u32);
-                column.values.push(*value);
+            sequence.push(template);
+            columns.resize_with(columns.len().max(index.columns.len()), Vec::new);
+            for (column, value) in templates.slots(template as usize).iter().zip(&slots) {
+                columns[*column as usize].push(*value);
             }
         }
-        this
+        let shape = base.map(|base| &base.shape);
+        let shape = match shape.filter(|shape| shape.sequence() == sequence) {
+            Some(shape) => Arc::clone(shape),
+            None => {
+                let mut own = RecordShape::default();
+                *own.sequence_mut() = sequence;
+                own.place(&templates, columns.len(), usize::MAX)
+                    .expect("columns of slots are there");
+                Arc::new(own)
+            }
+        };
+        Self {
+            templates,
+            shape,
+            count: columns.len(),
+            values: columns.concat(),
+        }
     }
 
     /// Returns how many records have the template of the same record of `base`.
     pub fn alike(&self, base: &Self) -> usize {
-        let pairs = self.sequence.iter().zip(&base.sequence);
+        let pairs = self.shape.sequence().iter().zip(base.shape.sequence());
         pairs.filter(|(a, b)| a == b).count()
+    }
+
+    /// Returns a column, if there is one of this number.
+    fn column(&self, number: usize) -> Option<ColumnSlice<'_>> {
+        (number < self.count).then(|| {
+            let range = self.shape.range(number);
+            (self.shape.records(number), &self.values[range])
+        })
+    }
+
+    /// Returns all columns.
+    fn columns(&self) -> impl Iterator<Item = ColumnSlice<'_>> {
+        (0..self.count).filter_map(|number| self.column(number))
     }
 
     /// Encodes the columns; the templates of `base` are left out.
     pub fn encode(&self, base: Option<&Self>) -> Vec<u8> {
         let mut out = Vec::new();
+        let sequence = self.shape.sequence();
         let known = base.map_or(0, |base| base.templates.len());
-        put_varint(&mut out, self.sequence.len() as u64);
-        put_varint(&mut out, self.columns.len() as u64);
+        put_varint(&mut out, sequence.len() as u64);
+        put_varint(&mut out, self.count as u64);
         put_varint(&mut out, (self.templates.len() - known) as u64);
         for number in known..self.templates.len() {
             let template = self.templates.encoded(number);
             put_varint(&mut out, template.len() as u64);
             out.extend_from_slice(template);
         }
-        let sequence = self.sequence_column();
-        let base_sequence = base.map(Self::sequence_column);
-        let view = ColumnView {
-            records: &sequence.records,
-            base: base_sequence.as_ref().map(Column::pair),
-            ..ColumnView::default()
-        };
-        choose::encode(
-            &sequence.values,
-            &view,
-            &[Predictor::Zero, Predictor::Base],
-            &mut out,
-        );
-        let ids = self.ids();
-        let quotients: Vec<Option<usize>> = (0..self.columns.len())
-            .map(|c| self.quotient_of(c))
-            .collect();
-        // A quotient comes after what it is predicted by.
-        let whole = (0..self.columns.len()).filter(|&number| quotients[number].is_none());
-        let parts = (0..self.columns.len()).filter(|&number| quotients[number].is_some());
-        for number in whole.chain(parts) {
-            let column = &self.columns[number];
-            if column.values.is_empty() {
+        let base_sequence = base.map(|base| base.shape.sequence());
+        encode_sequence(sequence, base_sequence, &mut out);
+        let mut ids = Vec::new();
+        self.ids(&mut ids);
+        let others = relations::relations(self.columns(), sequence.len());
+        // What is predicted by others comes behind them.
+        let first = (0..self.count).filter(|&number| others[number].is_empty());
+        let then = (0..self.count).filter(|&number| !others[number].is_empty());
+        for number in first.chain(then) {
+            let (records, values) = self.column(number).unwrap_or_default();
+            if values.is_empty() {
                 continue;
             }
-            let other = quotients[number].map(|other| (other as u32, &self.columns[other]));
-            let view = self.view(number, column, base, &ids, other);
+            let other = |at: usize| {
+                let other = *others[number].get(at)?;
+                Some((other as u32, self.column(other)?))
+            };
+            let view = ColumnView {
+                records,
+                others: [other(0), other(1)],
+                ..self.shape.view(number, &self.templates, base, &ids)
+            };
             put_varint(&mut out, number as u64);
-            choose::encode(&column.values, &view, choose::ALL, &mut out);
+            choose::encode(values, &view, choose::ALL, &mut out);
         }
         out
     }
 
-    /// Returns the column whose values are about a thousand times those of column `number`, if there is one.
-    fn quotient_of(&self, number: usize) -> Option<usize> {
-        if number == IDS {
-            return None;
-        }
-        let column = &self.columns[number];
-        let mut others = self.columns.iter().enumerate();
-        let found = others.find(|(_, other)| choose::is_thousandth(column.pair(), other.pair()))?;
-        // Of a thousandth of a thousandth the first would have to wait for the second.
-        let last = |other: &Column| {
-            let mut all = self.columns.iter();
-            !all.any(|third| choose::is_thousandth(other.pair(), third.pair()))
-        };
-        last(found.1).then_some(found.0)
-    }
-
-    fn view<'v>(
-        &'v self,
-        number: usize,
-        column: &'v Column,
-        base: Option<&'v Self>,
-        ids: &'v [u64],
-        other: Option<(u32, &'v Column)>,
-    ) -> ColumnView<'v> {
-        ColumnView {
-            records: &column.records,
-            // Ids are what others are predicted by, so they come first and by themselves.
-            ids: if number == IDS { &[] } else { ids },
-            sequence: &self.sequence,
-            templates: self.templates.len(),
-            base: base
-                .and_then(|base| base.columns.get(number))
-                .map(Column::pair),
-            other: other.map(|(number, column)| (number, column.pair())),
-        }
-    }
-
     /// Decodes what [`Self::encode`] wrote of a chunk of `bytes` bytes.
-    pub fn decode(encoded: &[u8], base: Option<&Self>, bytes: usize) -> Result<Self, WireError> {
+    pub fn decode(
+        encoded: &[u8],
+        base: Option<&Self>,
+        bytes: usize,
+        buffers: &mut ColumnBuffers,
+    ) -> Result<Self, WireError> {
         let mut input = WireReader::new(encoded);
         // Every record takes a byte of the chunk at least, and every slot another.
         let records = input.count(bytes)?;
-        // Columns are those of the base, that of ids, and such as new templates name, which take a byte there each.
-        let known = base.map_or(0, |base| base.columns.len());
-        let columns = input.count(known + 1 + encoded.len().max(bytes))?;
+        let known = base.map_or(0, |base| base.count);
+        let count = input.count(known + 1 + encoded.len())?;
         let new = input.count(encoded.len())?;
-        let mut templates = base.map_or_else(TemplateTable::default, |base| base.templates.clone());
+        let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
+        templates.begin_layer();
         for _ in 0..new {
             let length = input.count(encoded.len())?;
-            templates.push(input.take(length)?, columns)?;
+            templates.push(input.take(length)?, count)?;
         }
-        let mut this = Self {
-            templates,
-            ..Self::default()
-        };
-        let base_sequence = base.map(Self::sequence_column);
-        let numbers: Vec<u32> = (0..records as u32).collect();
-        let view = ColumnView {
-            records: &numbers,
-            base: base_sequence.as_ref().map(Column::pair),
-            ..ColumnView::default()
-        };
-        let sequence = choose::decode(&mut input, records, |_| None, &view)?;
-        this.sequence.reserve_exact(records);
-        let mut slots = vec![0usize; columns];
-        let mut all = 0;
-        for number in sequence {
-            let template = usize::try_from(number)
-                .ok()
-                .filter(|&n| n < this.templates.len());
-            let template =
-                template.ok_or(WireError("a record has a template that is not there"))?;
-            let own = this.templates.slots(template);
-            own.iter().try_for_each(|&column| {
-                *slots
-                    .get_mut(column as usize)
-                    .ok_or(WireError("a template has a column that is not there"))? += 1;
-                Ok(())
-            })?;
-            all += own.len();
-            if all > bytes {
-                return Err(WireError("it has more values than its size allows"));
+        // Columns are those of the base, that of ids, and such as new templates name, which take an op there each.
+        if count > known + 1 + templates.own_bytes() {
+            return Err(WireError("it has more columns than its templates name"));
+        }
+        let base_shape = base.map(|base| &base.shape);
+        let mut own = std::mem::take(&mut buffers.shape);
+        let base_sequence = base_shape.map(|shape| shape.sequence());
+        let same = decode_sequence(&mut input, records, base_sequence, own.sequence_mut())?;
+        let shape = match base_shape.filter(|_| same && count >= known) {
+            Some(shape) => {
+                buffers.shape = own;
+                Arc::clone(shape)
             }
-            this.sequence.push(number as u32);
-        }
-        let room = |&count: &usize| Column {
-            records: Vec::with_capacity(count),
-            values: Vec::new(),
-        };
-        this.columns = slots.iter().map(room).collect();
-        for (record, template) in (0..).zip(&this.sequence) {
-            for &column in this.templates.slots(*template as usize) {
-                this.columns[column as usize].records.push(record);
+            None => {
+                own.place(&templates, count, bytes)?;
+                Arc::new(own)
             }
+        };
+        let all = shape.values();
+        if all > bytes {
+            return Err(shape::TOO_MANY);
         }
-        let mut ids = vec![0; records];
-        for _ in 0..slots.iter().filter(|count| **count > 0).count() {
-            let number = input.count(columns)?;
-            let column = this
-                .columns
-                .get(number)
-                .filter(|column| column.values.is_empty());
-            let column = column.ok_or(WireError("a column is there twice"))?;
-            let others = |other: usize| this.columns.get(other).map(Column::pair);
-            let view = this.view(number, column, base, &ids, None);
-            let values = choose::decode(&mut input, column.records.len(), others, &view)?;
-            this.columns[number].values = values;
+        let mut values = std::mem::take(&mut buffers.values);
+        // What was there before is overwritten, every column being there.
+        values.resize(all, 0);
+        buffers.ids.clear();
+        buffers.ids.resize(records, 0);
+        let full = (0..count).filter(|&number| !shape.range(number).is_empty());
+        let mut missing: Vec<bool> = vec![false; count];
+        let mut left = 0;
+        for number in full {
+            missing[number] = true;
+            left += 1;
+        }
+        for _ in 0..left {
+            let number = input.count(count)?;
+            let there = missing.get_mut(number).filter(|missing| **missing);
+            *there.ok_or(WireError("a column is there twice"))? = false;
+            let range = shape.range(number);
+            let (before, rest) = values.split_at_mut(range.start);
+            let (own, after) = rest.split_at_mut(range.len());
+            let (before, after) = (&*before, &*after);
+            let others = |other: usize| {
+                let there = missing.get(other).is_some_and(|missing| !missing);
+                let other_range = shape.range(other);
+                let values = match other_range.start.checked_sub(range.end) {
+                    Some(from) => &after[from..][..other_range.len()],
+                    None if other_range.end <= range.start => &before[other_range],
+                    None => return None,
+                };
+                there.then(|| (shape.records(other), values))
+            };
+            let view = shape.view(number, &templates, base, &buffers.ids);
+            choose::decode(&mut input, own, others, &view)?;
             if number == IDS {
-                ids = this.ids();
+                let records = shape.records(IDS).iter();
+                for (record, id) in records.zip(&*own) {
+                    buffers.ids[*record as usize] = *id;
+                }
             }
-        }
-        if this
-            .columns
-            .iter()
-            .any(|column| column.values.len() != column.records.len())
-        {
-            return Err(WireError("a column is missing"));
         }
         input.end()?;
-        Ok(this)
+        Ok(Self {
+            templates,
+            shape,
+            count,
+            values,
+        })
     }
 
-    /// Returns the records, `bytes` bytes in all; `framed` with their length prefixes.
-    pub fn join(&self, bytes: usize, framed: bool) -> Result<Vec<u8>, WireError> {
-        let mut out = template::BackwardWriter::new(bytes);
-        let values = self.columns.iter().map(|column| column.values.iter());
-        let mut values: Vec<_> = values.collect();
-        for &number in self.sequence.iter().rev() {
-            let end = out.at();
-            self.templates.write(number as usize, &mut out, |column| {
-                let last = values[column as usize].next_back();
-                *last.expect("a column has a value for every slot")
-            })?;
-            if framed {
-                out.varint((end - out.at()) as u64)?;
+    /// Gives its memory to chunks that are read next.
+    pub fn recycle(self, buffers: &mut ColumnBuffers) {
+        buffers.values = self.values;
+        if let Ok(shape) = Arc::try_unwrap(self.shape) {
+            buffers.shape = shape;
+        }
+    }
+
+    /// Writes the records, `bytes` bytes in all, into `buffer`, and returns them; `framed` with their length prefixes.
+    pub fn join<'b>(
+        &self,
+        bytes: usize,
+        framed: bool,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8], WireError> {
+        let mut out = BackwardWriter::new(buffer, bytes);
+        let mut ends = self.shape.ends();
+        let mut before = ends.clone();
+        let values = &self.values[..];
+        for part in self.shape.sequence().rchunks(AT_ONCE) {
+            // Values lie in as many places as there are columns. Those of the next records, likely as many as of the last,
+            // are asked for together, since each by itself would be waited for.
+            for (end, before) in ends.iter().zip(&mut before) {
+                let likely = &values[end.saturating_sub(*before - end)..*end];
+                likely
+                    .iter()
+                    .step_by(8)
+                    .for_each(|value| _ = black_box(*value));
+                *before = *end;
+            }
+            for &number in part.iter().rev() {
+                let end = out.at();
+                self.templates.write(number as usize, &mut out, |column| {
+                    let at = &mut ends[column as usize];
+                    *at -= 1;
+                    values[*at]
+                })?;
+                if framed {
+                    out.varint((end - out.at()) as u64)?;
+                }
             }
         }
         out.finish()
     }
 
-    fn sequence_column(&self) -> Column {
-        Column {
-            records: (0..self.sequence.len() as u32).collect(),
-            values: self.sequence.iter().map(|&t| u64::from(t)).collect(),
-        }
-    }
-
-    /// Id of each record, 0 where it has none.
-    fn ids(&self) -> Vec<u64> {
-        let mut ids = vec![0; self.sequence.len()];
-        if let Some(column) = self.columns.get(IDS) {
-            for (record, id) in column.records.iter().zip(&column.values) {
+    /// Sets `ids` to the id of each record, 0 where it has none.
+    fn ids(&self, ids: &mut Vec<u64>) {
+        ids.clear();
+        ids.resize(self.shape.sequence().len(), 0);
+        if let Some((records, values)) = self.column(IDS) {
+            for (record, id) in records.iter().zip(values) {
                 ids[*record as usize] = *id;
             }
         }
-        ids
     }
+}
+
+impl RecordShape {
+    /// Returns what column `number` is predicted by, but for other columns.
+    fn view<'v>(
+        &'v self,
+        number: usize,
+        templates: &TemplateTable,
+        base: Option<&'v TraceColumns>,
+        ids: &'v [u64],
+    ) -> ColumnView<'v> {
+        ColumnView {
+            records: self.records(number),
+            // Ids are what others are predicted by, so they come first and by themselves.
+            ids: if number == IDS { &[] } else { ids },
+            sequence: self.sequence(),
+            templates: templates.len(),
+            base: base.and_then(|base| base.column(number)),
+            others: [None; 2],
+        }
+    }
+}
+
+/// Appends the templates of records, predicted by those of the base.
+fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut Vec<u8>) {
+    let most = sequence.len().max(base.map_or(0, <[u32]>::len));
+    let numbers: Vec<u32> = (0..most as u32).collect();
+    let wide = |sequence: &[u32]| -> Vec<u64> { sequence.iter().map(|&t| t.into()).collect() };
+    let base = base.map(wide);
+    let view = ColumnView {
+        records: &numbers[..sequence.len()],
+        base: base
+            .as_ref()
+            .map(|base| (&numbers[..base.len()], &base[..])),
+        ..ColumnView::default()
+    };
+    let predictors = &[Predictor::Zero, Predictor::Base];
+    choose::encode(&wide(sequence), &view, predictors, out);
+}
+
+/// Reads the templates of `count` records into `sequence`; whether they are those of the base, all of them.
+fn decode_sequence(
+    input: &mut WireReader<'_>,
+    count: usize,
+    base: Option<&[u32]>,
+    sequence: &mut Vec<u32>,
+) -> Result<bool, WireError> {
+    let predictor = input.take(1)?[0];
+    let base = match (predictor, base) {
+        (0, _) => &[][..],
+        (5, Some(base)) => base,
+        _ => {
+            return Err(WireError(
+                "templates have a predictor that they cannot have",
+            ));
+        }
+    };
+    let width = usize::from(input.take(1)?[0]);
+    let planes = width.checked_mul(count).filter(|_| width <= 8);
+    let planes = input.take(planes.ok_or(WireError("a column is wider than 8 bytes"))?)?;
+    sequence.clear();
+    if predictor == 5 && width == 0 && base.len() == count {
+        return Ok(true);
+    }
+    let mut last = 0u64;
+    for record in 0..count {
+        let left = (0..width).fold(0, |all, plane| {
+            all | u64::from(planes[plane * count + record]) << (8 * plane)
+        });
+        // Without a base every prediction is 0, and where it has ended that before.
+        let predicted = match (predictor, base.get(record)) {
+            (0, _) => 0,
+            (_, Some(&own)) => own.into(),
+            (_, None) => last,
+        };
+        last = predicted.wrapping_add(choose::unzigzag(left));
+        let number = u32::try_from(last);
+        sequence.push(number.map_err(|_| shape::NO_TEMPLATE)?);
+    }
+    Ok(false)
 }

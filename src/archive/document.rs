@@ -70,6 +70,14 @@ pub struct ChunkRow(
     pub i64,
 );
 
+impl ChunkRow {
+    /// Returns the object and chunk that it is based on, by their numbers.
+    pub fn base(&self) -> Option<(usize, usize)> {
+        let number = |number: i64| usize::try_from(number).ok();
+        Some((number(self.6)?, number(self.7)?))
+    }
+}
+
 /// Workload: a job's traces, the files beside them, and what is known of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -7,13 +7,22 @@ use crate::files::OutputSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Ranks that are wanted.
+/// Ranks or nodes that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankRange {
-    /// First rank.
-    pub first: u32,
-    /// Last rank.
-    pub last: u32,
+pub struct NumberRange {
+    /// First of them.
+    pub first: u64,
+    /// Last of them.
+    pub last: u64,
+}
+
+/// Part of a workload that is wanted; all of it by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadPart {
+    /// Ranks.
+    pub ranks: Option<NumberRange>,
+    /// Nodes of each rank by their place in its trace, the first of which is 0.
+    pub nodes: Option<NumberRange>,
 }
 
 impl WorkloadEntry {
@@ -36,40 +45,67 @@ impl WorkloadEntry {
 }
 
 impl Archive {
-    /// Writes the traces of `ranks`, or all, and the other files of `entry` into `folder`, all of them or none. Returns
-    /// the files.
+    /// Writes the traces of `part` and the other files of `entry` into `folder`, all of them or none. Returns the files. Of
+    /// a part of the ranks or nodes the job's file, which describes the whole, is left out.
     pub fn extract(
         &self,
         entry: &WorkloadEntry,
         folder: &Path,
-        ranks: Option<RankRange>,
+        part: WorkloadPart,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
-        let wanted =
-            |rank: u32| ranks.is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank));
+        let wanted = |rank: u32| {
+            let rank = u64::from(rank);
+            part.ranks
+                .is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank))
+        };
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
-        let traces = traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3));
-        // Part of the ranks is not the job that its file describes.
-        let whole =
-            |row: &&FileRow| ranks.is_none() || !row.name.ends_with(crate::trace::job::ENDING);
-        let files = entry
-            .files
-            .iter()
-            .filter(whole)
-            .map(|row| (row.name.clone(), &row.blake3));
+        let traces =
+            traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
+        let is_job = |row: &&FileRow| row.name.ends_with(crate::trace::job::ENDING);
+        let whole = part == WorkloadPart::default();
+        let files = entry.files.iter().filter(|row| whole || !is_job(row));
+        let files = files.map(|row| (row.name.clone(), &row.blake3, None));
         // A job's file names the traces, so it comes last.
-        let mut all: Vec<(String, &String)> = traces.chain(files).collect();
-        all.sort_by_key(|(name, _)| name.ends_with(crate::trace::job::ENDING));
+        let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
+        all.sort_by_key(|(name, _, _)| name.ends_with(crate::trace::job::ENDING));
         let mut outputs = OutputSet::default();
         let mut written = Vec::new();
-        for (name, hash) in all {
+        for (name, hash, nodes) in all {
             let path = folder.join(&name);
             let mut file = outputs.create(&path)?;
             let io = |error| ArchiveError::io(&path, "write", error);
-            self.copy(hash, &mut |part| file.write_all(part).map_err(io))?;
+            let mut write = |part: &[u8]| file.write_all(part).map_err(io);
+            match nodes {
+                None => self.copy(hash, &mut write)?,
+                Some(nodes) => self
+                    .copy_nodes(hash, nodes, &mut write)
+                    .map_err(|error| error.about(&name))?,
+            }
             outputs.finish(file)?;
             written.push(path);
         }
         outputs.commit()?;
         Ok(written)
+    }
+
+    /// Gives the metadata of a trace and these nodes of it to `out`, with their length prefixes.
+    fn copy_nodes(
+        &self,
+        hash: &str,
+        nodes: NumberRange,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let Some(all) = self.nodes(hash)? else {
+            let found = "its records are not known, since it is kept as the bytes that it is";
+            return Err(ArchiveError::refused(found.to_owned(), "without --nodes"));
+        };
+        if nodes.first >= all {
+            let found = format!("it has {all} nodes, and none of these");
+            let hint = format!("--nodes 0-{}", all.saturating_sub(1));
+            return Err(ArchiveError::refused(found, hint));
+        }
+        // The metadata is the record in front of the nodes.
+        self.copy_records(hash, 0..1, out)?;
+        self.copy_records(hash, nodes.first + 1..nodes.last.min(all - 1) + 2, out)
     }
 }

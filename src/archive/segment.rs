@@ -22,8 +22,8 @@ use std::sync::Mutex;
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that is written. Version 1 had no decimal numbers in templates.
-const VERSION: u32 = 2;
+/// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no sums of columns.
+const VERSION: u32 = 3;
 /// Bytes of the end of a segment.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// Letters of frames.
@@ -310,7 +310,11 @@ impl Segment {
                     .checked_add(chunk.1)
                     .filter(|&end| end <= self.end.length);
                 let earlier = (chunk.6, chunk.7) < (number as i64, position as i64);
-                if chunk.0 < next || end.is_none() || !earlier || chunk.6 < -1 {
+                let base = match (chunk.6, chunk.7) {
+                    (-1, -1) => true,
+                    (object, at) => object >= 0 && at >= 0 && earlier,
+                };
+                if chunk.0 < next || end.is_none() || !base {
                     let found = format!(
                         "object {number} of the segment at byte {}: its chunks make no sense",
                         self.start

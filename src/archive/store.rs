@@ -1,14 +1,15 @@
 //! Archive as it lies on disk: a file of segments, or a folder of such files with a manifest; read, and added to.
 
-use super::chunk::{ChunkCoding, DecodedChunk};
+use super::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk};
 use super::document::{
     CatalogueChange, ChunkRow, ObjectIndex, SCHEMA, SegmentStart, WorkloadEntry,
 };
 use super::segment::{Segment, SegmentFile, SegmentWriter, segments};
 use super::{ArchiveError, folder};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -25,16 +26,23 @@ pub struct Archive {
     tail: u64,
     workloads: BTreeMap<String, WorkloadEntry>,
     indices: OnceLock<ArchiveIndex>,
-    decoded: Mutex<VecDeque<(ObjectPlace, usize, Arc<DecodedChunk>)>>,
+    /// Chunks that others are based on, those that were asked for last.
+    decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
+    /// Memory that nobody uses at the moment.
+    buffers: Mutex<Vec<ChunkBuffers>>,
 }
 
 /// Location of an object: its segment, and its number there.
 type ObjectPlace = (usize, usize);
+/// Location of a chunk: its object, and its number there.
+type ChunkPlace = (ObjectPlace, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
 struct ArchiveIndex {
     indices: Vec<ObjectIndex>,
+    /// Chunks that others are based on.
+    bases: BTreeSet<ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
@@ -80,9 +88,16 @@ impl Archive {
             for name in &change.dropped {
                 workloads.remove(name);
             }
-            for entry in change.workloads {
+            for entry in &change.workloads {
                 entry.check().map_err(broken)?;
-                workloads.insert(entry.name.clone(), entry);
+            }
+            let entries = change.workloads.into_iter();
+            let named = entries.map(|entry| (entry.name.clone(), entry));
+            if workloads.is_empty() {
+                // All at once takes less than one by one.
+                workloads = named.collect();
+            } else {
+                named.for_each(|(name, entry)| drop(workloads.insert(name, entry)));
             }
         }
         Ok(Self {
@@ -93,6 +108,7 @@ impl Archive {
             workloads,
             indices: OnceLock::new(),
             decoded: Mutex::default(),
+            buffers: Mutex::default(),
         })
     }
 
@@ -149,6 +165,9 @@ impl Archive {
                 if let Ok(hash) = blake3::Hash::from_hex(&row.blake3) {
                     index.places.entry(*hash.as_bytes()).or_insert((number, at));
                 }
+                let bases = row.chunks.iter().filter_map(ChunkRow::base);
+                let bases = bases.map(|(object, chunk)| ((number, object), chunk));
+                index.bases.extend(bases);
             }
             index.indices.push(own);
         }
@@ -223,13 +242,11 @@ impl Archive {
     ) -> Result<(), ArchiveError> {
         let row = &self.index()?.indices[place.0].objects[place.1];
         let mut hasher = blake3::Hasher::new();
-        for (number, chunk) in row.chunks.iter().enumerate() {
-            let decoded = self.chunk(place, number, 0)?;
-            let contents = decoded
-                .contents(chunk.4)
-                .map_err(|error| self.at(place, chunk, error))?;
-            hasher.update(&contents);
-            out(&contents)?;
+        for number in 0..row.chunks.len() {
+            self.with_chunk((place, number), &mut |contents| {
+                hasher.update(contents);
+                out(contents)
+            })?;
         }
         if hasher.finalize().to_hex().as_str() == row.blake3 {
             return Ok(());
@@ -238,37 +255,48 @@ impl Archive {
         Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Reads the records `from..to` of an object that is a trace, with their length prefixes; only chunks with some of
-    /// them are read, and hashes are not checked.
-    pub fn read_records(&self, hash: &str, from: u64, to: u64) -> Result<Vec<u8>, ArchiveError> {
+    /// Returns the number of nodes of an object that is a trace; `None` of one that is kept as the bytes that it is.
+    pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
+        let place = self.expect(hash)?;
+        let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
+        let records = chunks
+            .iter()
+            .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
+        // Before the nodes stands the metadata.
+        Ok(records.checked_sub(1))
+    }
+
+    /// Gives records of an object that is a trace to `out`, with their length prefixes. Only chunks with some of them are
+    /// read, and what they are based on; their checksums are compared, and the hash of the object is not.
+    pub(super) fn copy_records(
+        &self,
+        hash: &str,
+        wanted: Range<u64>,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
         let place = self.expect(hash)?;
         let row = &self.index()?.indices[place.0].objects[place.1];
-        let mut first = 0;
-        let mut out = Vec::new();
+        let mut first = 0u64;
         for (number, chunk) in row.chunks.iter().enumerate() {
-            let last = first + chunk.5;
-            if first < to && from < last {
-                let decoded = self.chunk(place, number, 0)?;
-                let contents = decoded
-                    .contents(chunk.4)
-                    .map_err(|error| self.at(place, chunk, error))?;
-                let mut rest = &contents[..];
-                for record in first..last {
-                    let (length, prefix) = super::wire::shortest_varint(rest).ok_or_else(|| {
-                        self.at(place, chunk, ArchiveError::broken("a record has no length"))
-                    })?;
-                    let end = (prefix as u64)
-                        .saturating_add(length)
-                        .min(rest.len() as u64) as usize;
-                    if (from..to).contains(&record) {
-                        out.extend_from_slice(&rest[..end]);
-                    }
-                    rest = &rest[end..];
-                }
+            let own = first..first.saturating_add(chunk.5);
+            first = own.end;
+            let skipped = wanted.start.saturating_sub(own.start);
+            let taken = wanted.end.min(own.end).saturating_sub(own.start);
+            if skipped >= taken || own.is_empty() {
+                continue;
             }
-            first = last;
+            self.with_chunk((place, number), &mut |contents| {
+                let end = |records| {
+                    let end = super::chunk::end_of_records(contents, records);
+                    end.ok_or_else(|| {
+                        let error = ArchiveError::broken("it has fewer records than it says");
+                        self.at(place, chunk, error)
+                    })
+                };
+                out(&contents[end(skipped)?..end(taken)?])
+            })?;
         }
-        Ok(out)
+        Ok(())
     }
 
     fn at(&self, place: ObjectPlace, chunk: &ChunkRow, error: ArchiveError) -> ArchiveError {
@@ -278,48 +306,77 @@ impl Archive {
             .in_file(&segment.file.path)
     }
 
+    /// Gives the bytes of a chunk to `out`.
+    fn with_chunk(
+        &self,
+        place: ChunkPlace,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let pool = || self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = pool().pop().unwrap_or_default();
+        let decoded = self.chunk(place, 0, &mut buffers)?;
+        let mut joined = std::mem::take(&mut buffers.joined);
+        let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
+        let contents = decoded.contents(row.4, &mut joined);
+        let result = contents
+            .map_err(|error| self.at(place.0, row, error))
+            .and_then(out);
+        buffers.joined = joined;
+        if let Some(decoded) = Arc::into_inner(decoded) {
+            decoded.recycle(&mut buffers);
+        }
+        pool().push(buffers);
+        result
+    }
+
     /// Decodes a chunk and those that it is based on.
     fn chunk(
         &self,
-        place: ObjectPlace,
-        number: usize,
+        place: ChunkPlace,
         depth: usize,
+        buffers: &mut ChunkBuffers,
     ) -> Result<Arc<DecodedChunk>, ArchiveError> {
         let kept = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = kept()
-            .iter()
-            .find(|(at, n, _)| (*at, *n) == (place, number))
-            .map(|(_, _, c)| Arc::clone(c));
-        if let Some(known) = known {
+        let known = kept().iter().find(|(at, _)| *at == place).cloned();
+        if let Some((_, known)) = known {
             return Ok(known);
         }
-        let segment = &self.segments[place.0];
-        let objects = &self.index()?.indices[place.0].objects;
-        let chunk = objects.get(place.1).and_then(|row| row.chunks.get(number));
+        let (object, number) = place;
+        let segment = &self.segments[object.0];
+        let index = self.index()?;
+        let objects = &index.indices[object.0].objects;
+        let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
         let chunk = chunk.ok_or_else(|| {
             ArchiveError::broken("a base is not there").in_file(&segment.file.path)
         })?;
         let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
             let error = ArchiveError::broken("its coding is not known");
-            self.at(place, chunk, error)
+            self.at(object, chunk, error)
         })?;
-        let base = match (usize::try_from(chunk.6), usize::try_from(chunk.7)) {
-            (Ok(object), Ok(number)) if depth < DEPTH => {
-                Some(self.chunk((place.0, object), number, depth + 1)?)
+        let base = match chunk.base() {
+            Some((base, number)) if depth < DEPTH => {
+                Some(self.chunk(((object.0, base), number), depth + 1, buffers)?)
             }
-            (Err(_), _) => None,
-            _ => return Err(self.at(place, chunk, ArchiveError::broken("its bases lie too deep"))),
+            None => None,
+            Some(_) => {
+                let error = ArchiveError::broken("its bases lie too deep");
+                return Err(self.at(object, chunk, error));
+            }
         };
         let frame = segment.file.read(segment.start + chunk.0, chunk.1)?;
-        let decoded = DecodedChunk::read(&frame, coding, chunk.3, chunk.4, base.as_deref());
-        let decoded = Arc::new(decoded.map_err(|error| self.at(place, chunk, error))?);
-        let mut kept = kept();
+        let sizes = (chunk.3, chunk.4);
+        let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
+        let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
         // What others are based on is needed again; the rest is not.
-        if depth > 0 {
-            kept.push_back((place, number, Arc::clone(&decoded)));
-            if kept.len() > KEPT {
-                kept.pop_front();
+        if index.bases.contains(&place) {
+            let mut kept = kept();
+            kept.push_back((place, Arc::clone(&decoded)));
+            if kept.len() > KEPT
+                && let Some((_, oldest)) = kept.pop_front()
+                && let Some(oldest) = Arc::into_inner(oldest)
+            {
+                oldest.recycle(buffers);
             }
         }
         Ok(decoded)

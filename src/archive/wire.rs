@@ -20,11 +20,6 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the number of bytes of `value` as a varint.
-pub fn varint_length(value: u64) -> usize {
-    (70 - (value | 1).leading_zeros() as usize) / 7
-}
-
 /// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
 pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
@@ -95,7 +90,6 @@ mod tests {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
-            assert_eq!(bytes.len(), varint_length(value));
             assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
             // Cut short it has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);

@@ -1,9 +1,11 @@
 //! Archives as a shell and a reader see them.
 
+mod causes;
 mod crash;
 mod damage;
 mod identity;
 mod longevity;
+mod parts;
 mod questions;
 mod regression;
 

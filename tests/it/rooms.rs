@@ -399,7 +399,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "zstd",
-        &["trace/", "archive/chunk.rs", "archive/segment.rs"],
+        &["trace/", "archive/chunk", "archive/segment.rs"],
         &["converters/"],
     ),
 ];

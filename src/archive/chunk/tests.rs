@@ -15,10 +15,10 @@ fn round_trip(
         .map(|(number, bytes)| encoder.encode(bytes, number, "job", is_trace).unwrap())
         .collect();
     for (object, chunks) in objects.iter().zip(&encoded) {
-        let mut back = Vec::new();
+        let (mut back, mut joined) = (Vec::new(), Vec::new());
         for chunk in chunks {
             let decoded = read(&encoded, chunk);
-            back.extend_from_slice(&decoded.contents(chunk.bytes).unwrap());
+            back.extend_from_slice(decoded.contents(chunk.bytes, &mut joined).unwrap());
         }
         assert!(
             back == *object,
@@ -37,9 +37,9 @@ fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedChunk {
     DecodedChunk::read(
         &chunk.frame,
         chunk.coding,
-        chunk.unpacked,
-        chunk.bytes,
+        (chunk.unpacked, chunk.bytes),
         base.as_ref(),
+        &mut ChunkBuffers::default(),
     )
     .unwrap()
 }
@@ -112,9 +112,10 @@ proptest! {
 
     #[test]
     fn any_bytes_are_columns_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..400) {
-        if let Ok(columns) = TraceColumns::decode(&bytes, None, size) {
-            let _ = columns.join(size, true);
-            let _ = columns.join(size, false);
+        let (mut buffers, mut joined) = Default::default();
+        if let Ok(columns) = TraceColumns::decode(&bytes, None, size, &mut buffers) {
+            let _ = columns.join(size, true, &mut joined);
+            let _ = columns.join(size, false, &mut joined);
         }
     }
 }

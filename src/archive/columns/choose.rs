@@ -14,18 +14,17 @@ fn zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
 
-fn unzigzag(value: u64) -> u64 {
+/// Moves them back.
+pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
 /// Returns what `predictor` leaves of `values`.
 fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>) -> Vec<u64> {
     let mut left = Vec::with_capacity(values.len());
-    let mut rest = values.iter();
-    walk(predictor, view, |predicted| {
-        let value = *rest.next().expect("there is a value for every record");
-        left.push(zigzag(value.wrapping_sub(predicted)));
-        value
+    walk(predictor, view, |at, predicted| {
+        left.push(zigzag(values[at].wrapping_sub(predicted)));
+        values[at]
     });
     left
 }
@@ -76,8 +75,8 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
     let best = *best.unwrap_or(&Predictor::Zero);
     let left = residuals(values, best, view);
     out.push(best as u8);
-    if let (Predictor::Thousandth, Some((other, _))) = (best, view.other) {
-        put_varint(out, other.into());
+    for (other, _) in view.others.iter().take(best.others()).flatten() {
+        put_varint(out, (*other).into());
     }
     let width = width(&left);
     out.push(width as u8);
@@ -86,22 +85,23 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
     }
 }
 
-/// Reads a column of `count` values; `others` gives a column that was read before.
+/// Reads a column into `values`, a value for each record of `view`; `others` gives a column that was read before. Returns
+/// whether every value is as predicted by its base.
 pub fn decode<'v>(
     input: &mut WireReader<'_>,
-    count: usize,
+    values: &mut [u64],
     others: impl Fn(usize) -> Option<ColumnSlice<'v>>,
     view: &ColumnView<'v>,
-) -> Result<Vec<u64>, WireError> {
+) -> Result<bool, WireError> {
     let number = usize::from(input.take(1)?[0]);
     let predictor = Predictor::ALL.get(number).copied();
     let predictor = predictor.ok_or(WireError("a column has a predictor that is not known"))?;
     let mut view = *view;
-    if predictor == Predictor::Thousandth {
+    for place in view.others.iter_mut().take(predictor.others()) {
         let number = input.count(u32::MAX as usize)?;
-        let other = others(number).filter(|(records, values)| records.len() == values.len());
+        let other = others(number);
         let other = other.ok_or(WireError("a column is predicted by one that is not there"))?;
-        view.other = Some((number as u32, other));
+        *place = Some((number as u32, other));
     }
     if !predictor.applies(&view) {
         return Err(WireError(
@@ -114,39 +114,39 @@ pub fn decode<'v>(
     }
     let planes = input.take(
         width
-            .checked_mul(count)
+            .checked_mul(values.len())
             .ok_or(WireError("it ends too early"))?,
     )?;
-    let mut values = vec![0u64; count];
-    for plane in 0..width {
-        let bytes = &planes[plane * count..][..count];
-        for (value, byte) in values.iter_mut().zip(bytes) {
-            *value |= u64::from(*byte) << (8 * plane);
-        }
+    match width {
+        0 => add_planes::<0>(predictor, &view, planes, values),
+        1 => add_planes::<1>(predictor, &view, planes, values),
+        2 => add_planes::<2>(predictor, &view, planes, values),
+        3 => add_planes::<3>(predictor, &view, planes, values),
+        4 => add_planes::<4>(predictor, &view, planes, values),
+        5 => add_planes::<5>(predictor, &view, planes, values),
+        6 => add_planes::<6>(predictor, &view, planes, values),
+        7 => add_planes::<7>(predictor, &view, planes, values),
+        _ => add_planes::<8>(predictor, &view, planes, values),
     }
-    let mut at = 0;
-    walk(predictor, &view, |predicted| {
-        let value = predicted.wrapping_add(unzigzag(values[at]));
-        values[at] = value;
-        at += 1;
-        value
-    });
-    Ok(values)
+    Ok(width == 0 && predictor == Predictor::Base)
 }
 
-/// Returns whether most values of the first column are a thousandth of those of the second in the same record, rounded
-/// down.
-pub fn is_thousandth(column: ColumnSlice<'_>, whole: ColumnSlice<'_>) -> bool {
-    let view = ColumnView {
-        records: &column.0[..column.0.len().min(256)],
-        other: Some((0, whole)),
-        ..ColumnView::default()
-    };
-    let (mut rest, mut found) = (column.1.iter(), 0);
-    walk(Predictor::Thousandth, &view, |predicted| {
-        let value = *rest.next().expect("there is a value for every record");
-        found += usize::from(value > 0 && value == predicted);
-        value
+/// Sets `values` to their predictions and what `W` planes add to them, in one pass.
+fn add_planes<const W: usize>(
+    predictor: Predictor,
+    view: &ColumnView<'_>,
+    planes: &[u8],
+    values: &mut [u64],
+) {
+    let count = view.records.len();
+    let values = &mut values[..count];
+    let planes: [&[u8]; W] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
+    walk(predictor, view, |at, predicted| {
+        let bytes = planes.iter().enumerate();
+        let left = bytes.fold(0, |all, (plane, bytes)| {
+            all | u64::from(bytes[at]) << (8 * plane)
+        });
+        values[at] = predicted.wrapping_add(unzigzag(left));
+        values[at]
     });
-    2 * found > view.records.len()
 }

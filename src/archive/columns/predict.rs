@@ -16,8 +16,26 @@ pub struct ColumnView<'v> {
     pub templates: usize,
     /// The same column of the base: records and values.
     pub base: Option<ColumnSlice<'v>>,
-    /// Another column, by number: records and values.
-    pub other: Option<(u32, ColumnSlice<'v>)>,
+    /// Other columns, by number: records and values.
+    pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
+}
+
+impl<'v> ColumnView<'v> {
+    /// Returns the values of the base if each is the counterpart of the value of its number.
+    fn aligned(&self) -> Option<&'v [u64]> {
+        let (records, values) = self.base?;
+        // Ranks that do the same share their records.
+        let same = std::ptr::eq(records, self.records) || records == self.records;
+        same.then(|| &values[..records.len()])
+    }
+}
+
+impl<'v> ColumnView<'v> {
+    /// Returns cursors of the other columns.
+    fn other_cursors(&self) -> [RecordCursor<'v>; 2] {
+        self.others
+            .map(|other| RecordCursor::new(other.map(|(_, column)| column)))
+    }
 }
 
 /// Prediction of a value.
@@ -39,11 +57,13 @@ pub enum Predictor {
     BaseShifted = 6,
     /// A thousandth of the value of another column in the same record, rounded down; 0 where there is none.
     Thousandth = 7,
+    /// The sum of the values of two other columns in the same record, 0 where there is none.
+    Sum = 8,
 }
 
 impl Predictor {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Zero,
         Self::Previous,
         Self::Id,
@@ -52,7 +72,17 @@ impl Predictor {
         Self::Base,
         Self::BaseShifted,
         Self::Thousandth,
+        Self::Sum,
     ];
+
+    /// Returns how many other columns it takes.
+    pub fn others(self) -> usize {
+        match self {
+            Self::Thousandth => 1,
+            Self::Sum => 2,
+            _ => 0,
+        }
+    }
 
     /// Whether `view` has what it takes.
     pub fn applies(self, view: &ColumnView<'_>) -> bool {
@@ -60,19 +90,21 @@ impl Predictor {
             Self::Zero | Self::Previous => true,
             Self::Id | Self::PreviousById | Self::Template => !view.ids.is_empty(),
             Self::Base | Self::BaseShifted => view.base.is_some(),
-            Self::Thousandth => view.other.is_some(),
+            Self::Thousandth => matches!(view.others, [Some(_), None]),
+            Self::Sum => matches!(view.others, [Some(_), Some(_)]),
         }
     }
 }
 
 /// Values of a column that are met in the order of records.
-struct RecordCursor<'v> {
+pub struct RecordCursor<'v> {
     column: ColumnSlice<'v>,
     at: usize,
 }
 
 impl<'v> RecordCursor<'v> {
-    fn new(column: Option<ColumnSlice<'v>>) -> Self {
+    /// Starts at the first value.
+    pub fn new(column: Option<ColumnSlice<'v>>) -> Self {
         Self {
             column: column.unwrap_or_default(),
             at: 0,
@@ -81,7 +113,7 @@ impl<'v> RecordCursor<'v> {
 
     /// The next value of `record`, each only once.
     #[inline]
-    fn next(&mut self, record: u32) -> Option<u64> {
+    pub fn next(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;
         while *records.get(self.at)? < record {
             self.at += 1;
@@ -93,56 +125,76 @@ impl<'v> RecordCursor<'v> {
     }
 }
 
-/// Walks the column: `value` is given the prediction of each value and returns the value.
-#[inline]
-pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u64) -> u64) {
+/// Walks the column: `value` is given the number and the prediction of each value and returns the value.
+#[inline(always)]
+pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(usize, u64) -> u64) {
+    let records = view.records;
     let mut previous = 0u64;
     match predictor {
-        Predictor::Zero => view.records.iter().for_each(|_| {
-            value(0);
+        Predictor::Zero => (0..records.len()).for_each(|at| {
+            value(at, 0);
         }),
-        Predictor::Previous => view.records.iter().for_each(|_| previous = value(previous)),
-        Predictor::Id => view.records.iter().for_each(|&record| {
-            value(view.ids[record as usize]);
+        Predictor::Previous => (0..records.len()).for_each(|at| previous = value(at, previous)),
+        Predictor::Id => records.iter().enumerate().for_each(|(at, &record)| {
+            value(at, view.ids[record as usize]);
         }),
         Predictor::PreviousById => {
             let mut before = 0;
-            for &record in view.records {
+            for (at, &record) in records.iter().enumerate() {
                 let id = view.ids[record as usize];
-                previous = value(previous.wrapping_add(id.wrapping_sub(before)));
+                previous = value(at, previous.wrapping_add(id.wrapping_sub(before)));
                 before = id;
             }
         }
         Predictor::Template => {
             let mut last = vec![0; view.templates];
-            for &record in view.records {
+            for (at, &record) in records.iter().enumerate() {
                 let last = &mut last[view.sequence[record as usize] as usize];
-                *last = value(*last);
+                *last = value(at, *last);
             }
         }
         Predictor::Base => {
+            if let Some(base) = view.aligned() {
+                base.iter().enumerate().for_each(|(at, &own)| {
+                    value(at, own);
+                });
+                return;
+            }
             let mut base = RecordCursor::new(view.base);
-            for &record in view.records {
-                previous = value(base.next(record).unwrap_or(previous));
+            for (at, &record) in records.iter().enumerate() {
+                previous = value(at, base.next(record).unwrap_or(previous));
             }
         }
         Predictor::BaseShifted => {
-            let mut base = RecordCursor::new(view.base);
             let mut shift = 0u64;
-            for &record in view.records {
+            if let Some(base) = view.aligned() {
+                for (at, &own) in base.iter().enumerate() {
+                    shift = value(at, own.wrapping_add(shift)).wrapping_sub(own);
+                }
+                return;
+            }
+            let mut base = RecordCursor::new(view.base);
+            for (at, &record) in records.iter().enumerate() {
                 match base.next(record) {
                     Some(own) => {
-                        previous = value(own.wrapping_add(shift));
+                        previous = value(at, own.wrapping_add(shift));
                         shift = previous.wrapping_sub(own);
                     }
-                    None => previous = value(previous),
+                    None => previous = value(at, previous),
                 }
             }
         }
         Predictor::Thousandth => {
-            let mut other = RecordCursor::new(view.other.map(|(_, column)| column));
-            for &record in view.records {
-                value(other.next(record).map_or(0, |whole| whole / 1000));
+            let [mut whole, _] = view.other_cursors();
+            for (at, &record) in records.iter().enumerate() {
+                value(at, whole.next(record).map_or(0, |whole| whole / 1000));
+            }
+        }
+        Predictor::Sum => {
+            let [mut one, mut other] = view.other_cursors();
+            for (at, &record) in records.iter().enumerate() {
+                let one = one.next(record).unwrap_or(0);
+                value(at, one.wrapping_add(other.next(record).unwrap_or(0)));
             }
         }
     }

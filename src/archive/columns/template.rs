@@ -1,33 +1,55 @@
-//! Templates of records: ops, and records written from them, last byte first.
+//! Templates of records: ops as they stand in a chunk, and the steps by which a record is written, last byte first.
 
-use super::decimals::digits;
-use crate::archive::wire::{WireError, WireReader, varint_length};
+use super::backward_writer::{BackwardWriter, ONCE};
+use crate::archive::wire::{WireError, WireReader, put_varint};
+use std::sync::Arc;
 
-/// Templates of a chunk, by number: those of its base first, and its own. All lie in a few arrays, since a trace of
-/// distinct names has a template for nearly every record.
+/// Templates of a chunk, by number: those of its base first, which are shared, and its own. A trace of distinct names has
+/// a template for nearly every record.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
+    layers: Vec<Arc<TemplateLayer>>,
+}
+
+/// Templates that a chunk added to those of its base. All lie in a few arrays.
+#[derive(Clone, Debug, Default)]
+struct TemplateLayer {
+    /// Number of the first.
+    first: usize,
     /// Ops of all templates, as they stand in a chunk.
     encoded: Vec<u8>,
-    ops: Vec<TemplateOp>,
+    steps: Vec<TemplateStep>,
+    /// Literals of all steps.
+    literals: Vec<u8>,
     /// Columns of slots, in the order of the record.
     slots: Vec<u32>,
     ends: Vec<TemplateEnd>,
+    parsed: ParsedTemplate,
 }
 
-/// Ends of a template in the arrays of its table.
+/// Template that is about to join; its memory is that of the one before it.
+#[derive(Clone, Debug, Default)]
+struct ParsedTemplate {
+    parts: Vec<RecordPart>,
+    /// Literals of all parts.
+    literals: Vec<u8>,
+    /// Messages that have not ended, by the part that begins them.
+    open: Vec<usize>,
+}
+
+/// Ends of a template in the arrays of its layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct TemplateEnd {
     encoded: usize,
-    ops: usize,
+    steps: usize,
     slots: usize,
 }
 
-/// Part of a record.
+/// Part of a record, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TemplateOp {
-    /// Bytes of the template's encoding from here to there, as they are.
-    Literal(u32, u32),
+enum RecordPart {
+    /// These many bytes as they are.
+    Literal(usize),
     /// The next value of this column, as a varint.
     Slot(u32),
     /// The next value of this column, in decimal digits.
@@ -35,6 +57,33 @@ enum TemplateOp {
     /// The length of what lies between this and its `Close`, as a varint.
     Open,
     /// The end of a message within the record.
+    Close,
+}
+
+/// Part of a record as it is written: a literal, and what stands behind it, which is written first.
+#[derive(Clone, Copy, Debug)]
+struct TemplateStep {
+    behind: BehindLiteral,
+    /// Bytes of a field in front of its value.
+    inner: u8,
+    /// Place of a field's length, from the byte in front of the literal.
+    patch: u16,
+    /// Column of a slot.
+    column: u32,
+    /// Bytes of the literal, and their end in the literals of the layer.
+    length: u32,
+    end: u32,
+}
+
+/// What stands behind a literal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BehindLiteral {
+    /// A slot, which may end a message of nothing else but a literal, as most attributes are. The literal then holds the
+    /// message's length, one byte, which is put right when the value is known.
+    Slot,
+    Nothing,
+    Decimal,
+    Open,
     Close,
 }
 
@@ -51,84 +100,64 @@ pub fn decimal(column: u64) -> u64 {
 
 /// Messages within messages of a record, at most.
 const DEPTH: usize = 16;
+/// Bytes of a literal in a message with a slot, at most, so that the length of both takes one byte.
+const INNER: usize = 0x7f - 10;
+/// Bytes of the literal in front of such a message, at most, so that its place is known in 16 bits.
+const OUTER: usize = 1 << 14;
 
 impl TemplateTable {
     /// Returns the number of templates.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        let last = self.layers.last();
+        last.map_or(0, |layer| layer.first + layer.ends.len())
     }
 
-    /// Returns where template `number` begins, and where it ends.
-    fn range(&self, number: usize) -> [TemplateEnd; 2] {
-        let before = number.checked_sub(1).map(|before| self.ends[before]);
-        [before.unwrap_or_default(), self.ends[number]]
+    /// Starts templates of its own behind those that it has.
+    pub fn begin_layer(&mut self) {
+        self.layers.push(Arc::new(TemplateLayer {
+            first: self.len(),
+            // So that as much as is copied at once lies before the end of any literal.
+            literals: vec![0; ONCE],
+            ..TemplateLayer::default()
+        }));
+    }
+
+    /// Returns the layer of template `number`, and its number there.
+    #[inline]
+    fn layer(&self, number: usize) -> (&TemplateLayer, usize) {
+        let mut layers = self.layers.iter().rev();
+        let layer = layers.find(|layer| layer.first <= number);
+        let layer = layer.expect("the first layer begins with 0");
+        (layer, number - layer.first)
+    }
+
+    /// Returns the bytes of the templates of the last layer, as they stand in its chunk.
+    pub fn own_bytes(&self) -> usize {
+        self.layers.last().map_or(0, |layer| layer.encoded.len())
     }
 
     /// Returns the encoding of template `number`.
     pub fn encoded(&self, number: usize) -> &[u8] {
-        let [from, to] = self.range(number);
-        &self.encoded[from.encoded..to.encoded]
+        let (layer, number) = self.layer(number);
+        let [from, to] = layer.range(number);
+        &layer.encoded[from.encoded..to.encoded]
     }
 
     /// Returns the columns of the slots of template `number`, in the order of the record.
     #[inline]
     pub fn slots(&self, number: usize) -> &[u32] {
-        let [from, to] = self.range(number);
-        &self.slots[from.slots..to.slots]
+        let (layer, number) = self.layer(number);
+        let [from, to] = layer.range(number);
+        &layer.slots[from.slots..to.slots]
     }
 
-    /// Adds the template of these ops; columns are below `columns`.
+    /// Adds the template of these ops to the last layer; columns are below `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
-        let mut input = WireReader::new(encoded);
-        let (mut at, mut depth) = (0, 0usize);
-        while !input.is_at_end() {
-            let op = input.varint()?;
-            at += varint_length(op);
-            let argument = op >> 2;
-            let op = match op & 3 {
-                LITERAL => {
-                    let length = usize::try_from(argument).unwrap_or(usize::MAX);
-                    input.take(length)?;
-                    let from = at as u32;
-                    at += length;
-                    TemplateOp::Literal(from, at as u32)
-                }
-                SLOT => TemplateOp::Slot(self.slot(argument, columns)?),
-                CLOSE if argument > 0 => TemplateOp::Decimal(self.slot(argument - 1, columns)?),
-                OPEN => {
-                    depth += 1;
-                    TemplateOp::Open
-                }
-                _ => {
-                    depth = depth
-                        .checked_sub(1)
-                        .ok_or(WireError("a message of a template ends twice"))?;
-                    TemplateOp::Close
-                }
-            };
-            self.ops.push(op);
-            if depth > DEPTH {
-                return Err(WireError("messages of a template lie too deep"));
-            }
+        if self.layers.is_empty() {
+            self.begin_layer();
         }
-        if depth > 0 {
-            return Err(WireError("a message of a template does not end"));
-        }
-        self.encoded.extend_from_slice(encoded);
-        self.ends.push(TemplateEnd {
-            encoded: self.encoded.len(),
-            ops: self.ops.len(),
-            slots: self.slots.len(),
-        });
-        Ok(())
-    }
-
-    /// Adds a slot of `column`, which must be below `columns`.
-    fn slot(&mut self, column: u64, columns: usize) -> Result<u32, WireError> {
-        let column = usize::try_from(column).ok().filter(|&c| c < columns);
-        let column = column.ok_or(WireError("a template has a column that is not there"))? as u32;
-        self.slots.push(column);
-        Ok(column)
+        let layer = self.layers.last_mut().expect("there is one");
+        Arc::make_mut(layer).push(encoded, columns)
     }
 
     /// Writes a record of template `number`; `value` gives the value of each slot, last first.
@@ -136,133 +165,203 @@ impl TemplateTable {
     pub fn write(
         &self,
         number: usize,
-        out: &mut BackwardWriter,
+        out: &mut BackwardWriter<'_>,
+        value: impl FnMut(u32) -> u64,
+    ) -> Result<(), WireError> {
+        let (layer, number) = self.layer(number);
+        layer.write(number, out, value)
+    }
+}
+
+impl TemplateLayer {
+    /// Returns where template `number` begins, and where it ends.
+    #[inline]
+    fn range(&self, number: usize) -> [TemplateEnd; 2] {
+        let before = number.checked_sub(1).map(|before| self.ends[before]);
+        [before.unwrap_or_default(), self.ends[number]]
+    }
+
+    fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
+        let mut parsed = std::mem::take(&mut self.parsed);
+        parsed.read(encoded, columns)?;
+        self.compile(&parsed);
+        let slots = parsed.parts.iter().filter_map(|part| match *part {
+            RecordPart::Slot(column) | RecordPart::Decimal(column) => Some(column),
+            _ => None,
+        });
+        self.slots.extend(slots);
+        self.parsed = parsed;
+        self.encoded.extend_from_slice(encoded);
+        self.ends.push(TemplateEnd {
+            encoded: self.encoded.len(),
+            steps: self.steps.len(),
+            slots: self.slots.len(),
+        });
+        Ok(())
+    }
+
+    /// Adds the steps of a template, last first.
+    fn compile(&mut self, parsed: &ParsedTemplate) {
+        use RecordPart::{Close, Decimal, Literal, Open, Slot};
+        let mut parts = &parsed.parts[..];
+        let mut rest = &parsed.literals[..];
+        let mut take = |length: usize| {
+            let (before, taken) = rest.split_at(rest.len() - length);
+            rest = before;
+            taken
+        };
+        while let Some((last, before)) = parts.split_last() {
+            let (behind, column, inner, before) = match (*last, before) {
+                (Close, [.., Literal(outer), Open, Slot(_)]) if *outer > OUTER => {
+                    (BehindLiteral::Close, 0, None, before)
+                }
+                (Close, [before @ .., Open, Slot(column)]) => {
+                    (BehindLiteral::Slot, *column, Some(0), before)
+                }
+                (Close, [.., Literal(outer), Open, Literal(_), Slot(_)]) if *outer > OUTER => {
+                    (BehindLiteral::Close, 0, None, before)
+                }
+                (Close, [before @ .., Open, Literal(inner), Slot(column)]) if *inner <= INNER => {
+                    (BehindLiteral::Slot, *column, Some(*inner), before)
+                }
+                (Literal(_), _) => (BehindLiteral::Nothing, 0, None, parts),
+                (Slot(column), _) => (BehindLiteral::Slot, column, None, before),
+                (Decimal(column), _) => (BehindLiteral::Decimal, column, None, before),
+                (Open, _) => (BehindLiteral::Open, 0, None, before),
+                (Close, _) => (BehindLiteral::Close, 0, None, before),
+            };
+            let start = self.literals.len();
+            let within = inner.map(&mut take);
+            parts = match before {
+                [before @ .., Literal(length)] => {
+                    self.literals.extend_from_slice(take(*length));
+                    before
+                }
+                _ => before,
+            };
+            // Without a length what is put right is the byte in front of the literal, which is written later.
+            let patch = within.map_or(0, |_| self.literals.len() - start + 1);
+            if let Some(within) = within {
+                self.literals.push(0);
+                self.literals.extend_from_slice(within);
+            }
+            self.steps.push(TemplateStep {
+                behind,
+                inner: inner.unwrap_or(0) as u8,
+                patch: patch as u16,
+                column,
+                length: (self.literals.len() - start) as u32,
+                end: self.literals.len() as u32,
+            });
+        }
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        number: usize,
+        out: &mut BackwardWriter<'_>,
         mut value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
         let [from, to] = self.range(number);
-        let encoded = &self.encoded[from.encoded..to.encoded];
         let mut ends = [0; DEPTH];
         let mut depth = 0;
-        for op in self.ops[from.ops..to.ops].iter().rev() {
-            match *op {
-                TemplateOp::Literal(from, to) => out.bytes(encoded, from as usize, to as usize)?,
-                TemplateOp::Slot(column) => out.varint(value(column))?,
-                TemplateOp::Decimal(column) => out.decimal(value(column))?,
-                TemplateOp::Close => {
-                    ends[depth] = out.at;
+        for step in &self.steps[from.steps..to.steps] {
+            let end = out.at();
+            if step.behind == BehindLiteral::Slot {
+                out.varint(value(step.column))?;
+                let bytes = end - out.at() + usize::from(step.inner);
+                out.literal(&self.literals, step.end as usize, step.length as usize)?;
+                out.patch(step.patch.into(), bytes as u8)?;
+                continue;
+            }
+            match step.behind {
+                BehindLiteral::Slot | BehindLiteral::Nothing => {}
+                BehindLiteral::Decimal => out.decimal(value(step.column))?,
+                BehindLiteral::Close => {
+                    ends[depth] = end;
                     depth += 1;
                 }
-                TemplateOp::Open => {
+                BehindLiteral::Open => {
                     depth -= 1;
-                    out.varint((ends[depth] - out.at) as u64)?;
+                    out.varint((ends[depth] - end) as u64)?;
                 }
             }
+            out.literal(&self.literals, step.end as usize, step.length as usize)?;
         }
         Ok(())
     }
 }
 
-/// Writes a buffer from its end, so that the length of a message is known where it is written.
-#[derive(Debug)]
-pub struct BackwardWriter {
-    buffer: Vec<u8>,
-    at: usize,
-}
-
-const TOO_LARGE: WireError = WireError("its records are larger than it says");
-
-impl BackwardWriter {
-    /// Starts at the end of `bytes` bytes.
-    pub fn new(bytes: usize) -> Self {
-        Self {
-            buffer: vec![0; bytes],
-            at: bytes,
+impl ParsedTemplate {
+    /// Parses the ops of a template; columns are below `columns`, and messages end. Literals are put behind one another, and
+    /// what holds nothing else is one.
+    fn read(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
+        let column = |number: u64| {
+            let column = usize::try_from(number).ok().filter(|&c| c < columns);
+            let column = column.ok_or(WireError("a template has a column that is not there"));
+            column.map(|column| column as u32)
+        };
+        let mut input = WireReader::new(encoded);
+        let Self {
+            parts: all,
+            literals,
+            open,
+        } = self;
+        all.clear();
+        literals.clear();
+        open.clear();
+        while !input.is_at_end() {
+            let op = input.varint()?;
+            let argument = op >> 2;
+            match op & 3 {
+                LITERAL => {
+                    let length = usize::try_from(argument).unwrap_or(usize::MAX);
+                    literals.extend_from_slice(input.take(length)?);
+                    push_literal(all, length);
+                }
+                SLOT => all.push(RecordPart::Slot(column(argument)?)),
+                CLOSE if argument > 0 => all.push(RecordPart::Decimal(column(argument - 1)?)),
+                OPEN => {
+                    open.push(all.len());
+                    all.push(RecordPart::Open);
+                }
+                _ => {
+                    let begin = open.pop();
+                    let begin = begin.ok_or(WireError("a message of a template ends twice"))?;
+                    let length = match all[begin + 1..] {
+                        [] => Some(0),
+                        [RecordPart::Literal(length)] => Some(length),
+                        _ => None,
+                    };
+                    let Some(length) = length else {
+                        all.push(RecordPart::Close);
+                        continue;
+                    };
+                    // A message that is always the same is a literal, its length included.
+                    let before = literals.len();
+                    put_varint(literals, length as u64);
+                    let prefix = literals.len() - before;
+                    literals[before - length..].rotate_right(prefix);
+                    all.truncate(begin);
+                    push_literal(all, prefix + length);
+                }
+            }
+            if open.len() > DEPTH {
+                return Err(WireError("messages of a template lie too deep"));
+            }
         }
-    }
-
-    /// Returns the position of what was written last.
-    pub fn at(&self) -> usize {
-        self.at
-    }
-
-    /// Writes the bytes `from..to` of `encoded`.
-    #[inline]
-    fn bytes(&mut self, encoded: &[u8], from: usize, to: usize) -> Result<(), WireError> {
-        /// Bytes that are copied at once, which takes less than finding out how many there are.
-        const ONCE: usize = 16;
-        let start = self.at.checked_sub(to - from).ok_or(TOO_LARGE)?;
-        let whole = encoded[..to].last_chunk::<ONCE>();
-        match (whole, self.buffer[..self.at].last_chunk_mut::<ONCE>()) {
-            // What is copied too much lies before the literal, where the rest of the record will be written.
-            (Some(whole), Some(place)) if to - from <= ONCE => *place = *whole,
-            _ => self.buffer[start..self.at].copy_from_slice(&encoded[from..to]),
+        if !open.is_empty() {
+            return Err(WireError("a message of a template does not end"));
         }
-        self.at = start;
         Ok(())
-    }
-
-    /// Writes a varint.
-    #[inline]
-    pub fn varint(&mut self, mut value: u64) -> Result<(), WireError> {
-        if value < 0x80 {
-            self.at = self.at.checked_sub(1).ok_or(TOO_LARGE)?;
-            self.buffer[self.at] = value as u8;
-            return Ok(());
-        }
-        let from = self.at.checked_sub(varint_length(value)).ok_or(TOO_LARGE)?;
-        let place = &mut self.buffer[from..self.at];
-        let last = place.len() - 1;
-        for byte in &mut place[..last] {
-            *byte = value as u8 | 0x80;
-            value >>= 7;
-        }
-        place[last] = value as u8;
-        self.at = from;
-        Ok(())
-    }
-
-    #[inline]
-    fn decimal(&mut self, mut value: u64) -> Result<(), WireError> {
-        let from = self.at.checked_sub(digits(value)).ok_or(TOO_LARGE)?;
-        for byte in self.buffer[from..self.at].iter_mut().rev() {
-            *byte = b'0' + (value % 10) as u8;
-            value /= 10;
-        }
-        self.at = from;
-        Ok(())
-    }
-
-    /// Returns the buffer, which must be full.
-    pub fn finish(self) -> Result<Vec<u8>, WireError> {
-        if self.at == 0 {
-            return Ok(self.buffer);
-        }
-        Err(WireError("its records are smaller than it says"))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::archive::wire::put_varint;
-
-    #[test]
-    fn numbers_written_backward_are_varints() {
-        let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
-        let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
-        let mut expected = Vec::new();
-        values
-            .iter()
-            .for_each(|&value| put_varint(&mut expected, value));
-        let mut out = BackwardWriter::new(expected.len());
-        for &value in values.iter().rev() {
-            out.varint(value).unwrap();
-        }
-        assert_eq!(out.finish().unwrap(), expected);
-        // A buffer of three bytes has no room for eight at once, and none for a number of four.
-        let mut small = BackwardWriter::new(3);
-        assert_eq!(small.varint(1 << 21), Err(TOO_LARGE));
-        small.varint(1 << 20).unwrap();
-        assert_eq!(small.finish().unwrap(), [0x80, 0x80, 0x40]);
+/// Adds a literal to that before it, if there is one.
+fn push_literal(parts: &mut Vec<RecordPart>, length: usize) {
+    match parts.last_mut() {
+        Some(RecordPart::Literal(before)) => *before += length,
+        _ => parts.push(RecordPart::Literal(length)),
     }
 }

@@ -5,7 +5,14 @@ use serde_json::Value;
 use std::fmt::Write;
 
 /// Machine of tests: `peak` and `memory` of an NPU, and two dimensions.
-fn machine(peak: f64, memory: f64, inner: f64, outer: f64, latency: f64, shape: &str) -> String {
+pub fn machine(
+    peak: f64,
+    memory: f64,
+    inner: f64,
+    outer: f64,
+    latency: f64,
+    shape: &str,
+) -> String {
     format!(
         "name = \"m\"\n[npu.a]\nmemory_bandwidth = \"{memory:.3} GB/s\"\nmemory_latency = \"300 ns\"\n\
          memory_capacity = \"80 GB\"\nlanes = 32\nhost_lanes = 8\n[npu.a.peak]\nbf16 = \"{peak:.3} TFLOP/s\"\n\
@@ -16,13 +23,13 @@ fn machine(peak: f64, memory: f64, inner: f64, outer: f64, latency: f64, shape: 
     )
 }
 
-const SOUND: [f64; 5] = [300.0, 2000.0, 200.0, 25.0, 2.0];
+pub const SOUND: [f64; 5] = [300.0, 2000.0, 200.0, 25.0, 2.0];
 
-fn sound() -> String {
+pub fn sound() -> String {
     machine(SOUND[0], SOUND[1], SOUND[2], SOUND[3], SOUND[4], "ring")
 }
 
-fn check(corpus: &Corpus, words: &[&str]) -> (i32, Value) {
+pub fn check(corpus: &Corpus, words: &[&str]) -> (i32, Value) {
     let output = corpus.run(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
     let code = output.status.code().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -31,7 +38,7 @@ fn check(corpus: &Corpus, words: &[&str]) -> (i32, Value) {
     (code, value)
 }
 
-fn causes(check: &Value, at: usize) -> String {
+pub fn causes(check: &Value, at: usize) -> String {
     let list = check["predictions"][at]["causes"].as_array().unwrap();
     let list: Vec<&str> = list.iter().map(|cause| cause.as_str().unwrap()).collect();
     list.join("\n")

@@ -1,0 +1,126 @@
+//! Relations of columns within records, by which one is predicted by others: guessed from a few records of a chunk.
+
+use super::predict::{ColumnSlice, RecordCursor};
+
+/// Records that are looked at, spread over the chunk, since traces begin otherwise than they go on.
+const SAMPLE: usize = 512;
+/// Records of the sample, as far apart, by which a relation is given up if none agrees.
+const GLANCE: usize = 16;
+/// Numbers from which on a column is worth a sum.
+const LARGE: u64 = 1 << 8;
+
+/// Returns for each column those that it is likely to be predicted by: one whose values are about a thousand times its
+/// own, or two of which its own are the sums. None of these is predicted by others itself, and the first column is not.
+pub fn relations<'c>(
+    columns: impl Iterator<Item = ColumnSlice<'c>>,
+    records: usize,
+) -> Vec<Vec<usize>> {
+    let sample: Vec<Vec<u64>> = columns.map(|column| sample(column, records)).collect();
+    let is_large = |number: usize| sample[number].iter().any(|value| *value >= LARGE);
+    let large: Vec<usize> = (0..sample.len()).filter(|&n| is_large(n)).collect();
+    let mut found = vec![Vec::new(); sample.len()];
+    let mut taken = vec![false; sample.len()];
+    for number in 1..sample.len() {
+        if taken[number] {
+            continue;
+        }
+        let own = &sample[number];
+        let free = |other: &usize| *other != number && found[*other].is_empty();
+        let others: Vec<usize> = large.iter().copied().filter(free).collect();
+        let whole = others
+            .iter()
+            .find(|&&other| agree(own, |at| sample[other][at] / 1000));
+        let pairs = others.iter().enumerate().flat_map(|(at, &one)| {
+            let behind = others[at + 1..].iter();
+            behind.map(move |&other| [one, other])
+        });
+        let mut pairs = pairs.filter(|_| large.binary_search(&number).is_ok());
+        let chosen = match whole {
+            Some(&whole) => vec![whole],
+            None => pairs
+                .find(|&[one, other]| {
+                    agree(own, |at| sample[one][at].wrapping_add(sample[other][at]))
+                })
+                .map_or_else(Vec::new, |pair| pair.to_vec()),
+        };
+        chosen.iter().for_each(|&other| taken[other] = true);
+        found[number] = chosen;
+    }
+    found
+}
+
+/// Returns the first value of a column in each record of the sample, 0 where there is none.
+fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
+    let step = records.div_ceil(SAMPLE).max(1);
+    let mut cursor = RecordCursor::new(Some(column));
+    let wanted = (0..records as u32).step_by(step);
+    wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
+}
+
+/// Returns whether most values that are not 0 are as predicted.
+fn agree(own: &[u64], predicted: impl Fn(usize) -> u64) -> bool {
+    let count = |step| {
+        let values = own.iter().enumerate().step_by(step);
+        let values = values.filter(|(_, value)| **value > 0);
+        values.fold((0, 0), |(present, found), (at, &value)| {
+            (present + 1, found + usize::from(value == predicted(at)))
+        })
+    };
+    // Of many pairs few are worth more than a glance.
+    let (present, found) = count(SAMPLE / GLANCE);
+    if present > GLANCE / 2 && found == 0 {
+        return false;
+    }
+    let (present, found) = count(1);
+    2 * found > present
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_thousandths_are_found() {
+        // Ids; a duration and a delay in nanoseconds, the latter in every third record; the duration in microseconds; both
+        // together, but for the first records; and what has nothing to do with the others.
+        let records: Vec<u32> = (0..4000).collect();
+        let thirds: Vec<u32> = (0..4000).step_by(3).collect();
+        let mixed = |i: u32, n: u64| u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> n;
+        let ids: Vec<u64> = (0..4000).collect();
+        let duration: Vec<u64> = records.iter().map(|&i| 5000 + mixed(i, 48)).collect();
+        let delay: Vec<u64> = thirds.iter().map(|&i| 700 + mixed(i + 9000, 50)).collect();
+        let micros: Vec<u64> = duration.iter().map(|d| d / 1000).collect();
+        let both = |i: &u32| {
+            let at = *i as usize;
+            let delay = (at % 3 == 0).then(|| delay[at / 3]);
+            if at < 300 {
+                12_000
+            } else {
+                duration[at] + delay.unwrap_or(0)
+            }
+        };
+        let both: Vec<u64> = records.iter().map(both).collect();
+        let other: Vec<u64> = records.iter().map(|&i| mixed(i + 70_000, 45)).collect();
+        let columns = [
+            (&records[..], &ids[..]),
+            (&records, &both),
+            (&records, &micros),
+            (&records, &duration),
+            (&thirds, &delay),
+            (&records, &other),
+        ];
+        let found = relations(columns.into_iter(), 4000);
+        let none: Vec<usize> = Vec::new();
+        assert_eq!(
+            found,
+            [
+                none.clone(),
+                vec![3, 4],
+                vec![3],
+                none.clone(),
+                none.clone(),
+                none
+            ]
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! The shape of a chunk: the template of each record, and by it the record of each value.
+
+use super::template::TemplateTable;
+use crate::archive::wire::WireError;
+use std::ops::Range;
+
+/// Templates of records, and records of values. Ranks that do the same share one.
+#[derive(Debug, Default)]
+pub struct RecordShape {
+    sequence: Vec<u32>,
+    /// Begin of each column among all values, and the end of the last.
+    starts: Vec<usize>,
+    /// Record of each value, one column behind another.
+    records: Vec<u32>,
+}
+
+pub const NO_TEMPLATE: WireError = WireError("a record has a template that is not there");
+pub const TOO_MANY: WireError = WireError("it has more values than its size allows");
+
+impl RecordShape {
+    /// Returns the template of each record.
+    #[inline]
+    pub fn sequence(&self) -> &[u32] {
+        &self.sequence
+    }
+
+    /// Returns the same to be set; [`Self::place`] is to follow.
+    pub fn sequence_mut(&mut self) -> &mut Vec<u32> {
+        &mut self.sequence
+    }
+
+    /// Finds the records of the values of `columns` columns, of which there may be `most`.
+    pub fn place(
+        &mut self,
+        templates: &TemplateTable,
+        columns: usize,
+        most: usize,
+    ) -> Result<(), WireError> {
+        let mut counts = vec![0usize; templates.len()];
+        for &number in &self.sequence {
+            *counts.get_mut(number as usize).ok_or(NO_TEMPLATE)? += 1;
+        }
+        self.starts.clear();
+        self.starts.resize(columns + 1, 0);
+        let mut all = 0usize;
+        for (number, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let slots = templates.slots(number);
+            all = all.saturating_add(count.saturating_mul(slots.len()));
+            for &column in slots {
+                // A column's end stands where the next one begins.
+                let end = self.starts.get_mut(column as usize + 1);
+                *end.ok_or(WireError("a template has a column that is not there"))? += count;
+            }
+        }
+        if all > most {
+            return Err(TOO_MANY);
+        }
+        for column in 0..columns {
+            self.starts[column + 1] += self.starts[column];
+        }
+        self.records.resize(all, 0);
+        let mut next = self.starts.clone();
+        for (record, &number) in (0..).zip(&self.sequence) {
+            for &column in templates.slots(number as usize) {
+                let at = &mut next[column as usize];
+                self.records[*at] = record;
+                *at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of values.
+    pub fn values(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Returns where the values of a column are among all.
+    #[inline]
+    pub fn range(&self, column: usize) -> Range<usize> {
+        match self.starts.get(column..column.saturating_add(2)) {
+            Some(&[start, end]) => start..end,
+            _ => 0..0,
+        }
+    }
+
+    /// Returns the record of each value of a column.
+    pub fn records(&self, column: usize) -> &[u32] {
+        &self.records[self.range(column)]
+    }
+
+    /// Returns the ends of the columns among all values.
+    pub fn ends(&self) -> Vec<usize> {
+        self.starts.iter().skip(1).copied().collect()
+    }
+}

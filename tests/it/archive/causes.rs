@@ -1,0 +1,136 @@
+//! Causes of predictions that moved, each alone and two together.
+
+use super::Corpus;
+use super::regression::{SOUND, causes, check, machine, sound};
+
+/// An archive with a baseline of the job that `words` generate on a machine that is sound.
+fn with_baseline(words: &[&str]) -> Corpus {
+    let corpus = Corpus::new();
+    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    replace(&corpus, words, &[]);
+    let baseline = ["archive", "baseline", "@a.etz", "-m", "m.toml"];
+    let options = ["--reason", "first", "--", "--compute", "roofline"];
+    corpus.ok(&[&baseline[..], &options].concat());
+    assert_eq!(check(&corpus, &[]).0, 0);
+    corpus
+}
+
+/// Puts the job that `words` generate into the archive.
+fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
+    corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
+    let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];
+    corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
+}
+
+/// Causes that a check names, on a machine of this text if it is another.
+fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
+    std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
+    let words: &[&str] = &["--machine", "m.toml=@new.toml"];
+    let (code, found) = check(corpus, if text.is_some() { words } else { &[] });
+    assert_eq!(code, 3);
+    causes(&found, 0).lines().map(str::to_owned).collect()
+}
+
+/// The causes of one kind.
+fn of<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
+    let own = causes.iter().filter_map(|cause| cause.strip_prefix(kind));
+    own.map(str::trim_start).collect()
+}
+
+/// Steps whose attention alone depends on the sequence's length.
+fn step(sequence: &str) -> Vec<&str> {
+    let words = "data-parallel --ranks 8 --layers 2 --hidden 512 --tokens 2048 --sequence";
+    words.split(' ').chain([sequence]).collect()
+}
+
+#[test]
+fn a_constant_of_the_machine_is_named_alone() {
+    let corpus = with_baseline(&step("512"));
+    let [peak, memory, inner, outer, latency] = SOUND;
+    for (text, constant, part) in [
+        (
+            machine(peak / 2.0, memory, inner, outer, latency, "ring"),
+            "npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\"",
+            "compute:",
+        ),
+        (
+            machine(peak, memory, inner, outer / 2.0, latency, "ring"),
+            "dimension 2 bandwidth: \"25.000 GB/s\" → \"12.500 GB/s\"",
+            "communication:",
+        ),
+    ] {
+        // The peak of the other format is changed with it, which nothing in the job uses.
+        let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
+        let found = named(&corpus, Some(&text));
+        assert_eq!(of(&found, "machine:"), [constant]);
+        // The largest change of time is in the part that the constant prices.
+        assert!(found[1].starts_with(part), "{found:?}");
+        assert!(of(&found, "workload:").is_empty(), "{found:?}");
+        assert!(of(&found, "collectives:").is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn a_topology_is_named_alone() {
+    let corpus = with_baseline(&step("512"));
+    let [peak, memory, inner, outer, latency] = SOUND;
+    let text = machine(peak, memory, inner, outer, latency, "mesh");
+    let found = named(&corpus, Some(&text));
+    assert_eq!(
+        of(&found, "machine:"),
+        ["dimension 1 shape: \"ring\" → \"mesh\""]
+    );
+    assert!(
+        found[1].starts_with("communication: all 8 ranks +"),
+        "{found:?}"
+    );
+    assert!(of(&found, "workload:").is_empty(), "{found:?}");
+}
+
+#[test]
+fn an_operator_is_named_alone_and_beside_a_constant() {
+    let corpus = with_baseline(&step("512"));
+    replace(&corpus, &step("2048"), &["--replace"]);
+    let operators = |found: &[String]| {
+        let compute = of(found, "compute:");
+        assert!(!compute.is_empty());
+        compute.iter().all(|cause| cause.contains("/attention +"))
+    };
+    let found = named(&corpus, None);
+    assert!(operators(&found), "{found:?}");
+    assert_eq!(of(&found, "workload:").len(), 1);
+    assert!(of(&found, "machine:").is_empty(), "{found:?}");
+    assert!(of(&found, "collectives:").is_empty(), "{found:?}");
+    // Two changes at once: both are named, and nothing else.
+    let [peak, memory, inner, outer, latency] = SOUND;
+    let text = machine(peak, memory, inner, outer * 0.8, latency, "ring");
+    let found = named(&corpus, Some(&text));
+    assert_eq!(
+        of(&found, "machine:"),
+        ["dimension 2 bandwidth: \"25.000 GB/s\" → \"20.000 GB/s\""]
+    );
+    assert!(operators(&found), "{found:?}");
+}
+
+#[test]
+fn groups_are_named_by_their_members() {
+    let plan = |tensor, data, batch| {
+        let all = ["llama3-8b", "--tensor", tensor, "--data", data];
+        [&all[..], &["--batch", batch, "--tokens", "64"]].concat()
+    };
+    let corpus = with_baseline(&plan("4", "2", "2"));
+    replace(&corpus, &plan("2", "4", "4"), &["--replace"]);
+    let found = named(&corpus, None);
+    let calls = of(&found, "collectives:");
+    // Pairs of replicas go, and groups of four come.
+    for (members, gone) in [("(0, 4)", true), ("(0, 2, 4, 6)", false)] {
+        let row = calls.iter().find(|call| call.contains(members));
+        let row = row.unwrap_or_else(|| panic!("{members}: {found:?}"));
+        assert_eq!(row.contains("→ 0 calls"), gone, "{row}");
+        assert_eq!(row.contains(": 0 →"), !gone, "{row}");
+    }
+    let times = of(&found, "communication:");
+    assert!(times[0].contains("(0, 2, 4, 6) +"), "{found:?}");
+    assert!(of(&found, "machine:").is_empty(), "{found:?}");
+}

@@ -1,0 +1,112 @@
+//! Ranks and nodes that are read alone.
+
+use super::{Corpus, files};
+use std::path::Path;
+
+/// Records of a trace, each with its length in front; a reader of its own.
+fn records(trace: &[u8]) -> Vec<&[u8]> {
+    let mut all = Vec::new();
+    let mut rest = trace;
+    while !rest.is_empty() {
+        let bytes = rest.iter().take_while(|byte| **byte >= 0x80).count() + 1;
+        let length = (0..bytes).fold(0, |length, at| {
+            length | usize::from(rest[at] & 0x7f) << (7 * at)
+        });
+        let (record, after) = rest.split_at(bytes + length);
+        all.push(record);
+        rest = after;
+    }
+    all
+}
+
+/// Where the frames of objects begin in the file of an archive.
+fn frames(archive: &[u8]) -> Vec<usize> {
+    let places = archive.windows(4).enumerate();
+    let places = places.filter(|(_, letters)| letters == b"CKOB");
+    places.map(|(at, _)| at + 4).collect()
+}
+
+/// Extracts nodes of rank 0 and returns the trace.
+fn part(corpus: &Corpus, nodes: &str, to: &str) -> Vec<u8> {
+    let out = format!("@{to}");
+    let words = ["archive", "extract", "@a.etz::long", "-o", &out];
+    corpus.ok(&[&words[..], &["--ranks", "0", "--nodes", nodes]].concat());
+    let found = files(&corpus.at(to));
+    assert_eq!(found.len(), 1, "the trace, and no file of the job");
+    found.into_iter().next().unwrap().1
+}
+
+#[test]
+fn nodes_are_read_alone() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    let nodes = "90000";
+    corpus.ok(&[
+        "generate", "chain", "--ranks", "2", "--nodes", nodes, "-o", "@job/job",
+    ]);
+    corpus.ok(&["archive", "add", "@a.etz", "@job/job", "--name", "long"]);
+    let shown = corpus.ok(&["archive", "show", "@a.etz::long"]);
+    assert!(shown.contains(&format!("  {nodes}\n")), "{shown}");
+    let trace = std::fs::read(corpus.at("job/job.0.et")).unwrap();
+    let all = records(&trace);
+    let expected =
+        |first: usize, last: usize| [&all[..1], &all[first + 1..=last + 1]].concat().concat();
+    for (range, first, last) in [
+        ("0-9", 0, 9),
+        ("7", 7, 7),
+        ("100-89000", 100, 89_000),
+        ("89990-1000000", 89_990, 89_999),
+    ] {
+        assert!(
+            part(&corpus, range, range) == expected(first, last),
+            "{range}"
+        );
+    }
+    let text = corpus.ok(&["inspect", "@7/job.0.et"]);
+    assert!(text.contains("1 node"), "{text}");
+    // A part is read without what lies behind it: the second chunk is damaged, and nothing else notices.
+    let path = corpus.at("a.etz");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let frames = frames(&bytes);
+    assert!(trace.len() > 4 << 20 && frames.len() >= 3, "{frames:?}");
+    bytes[(frames[1] + frames[2]) / 2] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(part(&corpus, "0-9", "again") == expected(0, 9));
+    let whole = ["archive", "extract", "@a.etz::long", "-o", "@whole"];
+    let error = corpus.fails(2, &whole);
+    assert!(error.contains("a frame cannot be unpacked"), "{error}");
+    corpus.fails(2, &[&whole[..], &["--nodes", "89990-89999"]].concat());
+    assert!(!Path::new(&corpus.at("whole/job.0.et")).exists());
+}
+
+#[test]
+fn parts_that_are_not_there_are_refused() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.small("@a.etz", "x", "1");
+    let extract = |archive: &str, words: &[&str]| {
+        let all = ["archive", "extract", archive, "-o", "@out"];
+        corpus.fails(2, &[&all[..], words].concat())
+    };
+    let error = extract("@a.etz::x", &["--nodes", "1000"]);
+    assert!(
+        error.contains("job.0.et: it has ") && error.contains(" nodes, and none of these"),
+        "{error}"
+    );
+    let error = extract("@a.etz::x", &["--ranks", "5-9"]);
+    assert!(error.contains("ranks 0 to 1"), "{error}");
+    for wrong in ["3-1", "a", "-", "1-2-3"] {
+        let option = format!("--nodes={wrong}");
+        assert!(
+            extract("@a.etz::x", &[&option]).contains("is no range"),
+            "{wrong}"
+        );
+    }
+    // What is kept as the bytes that it is has no nodes that are known.
+    std::fs::create_dir(corpus.at("odd")).unwrap();
+    std::fs::write(corpus.at("odd/job.0.et"), b"no trace").unwrap();
+    corpus.ok(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);
+    let error = extract("@a.etz::odd", &["--nodes", "0"]);
+    assert!(error.contains("its records are not known"), "{error}");
+    assert!(!corpus.at("out").exists() || files(&corpus.at("out")).is_empty());
+}
