@@ -279,7 +279,7 @@ fn of_traces(
     if args.format == ReportFormatArg::Csv {
         // A table has no place for it.
         for FileFault { rank, text, .. } in &all.faults {
-            terminal::say(format_args!("warning: rank {rank}: {text}"))?;
+            terminal::warning(format_args!("rank {rank}: {text}"))?;
         }
     }
     let verdict = args.limits().check(&all);

@@ -10,6 +10,7 @@ use crate::inspect::{
     RankSet, critical_path, in_order,
 };
 use crate::job;
+use crate::report::summary::counted;
 use crate::trace::file::{RankFile, TraceContents};
 use crate::units::{Span, Time};
 use clap::{Args, ValueEnum};
@@ -207,11 +208,9 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 fn warn(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
-        1 => terminal::say(format_args!(
-            "warning: 1 fault; what could be read is shown"
-        )),
-        n => terminal::say(format_args!(
-            "warning: {n} faults; what could be read is shown"
+        count => terminal::warning(format_args!(
+            "{}; what could be read is shown",
+            counted(count, "fault")
         )),
     }
 }
