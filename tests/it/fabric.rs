@@ -414,12 +414,23 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     };
     let all: Vec<usize> = (0..8).collect();
     for stride in ["1", "2", "3", "5"] {
-        let strides = ["generate", "p2p", "stride", "--stride", stride, "--size", "1MB", "--ranks", "8"];
+        let strides = [
+            "generate", "p2p", "stride", "--stride", stride, "--size", "1MB", "--ranks", "8",
+        ];
         both("sprayed", "", &strides, &all);
     }
     // Collectives go in the order of NPUs, whatever their ranks: what chip 7 must receive passes its one link of 1 GB/s.
     for (kind, least) in [("all-reduce", 8_000_000_000), ("all-to-all", 7_000_000_000)] {
-        let collective = ["generate", "collective", kind, "--size", "8MB", "--ranks", "8", "-m"];
+        let collective = [
+            "generate",
+            "collective",
+            kind,
+            "--size",
+            "8MB",
+            "--ranks",
+            "8",
+            "-m",
+        ];
         let file = machine("whole.toml", &plain, "sprayed", "");
         let found = makespan(&[&collective[..], &[&file]].concat());
         assert!((least..20 * least).contains(&found), "{kind} {found}");

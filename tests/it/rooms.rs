@@ -148,6 +148,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config", "draw", "trace", "graph", "workload", "machine", "engine", "report", "model",
         ],
     ),
+    // Sub-layers on chips, and what steps take; traces of them are replayed as any others are.
+    ("schedule", &["compute", "topology", "trace"]),
     // Generates, opens and replays the points of studies, and draws what came out.
     (
         "sweep",
@@ -216,6 +218,7 @@ const EVERYTHING: &[&str] = &[
     "score",
     "serve",
     "sweep",
+    "schedule",
 ];
 
 const ANYWHERE: &[&str] = &[""];
