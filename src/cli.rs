@@ -42,6 +42,7 @@ pub mod platform;
 mod progress;
 pub mod replay;
 pub mod scale;
+pub mod schedule;
 pub mod score;
 pub mod serve;
 mod signals;
@@ -113,6 +114,7 @@ enum CliCommand {
     Model(model::ModelArgs),
     Topology(topology::TopologyArgs),
     Loopnest(loopnest::LoopnestArgs),
+    Schedule(schedule::ScheduleArgs),
     Score(score::ScoreArgs),
     Serve(serve::ServeArgs),
     Platform(platform::PlatformArgs),
@@ -182,6 +184,7 @@ pub fn main() -> ExitCode {
         CliCommand::Model(args) => model::run(args, &mut out),
         CliCommand::Topology(args) => topology::run(args, &mut out),
         CliCommand::Loopnest(args) => loopnest::run(args, &mut out),
+        CliCommand::Schedule(args) => schedule::run(args, &mut out),
         CliCommand::Score(args) => score::run(args, &mut out),
         CliCommand::Serve(args) => serve::run(args, &mut out),
         CliCommand::Platform(args) => platform::run(args, &mut out),

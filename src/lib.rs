@@ -65,6 +65,7 @@ pub mod model;
 mod network;
 mod regression;
 pub mod report;
+mod schedule;
 pub mod score;
 pub mod serve;
 mod sweep;

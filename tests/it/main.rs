@@ -13,6 +13,7 @@
 //! - `convert`: conversions of captures, against the truth of generated jobs
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
+//! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
@@ -58,6 +59,7 @@ mod convert;
 mod corpus;
 mod critical_path;
 mod custom;
+mod deap;
 mod diff;
 mod edit;
 mod fabric;

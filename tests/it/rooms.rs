@@ -150,6 +150,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "job",
         ],
     ),
+    // Sub-layers on chips, and what steps take; traces of them are replayed as any others are.
+    ("schedule", &["compute", "topology", "trace"]),
     // Generates, opens and replays the points of studies, and draws what came out.
     (
         "sweep",
@@ -218,6 +220,7 @@ const EVERYTHING: &[&str] = &[
     "score",
     "serve",
     "sweep",
+    "schedule",
 ];
 
 const ANYWHERE: &[&str] = &[""];

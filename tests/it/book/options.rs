@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 48] = [
+const COMMANDS: [&str; 49] = [
     "",
     "convert",
     "convert auto",
@@ -53,11 +53,13 @@ const COMMANDS: [&str; 48] = [
     "topology tori",
     "topology random",
     "loopnest",
+    "schedule",
     "completions",
 ];
 
 /// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
+    "shards",
     "array",
     "cpus-per-task",
     "release",

@@ -1,0 +1,224 @@
+//! List scheduling: in each step, or whenever a chip is free, the first sub-layers of the list that can be done.
+//!
+//! DEAP's Algorithm 1 as printed gives a chip every sub-layer that is ready, as nothing ends its inner loop, and never frees a
+//! chip. [`ListRule::Steps`] corrects both: a chip does one sub-layer a step, and what is done counts from the next step on.
+//! [`ListRule::Durations`] has sub-layers last as long as they have operations, and chips take the next when they are free.
+//! [`ListRule::Printed`] does what is printed, and ends when chips are left with nothing more to be given.
+
+use super::{ChipSchedule, TaskGraph};
+
+/// How sub-layers are given to chips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListRule {
+    /// One a chip in each step.
+    Steps,
+    /// When a chip is free; steps are the order on each chip, with gaps where one waits for another.
+    Durations,
+    /// As printed.
+    Printed,
+}
+
+/// A schedule that does not end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// There is no chip.
+    #[error("found no chips, expected one or more")]
+    NoChips,
+    /// Algorithm 1 as printed gives nothing more.
+    #[error(
+        "Algorithm 1 as printed gave {given} of {all} sub-layers to the chips and frees none of them for the others\n  \
+         try: the corrected form"
+    )]
+    Stuck {
+        /// Sub-layers that chips have.
+        given: usize,
+        /// All.
+        all: usize,
+    },
+}
+
+/// Schedules `graph` on `chips`.
+///
+/// # Errors
+///
+/// Without chips, or if Algorithm 1 as printed does not end.
+pub fn schedule(
+    graph: &TaskGraph,
+    chips: usize,
+    rule: ListRule,
+) -> Result<ChipSchedule, ScheduleError> {
+    if chips == 0 {
+        return Err(ScheduleError::NoChips);
+    }
+    match rule {
+        ListRule::Steps => Ok(in_steps(graph, chips)),
+        ListRule::Durations => Ok(by_durations(graph, chips).0),
+        ListRule::Printed => as_printed(graph, chips),
+    }
+}
+
+fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
+    let mut waiting = waiting(graph);
+    let followers = followers(graph);
+    // Ready sub-layers by their place in the list.
+    let mut ready: std::collections::BTreeSet<u32> = (0..)
+        .zip(&waiting)
+        .filter(|(_, count)| **count == 0)
+        .map(|(task, _)| task)
+        .collect();
+    let mut schedule = ChipSchedule {
+        chips: vec![Vec::new(); chips],
+    };
+    while !ready.is_empty() {
+        let mut done = Vec::new();
+        for of_chip in &mut schedule.chips {
+            let task = ready.pop_first();
+            of_chip.push(task);
+            done.extend(task);
+        }
+        // What is done counts from the next step on.
+        for task in done {
+            for &next in &followers[task as usize] {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+    }
+    schedule
+}
+
+/// The schedule, and the end of the last sub-layer in operations.
+pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
+    let mut waiting = waiting(graph);
+    let followers = followers(graph);
+    let mut ready: std::collections::BTreeSet<u32> = (0..)
+        .zip(&waiting)
+        .filter(|(_, count)| **count == 0)
+        .map(|(task, _)| task)
+        .collect();
+    // Running sub-layers by their ends, and free chips by their numbers.
+    let mut running = std::collections::BTreeSet::new();
+    let mut free: std::collections::BTreeSet<usize> = (0..chips).collect();
+    let mut order: Vec<Vec<u32>> = vec![Vec::new(); chips];
+    let (mut now, mut end) = (0_u64, 0);
+    loop {
+        while let (Some(&chip), Some(&task)) = (free.first(), ready.first()) {
+            free.remove(&chip);
+            ready.remove(&task);
+            order[chip].push(task);
+            let lasts = graph.tasks[task as usize].record.operations();
+            end = end.max(now.saturating_add(lasts));
+            running.insert((now.saturating_add(lasts), chip, task));
+        }
+        let Some(&(next, _, _)) = running.first() else {
+            break;
+        };
+        now = next;
+        while let Some(&(at, chip, task)) = running.first().filter(|(at, _, _)| *at == now) {
+            running.remove(&(at, chip, task));
+            free.insert(chip);
+            for &next in &followers[task as usize] {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+    }
+    (aligned(graph, &order), end)
+}
+
+/// Steps such that a sub-layer stands behind those of its chip and behind all that it depends on.
+fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
+    let mut chip_of = vec![0; graph.tasks.len()];
+    let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
+    for (chip, tasks) in order.iter().enumerate() {
+        for pair in tasks.windows(2) {
+            before[pair[1] as usize] = Some(pair[0]);
+        }
+        tasks.iter().for_each(|task| chip_of[*task as usize] = chip);
+    }
+    // A sub-layer comes behind one on its chip that the list may have later, so steps are found until none moves.
+    let mut step_of = vec![0_usize; graph.tasks.len()];
+    loop {
+        let mut moved = false;
+        for (task, of) in graph.tasks.iter().enumerate() {
+            let all = of.after.iter().copied().chain(before[task]);
+            let least = all.map(|one| step_of[one as usize] + 1).max().unwrap_or(0);
+            if step_of[task] < least {
+                step_of[task] = least;
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let steps = step_of.iter().max().map_or(0, |last| last + 1);
+    let mut schedule = ChipSchedule {
+        chips: vec![vec![None; steps]; order.len()],
+    };
+    for (task, step) in step_of.into_iter().enumerate() {
+        schedule.chips[chip_of[task]][step] = Some(task as u32);
+    }
+    schedule
+}
+
+/// A chip that has a sub-layer never gets another; one that has none gets all that are ready, and does them one by one.
+fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
+    let all = graph.tasks.len();
+    let mut finished = vec![false; all];
+    let mut given = vec![false; all];
+    let mut schedule = ChipSchedule {
+        chips: vec![Vec::new(); chips],
+    };
+    let mut taken = vec![false; chips];
+    while finished.iter().any(|done| !done) {
+        let mut moved = false;
+        for (chip, of_chip) in schedule.chips.iter_mut().enumerate() {
+            if !taken[chip] {
+                for (task, of) in graph.tasks.iter().enumerate() {
+                    let ready = of.after.iter().all(|one| finished[*one as usize]);
+                    if !given[task] && ready {
+                        given[task] = true;
+                        taken[chip] = true;
+                        moved = true;
+                        of_chip.push(Some(task as u32));
+                    }
+                }
+            }
+            if of_chip.is_empty() {
+                of_chip.push(None);
+            }
+        }
+        // The paper has no line that finishes them: taken together, they count from the next round on.
+        finished.clone_from(&given);
+        if !moved {
+            let given = given.iter().filter(|given| **given).count();
+            return if given == all {
+                Ok(schedule)
+            } else {
+                Err(ScheduleError::Stuck { given, all })
+            };
+        }
+    }
+    Ok(schedule)
+}
+
+/// How many others each sub-layer waits for.
+fn waiting(graph: &TaskGraph) -> Vec<usize> {
+    graph.tasks.iter().map(|task| task.after.len()).collect()
+}
+
+/// Sub-layers that wait for each, once for each time that they name it.
+fn followers(graph: &TaskGraph) -> Vec<Vec<u32>> {
+    let mut followers = vec![Vec::new(); graph.tasks.len()];
+    for (task, of) in (0..).zip(&graph.tasks) {
+        of.after
+            .iter()
+            .for_each(|one| followers[*one as usize].push(task));
+    }
+    followers
+}

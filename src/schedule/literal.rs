@@ -1,0 +1,130 @@
+//! Literals of Python and of JSON, as far as schedules have them.
+
+use std::collections::BTreeMap;
+
+/// A literal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Literal {
+    /// `None` or `null`.
+    None,
+    Whole(u64),
+    Text(String),
+    List(Vec<Literal>),
+    Dictionary(BTreeMap<String, Literal>),
+}
+
+/// What is no literal.
+pub(super) struct LiteralError {
+    pub line: usize,
+    pub why: String,
+}
+
+/// The deepest that literals may lie in one another.
+const DEEPEST: usize = 16;
+
+/// Reads a literal.
+pub(super) fn parse(text: &str) -> Result<Literal, LiteralError> {
+    let mut reader = LiteralReader { text, at: 0 };
+    let literal = reader.literal(0)?;
+    match reader.peek() {
+        None => Ok(literal),
+        Some(found) => Err(reader.wrong(format!("found {found:?}, expected the end"))),
+    }
+}
+
+struct LiteralReader<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl LiteralReader<'_> {
+    fn wrong(&self, why: String) -> LiteralError {
+        let line = 1 + self.text[..self.at].matches('\n').count();
+        LiteralError { line, why }
+    }
+
+    /// The next character that is no space.
+    fn peek(&mut self) -> Option<char> {
+        let rest = &self.text[self.at..];
+        self.at += rest.len() - rest.trim_start().len();
+        self.text[self.at..].chars().next()
+    }
+
+    /// Takes `wanted` if it is next.
+    fn take(&mut self, wanted: char) -> bool {
+        let is = self.peek() == Some(wanted);
+        self.at += if is { wanted.len_utf8() } else { 0 };
+        is
+    }
+
+    fn literal(&mut self, depth: usize) -> Result<Literal, LiteralError> {
+        if depth > DEEPEST {
+            return Err(self.wrong(format!("found more than {DEEPEST} lists in one another")));
+        }
+        match self.peek() {
+            Some('[') => {
+                self.at += 1;
+                let mut items = Vec::new();
+                while !self.take(']') {
+                    items.push(self.literal(depth + 1)?);
+                    if !self.take(',') && self.peek() != Some(']') {
+                        return Err(self.wrong("expected `,` or `]`".to_owned()));
+                    }
+                }
+                Ok(Literal::List(items))
+            }
+            Some('{') => {
+                self.at += 1;
+                let mut entries = BTreeMap::new();
+                while !self.take('}') {
+                    let Literal::Text(key) = self.literal(depth + 1)? else {
+                        return Err(self.wrong("expected a key in quotes".to_owned()));
+                    };
+                    if !self.take(':') {
+                        return Err(self.wrong(format!("expected `:` behind {key:?}")));
+                    }
+                    let value = self.literal(depth + 1)?;
+                    if entries.insert(key.clone(), value).is_some() {
+                        return Err(self.wrong(format!("found {key:?} twice")));
+                    }
+                    if !self.take(',') && self.peek() != Some('}') {
+                        return Err(self.wrong("expected `,` or `}`".to_owned()));
+                    }
+                }
+                Ok(Literal::Dictionary(entries))
+            }
+            Some(quote @ ('\'' | '"')) => {
+                let inside = &self.text[self.at + 1..];
+                let end = inside
+                    .find(quote)
+                    .filter(|end| !inside[..*end].contains(['\\', '\n']));
+                let end = end.ok_or_else(|| {
+                    self.wrong(format!("found {quote} without an end on its line"))
+                })?;
+                self.at += end + 2;
+                Ok(Literal::Text(inside[..end].to_owned()))
+            }
+            Some(c) if c.is_ascii_alphanumeric() => {
+                let rest = &self.text[self.at..];
+                let end = rest
+                    .find(|c: char| !c.is_ascii_alphanumeric())
+                    .unwrap_or(rest.len());
+                let word = &rest[..end];
+                let found = match word {
+                    "None" | "null" => Some(Literal::None),
+                    _ => word.parse().ok().map(Literal::Whole),
+                };
+                let found = found.ok_or_else(|| {
+                    let shown: String = word.chars().take(40).collect();
+                    self.wrong(format!(
+                        "found `{shown}`, expected a whole number, a text or None"
+                    ))
+                })?;
+                self.at += end;
+                Ok(found)
+            }
+            Some(other) => Err(self.wrong(format!("found {other:?}, expected a literal"))),
+            None => Err(self.wrong("found the end, expected a literal".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! `chakram schedule`: the studies of DEAP as relations that follow from its rules, and replays of schedules with and
+//! without barriers.
+
+use super::commands::chakram;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn stdout(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// A row of the table.
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    name: String,
+    chips: u32,
+    steps: u32,
+    distance: f64,
+    communication: f64,
+    processing: f64,
+    all: f64,
+}
+
+fn rows(text: &str) -> Vec<Row> {
+    let lines = text
+        .lines()
+        .filter(|line| line.contains(" us ") && line.starts_with("  "));
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // Behind a name of one or two words: chips, steps, distance, three times and an energy with their units.
+        let at = words.len() - 11;
+        let number = |i: usize| words[at + i].parse::<f64>().unwrap_or(0.0);
+        Row {
+            name: words[..at].join(" "),
+            chips: number(0) as u32,
+            steps: number(1) as u32,
+            distance: number(2),
+            communication: number(3),
+            processing: number(5),
+            all: number(7),
+        }
+    };
+    lines.map(row).collect()
+}
+
+/// What a committed study printed, by command.
+fn study(name: &str) -> Vec<Vec<Row>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("traces")
+        .join(name)
+        .join("expected.txt");
+    let text = fs::read_to_string(path).unwrap();
+    text.split("$ chakram").skip(1).map(rows).collect()
+}
+
+/// Links shorten communication, at least as much on a torus as on the mesh inside it, and change no processing.
+#[test]
+fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
+    let all = study("deap-fixed");
+    assert_eq!(all.len(), 3);
+    for rows in all {
+        let [interfaces, mesh, flat, cube] = &rows[..] else {
+            panic!("{rows:?}")
+        };
+        assert_eq!(
+            [mesh.distance, flat.distance, cube.distance],
+            [2.0, 1.714, 1.714]
+        );
+        assert!(flat.communication <= mesh.communication);
+        for linked in [mesh, flat, cube] {
+            assert!(linked.communication < interfaces.communication);
+            assert_eq!(
+                (linked.processing, linked.steps),
+                (interfaces.processing, interfaces.steps)
+            );
+            assert!((linked.all - linked.communication - linked.processing).abs() < 0.01);
+        }
+    }
+}
+
+/// The cube with its chips numbered as those of the torus of 2 x 4 is that torus: every step takes as long.
+#[test]
+fn tori_that_are_one_graph_have_equal_steps() {
+    let dir = TempDir::new().unwrap();
+    let number = [0, 1, 3, 2, 4, 5, 7, 6];
+    let links = stdout(&["topology", "show", "torus:2x2x2", "--links"]);
+    let mut of = vec![Vec::new(); 8];
+    for link in links.trim().split(',') {
+        let ends: Vec<usize> = link
+            .split('-')
+            .map(|end| number[end.parse::<usize>().unwrap()])
+            .collect();
+        of[ends[0]].push(ends[1].to_string());
+        of[ends[1]].push(ends[0].to_string());
+    }
+    let mut text = "{\nTopology: cube\nSize: 8\nDimension: 3\n};\n".to_owned();
+    for (chip, of) in of.iter().enumerate() {
+        let ones = vec!["1"; of.len()].join(", ");
+        text += &format!(
+            "{{\nChip_id: {chip}\nConnected_chip_id: {{{}}}\nConnected_chip_distance: {{{ones}}}\n}}\n",
+            of.join(", ")
+        );
+    }
+    let file = dir.path().join("cube.topology");
+    fs::write(&file, text).unwrap();
+    let on = |graph: &str| {
+        let text = stdout(&[
+            "schedule",
+            "--decoders",
+            "1",
+            "--embedding",
+            "64",
+            "--forward",
+            "128",
+            "--sequence",
+            "16",
+            "--tensor",
+            "8",
+            "--micro-batches",
+            "2",
+            "--steps",
+            "--topology",
+            graph,
+        ]);
+        text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let steps = on("torus:2x4");
+    assert!(steps.len() > 10);
+    assert_eq!(steps, on(file.to_str().unwrap()));
+    assert_ne!(steps, on("mesh:2x4"));
+}
+
+/// Of tori with so many chips the one of fewest mean hops is a ring where the number is prime, and farther apart than those of
+/// one chip less and one more.
+#[test]
+fn hops_peak_at_prime_numbers_of_chips() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-chips/expected.txt");
+    let text = fs::read_to_string(path).unwrap();
+    let tori = text.split("$ chakram topology tori").nth(1).unwrap();
+    let hops: Vec<f64> = tori
+        .lines()
+        .filter(|line| line.trim_start().starts_with("torus:"))
+        .map(|line| line.split_whitespace().last().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(hops.len(), 36);
+    for prime in [13, 17, 19, 23, 29, 31] {
+        // A ring of an odd number n: 2 (1 + ... + (n - 1)/2) / (n - 1) = (n + 1)/4.
+        assert_eq!(hops[prime - 1], (prime + 1) as f64 / 4.0);
+        assert!(
+            hops[prime - 1] > hops[prime - 2] && hops[prime - 1] > hops[prime],
+            "{prime}"
+        );
+    }
+    for (chips, expected) in [
+        (4, 1.333),
+        (6, 1.4),
+        (8, 1.714),
+        (9, 1.5),
+        (12, 1.818),
+        (16, 2.133),
+        (25, 2.5),
+        (36, 3.086),
+    ] {
+        assert_eq!(hops[chips - 1], expected, "{chips}");
+    }
+    // On the best torus of each number of chips, no fewer steps than sub-layers over chips.
+    let rows = &study("deap-chips")[0];
+    assert_eq!(rows.len(), 36);
+    for (row, chips) in rows.iter().zip(1..) {
+        assert_eq!(row.chips, chips);
+        assert!(row.steps * chips >= rows[0].steps && row.steps <= rows[0].steps);
+        assert!(row.distance >= hops[chips as usize - 1]);
+    }
+    assert_eq!(rows[12].distance, 3.5);
+    assert!(rows[35].all < rows[0].all);
+}
+
+#[test]
+fn random_searches_get_better_and_stay_below_fifty_chips() {
+    for rows in study("deap-random") {
+        assert!(rows.len() > 1);
+        assert!(rows.windows(2).all(|pair| pair[1].all < pair[0].all));
+        assert!(rows.iter().all(|row| (2..50).contains(&row.chips)));
+        let draws: Vec<u32> = rows
+            .iter()
+            .map(|row| row.name.trim_start_matches("draw ").parse().unwrap())
+            .collect();
+        assert!(draws.windows(2).all(|pair| pair[0] < pair[1]) && draws[draws.len() - 1] <= 250);
+    }
+}
+
+/// Without contention and in the same order on each chip, chips that wait for their data alone are never behind those that
+/// wait for one another; where all do the same at the same time and nothing moves, both take as long.
+#[test]
+fn chips_without_barriers_are_never_slower() {
+    let dir = TempDir::new().unwrap();
+    let makespan = |words: &[&str], barriers: bool| {
+        let prefix = dir.path().join(if barriers { "with" } else { "without" });
+        let prefix = prefix.to_str().unwrap();
+        let mut words = [
+            &["schedule", "--topology", "interfaces:4", "--traces", prefix][..],
+            words,
+        ]
+        .concat();
+        if !barriers {
+            words.push("--without-barriers");
+        }
+        let table = rows(&stdout(&words));
+        let replay = stdout(&["replay", prefix, "-m", "gemminix4", "--format", "json"]);
+        let report: serde_json::Value = serde_json::from_str(&replay).unwrap();
+        (report["makespan_ps"].as_u64().unwrap(), table[0].all)
+    };
+    let mut faster = 0;
+    for words in [
+        &[
+            "--decoders",
+            "1",
+            "--embedding",
+            "64",
+            "--forward",
+            "96",
+            "--sequence",
+            "16",
+            "--tensor",
+            "3",
+            "--micro-batches",
+            "3",
+        ][..],
+        &[
+            "--encoders",
+            "2",
+            "--embedding",
+            "32",
+            "--forward",
+            "64",
+            "--sequence",
+            "24",
+            "--tensor",
+            "2",
+            "--micro-batches",
+            "5",
+        ],
+        &[
+            "--encoders",
+            "1",
+            "--embedding",
+            "64",
+            "--forward",
+            "64",
+            "--sequence",
+            "8",
+            "--tensor",
+            "4",
+            "--rule",
+            "durations",
+        ],
+    ] {
+        let ((with, steps), (without, _)) = (makespan(words, true), makespan(words, false));
+        assert!(without <= with, "{words:?} {without} {with}");
+        faster += u32::from(without < with);
+        // Barriers make steps of the replay: the stages' sums, but for transfers of a chip that one interface serves in turn.
+        assert!(
+            with as f64 >= steps * 1e6 * 0.999,
+            "{words:?} {with} {steps}"
+        );
+    }
+    assert!(faster > 0);
+    // One sub-layer each: a product in four equal parts, whose weights come from memory at the same time.
+    let file = dir.path().join("one.txt");
+    let record = "{'C': 64, 'K': 64, 'P': 64, 'type': 'LinearLayer'}";
+    fs::write(
+        &file,
+        format!("[{}]", vec![format!("[{record}]"); 4].join(",")),
+    )
+    .unwrap();
+    let one = [file.to_str().unwrap()];
+    assert_eq!(makespan(&one, true).0, makespan(&one, false).0);
+}
+
+/// A chip of too little memory has products cut into more parts; one of less than that lets data go.
+#[test]
+fn small_memories_split_sub_layers_and_let_data_go() {
+    let on = |memory: &str| {
+        stdout(&[
+            "schedule",
+            "--decoders",
+            "1",
+            "--embedding",
+            "64",
+            "--forward",
+            "256",
+            "--sequence",
+            "16",
+            "--memory",
+            memory,
+            "--topology",
+            "ring:2",
+            "--log",
+        ])
+    };
+    let (large, small) = (on("1 MB"), on("12 kB"));
+    assert!(!large.contains("evicted") && !large.contains("parts"));
+    assert!(
+        small.contains("parts") && small.contains("evicted"),
+        "{small}"
+    );
+    assert!(rows(&small)[0].steps > rows(&large)[0].steps);
+    let output = chakram(&[
+        "schedule",
+        "--decoders",
+        "1",
+        "--topology",
+        "ring:2",
+        "--memory",
+        "100 B",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
+}
