@@ -298,10 +298,13 @@ fn topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     Ok((Some(graph), chips))
 }
 
+/// Sizes, strides and dilations of a layer.
+type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
+
 /// Costs of layers, each found out once.
 struct LayerPrices {
     model: LoopNestModel,
-    known: BTreeMap<([u64; 7], [u64; 2], [u64; 2]), TaskCost>,
+    known: BTreeMap<LayerKey, TaskCost>,
 }
 
 impl LayerPrices {
@@ -513,5 +516,5 @@ fn write_traces(
         nodes.map_err(|error| error.writing_to(&target))?;
         outputs.finish(chip, writer.into_inner())?;
     }
-    Ok(traces::saved(&outputs.commit(JobFile::default())?)?)
+    traces::saved(&outputs.commit(JobFile::default())?)
 }

@@ -176,6 +176,14 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
+    // So communication peaks where only a ring has so many chips, although its two links a chip are faster than four.
+    for prime in [13, 17, 19, 23, 29, 31] {
+        let time = |chips: usize| rows[chips - 1].communication;
+        assert!(
+            time(prime) > time(prime - 1) && time(prime) > time(prime + 1),
+            "{prime}"
+        );
+    }
     assert!(rows[35].all < rows[0].all);
 }
 

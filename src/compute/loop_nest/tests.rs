@@ -572,9 +572,9 @@ fn the_published_tutorial_of_timeloop_is_met() {
         let cost = accelerator.cost(&layer, &mapping).unwrap();
         assert_eq!(cost.cycles, cycles);
         for (level, of_level) in expected.iter().enumerate() {
-            for tensor in 0..3 {
+            for (tensor, words) in of_level.iter().enumerate() {
                 let instances = if level < 2 { u64::from(units) } else { 1 };
-                let each = of_level[tensor].map(|words| words * instances);
+                let each = words.map(|words| words * instances);
                 assert_eq!(
                     cost.accesses[level][tensor],
                     of(each),
