@@ -13,9 +13,8 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// Compute model: recorded (where nothing was: by curves of the NPU, or else by roofline), scaled:F (times F, so
-    /// below 1 is faster), curves (by class and shape, as measured), roofline (all kernels, by FLOPs and bytes) or
-    /// loopnest:gemmini-16 (by mappings on that accelerator)
+    /// Compute model: recorded (where nothing was: by curves of the NPU, or else by roofline), scaled:F (times F), curves
+    /// (by class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (on that accelerator)
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
     /// Fraction of the NPU's peak rates that kernels achieve, above 0 and at most 1; all that were not recorded are by

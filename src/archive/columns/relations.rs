@@ -92,7 +92,7 @@ mod tests {
         let micros: Vec<u64> = duration.iter().map(|d| d / 1000).collect();
         let both = |i: &u32| {
             let at = *i as usize;
-            let delay = (at % 3 == 0).then(|| delay[at / 3]);
+            let delay = at.is_multiple_of(3).then(|| delay[at / 3]);
             if at < 300 {
                 12_000
             } else {

@@ -8,7 +8,6 @@ use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::score::{KernelTimes, recorded_kernels};
-use crate::trace::file::VerifyLevel;
 use crate::workload::MissingRankPolicy;
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -27,11 +26,12 @@ pub fn measure(
     base: &MachineSource,
 ) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
-    let mut options = JobOptions::default();
     // A rank's kernels are what they are, whether or not the others are there.
-    options.verify = VerifyLevel::default();
-    options.absent = MissingRankPolicy::Mirror;
-    options.mirrored = machine.topology().npus();
+    let options = JobOptions {
+        absent: MissingRankPolicy::Mirror,
+        mirrored: machine.topology().npus(),
+        ..JobOptions::default()
+    };
     let job = Job::open_with(traces, &options)?;
     let (ranks, npus) = (job.workload().ranks(), machine.topology().npus());
     if ranks > npus {
