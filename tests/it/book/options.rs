@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 49] = [
+const COMMANDS: [&str; 50] = [
     "",
     "convert",
     "convert auto",
@@ -45,6 +45,7 @@ const COMMANDS: [&str; 49] = [
     "model show",
     "astra-sim",
     "score",
+    "calibrate",
     "serve",
     "platform import",
     "sweep",

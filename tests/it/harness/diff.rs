@@ -25,7 +25,11 @@ pub fn run(data: &[u8]) {
         let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            style: TextStyle::default(),
+            // As on a terminal, where long names are cut.
+            style: TextStyle {
+                narrow: true,
+                ..TextStyle::default()
+            },
         };
         let verdict = DiffThresholds::default().check(&tally);
         let text = text::render(&tally, &titles);

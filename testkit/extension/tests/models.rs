@@ -1,0 +1,94 @@
+//! Replays with the models of the example.
+
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, OwnAlgorithm};
+use chakram::generate::{
+    ChainPattern, CollectivePattern, MemoryPattern, P2pPattern, TrafficPattern, WorkloadPattern,
+};
+use chakram::trace::CollectiveKind;
+use chakram::units::{Bandwidth, FlopRate, Span};
+use chakram::{Job, Machine};
+use chakram_extension::hub::Hub;
+use chakram_extension::speed::OneSpeed;
+use chakram_extension::star::Star;
+use chakram_extension::tape::TapeLibrary;
+use std::sync::Arc;
+
+/// Four NPUs behind a switch: 1 GB/s, so 1,000 ps a byte, and two links of 100 ns.
+fn machine() -> Machine {
+    Machine::load("Switch(4):1 GB/s:100 ns").unwrap()
+}
+
+fn job(pattern: WorkloadPattern) -> Job {
+    Job::generate(pattern).unwrap()
+}
+
+/// Four messages of 1,000 B, one after another over 0.5 GB/s: the last is there after 4 x 2 us and the hub's 1 us.
+#[test]
+fn messages_pass_a_hub_one_after_another() {
+    let (machine, options) = (machine(), ReplayOptions::default());
+    let ring = job(WorkloadPattern::P2p(P2pPattern::new(
+        TrafficPattern::Ring,
+        1000,
+        4,
+    )));
+    let prepared = CompiledReplay::new(ring.workload(), &machine, &options).unwrap();
+    let hub = Hub::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
+    let outcome = prepared.run_over(&mut (), hub).unwrap();
+    assert_eq!(outcome.makespan, Span::from_ns(9000));
+    // Over the machine's own network they do not meet: 1 us and 0.2 us.
+    let own = ring.replay(&machine, &options).unwrap();
+    assert_eq!(own.outcome.makespan, Span::from_ns(1200));
+}
+
+/// Three buffers of 1,000 B into the middle, one after another, and three out: 2 x (3 us + 0.2 us).
+#[test]
+fn a_star_carries_out_an_all_reduce() {
+    static STAR: Star = Star;
+    let star = CollectiveAlgorithm::Own(OwnAlgorithm(&STAR));
+    let machine = Machine::load("Switch(4):1 GB/s:100 ns").unwrap();
+    let machine = machine.with_pipeline(Default::default());
+    let machine = machine
+        .with_algorithm(0, AlgorithmChoice::Named(star))
+        .unwrap();
+    let pattern = CollectivePattern::new(CollectiveKind::AllReduce, 1000, 4);
+    let report = job(WorkloadPattern::Collective(pattern));
+    let report = report.replay(&machine, &ReplayOptions::default()).unwrap();
+    assert_eq!(report.outcome.makespan, Span::from_ns(6400));
+    assert_eq!(report.collectives[0].algorithm, "star 4 (switch-1)");
+}
+
+/// Ten kernels of 2 GFLOP at 1 TFLOP/s, whatever the machine's peak.
+#[test]
+fn kernels_take_what_their_model_says() {
+    let mut chain = ChainPattern::new(1, 10);
+    chain.flops = 2_000_000_000;
+    let options = ReplayOptions::with(|options| {
+        let speed = OneSpeed(FlopRate::new(1e12).unwrap());
+        options.extensions.kernels = Some(Arc::new(speed));
+    });
+    let report = job(WorkloadPattern::Chain(chain)).replay(&machine(), &options);
+    assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
+}
+
+/// Two NPUs load 1 MB at 1 GB/s from one tape that takes 1 ms to wind: 2 x 2 ms. Their own memory is as it was.
+#[test]
+fn loads_come_from_tape() {
+    let text = chakram::machine::source("Switch(2):1 GB/s:100 ns")
+        .unwrap()
+        .text;
+    let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
+                  capacity = \"1 TB\"\n";
+    let machine = Machine::parse(&format!("{text}{remote}"), "tape").unwrap();
+    let loads = job(WorkloadPattern::Memory(MemoryPattern::new(2, 1, 1_000_000)));
+    let options = ReplayOptions::with(|options| {
+        options.extensions.memory = Some(Arc::new(TapeLibrary {
+            rate: Bandwidth::new(1e9).unwrap(),
+            wind: Span::from_ns(1_000_000),
+        }));
+    });
+    let report = loads.replay(&machine, &options).unwrap();
+    assert_eq!(report.outcome.makespan, Span::from_ns(4_000_000));
+    let own = loads.replay(&machine, &ReplayOptions::default()).unwrap();
+    assert_eq!(own.outcome.makespan, Span::from_ns(41_000));
+}
