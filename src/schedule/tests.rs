@@ -1,3 +1,5 @@
+//! Schedules of sub-layers against derivations by hand and a search over all of them.
+
 use super::list::{ScheduleError, by_durations};
 use super::steps::StepLog;
 use super::*;

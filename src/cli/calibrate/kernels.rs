@@ -8,6 +8,7 @@ use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::score::{KernelTimes, recorded_kernels};
+use crate::trace::escape;
 use crate::workload::MissingRankPolicy;
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -120,7 +121,7 @@ fn summary(found: &[KernelTimes]) -> String {
     );
     for kernel in by_time.iter().take(SHOWN) {
         let cells = [
-            kernel.name.clone(),
+            escape(&kernel.name),
             kernel
                 .dtype
                 .map_or("-".to_owned(), |dtype| dtype.to_string()),
@@ -157,4 +158,25 @@ fn summary(found: &[KernelTimes]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_kernels_do_not_reach_the_terminal_unescaped() {
+        let kernel = KernelTimes {
+            class: 0,
+            name: "mm\u{1b}[2J".to_owned(),
+            dtype: None,
+            times: Vec::new(),
+            count: 1,
+            total: 1.0,
+            error: 0.1,
+            left_out: None,
+        };
+        let text = summary(&[kernel]);
+        assert!(text.contains("mm") && !text.contains('\u{1b}'), "{text}");
+    }
 }

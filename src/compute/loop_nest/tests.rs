@@ -1,3 +1,5 @@
+//! Loop nests against a counter whose loops really run, and against published mappings.
+
 use super::*;
 use crate::compute::SystolicArrays;
 use crate::units::{Bytes, Frequency};

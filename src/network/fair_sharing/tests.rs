@@ -1,3 +1,5 @@
+//! Shares of links against plain steps of time, and derivations by hand.
+
 use super::super::test_harness::ends;
 use super::*;
 use crate::topology::link_graph::{ClosLevels, RoutePolicy};

@@ -1,3 +1,5 @@
+//! Routes and loads of graphs of links, by hand.
+
 use super::*;
 use crate::topology::TopologyDimension;
 use crate::topology::chip_graph::ChipGraph;
