@@ -32,6 +32,9 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Callback after each object of a workload, for the progress of long work.
+pub type ObjectDone<'a> = &'a dyn Fn();
+
 /// Compression level of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -7,7 +7,7 @@ use super::document::{
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
-use super::{ArchiveError, CompressionLevel};
+use super::{ArchiveError, CompressionLevel, ObjectDone};
 use crate::trace::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -165,7 +165,11 @@ pub(super) fn family(name: &str) -> String {
 }
 
 /// Adds `draft` to the archive `path`.
-pub fn add(path: &Path, draft: &WorkloadDraft) -> Result<PackedAmounts, ArchiveError> {
+pub fn add(
+    path: &Path,
+    draft: &WorkloadDraft,
+    done: ObjectDone<'_>,
+) -> Result<PackedAmounts, ArchiveError> {
     check_name(&draft.name)?;
     let writer = ArchiveWriter::open(path)?;
     if writer.archive().workloads().contains_key(&draft.name) && !draft.replace {
@@ -183,7 +187,7 @@ pub fn add(path: &Path, draft: &WorkloadDraft) -> Result<PackedAmounts, ArchiveE
     let before = Archive::open(path)?;
     writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
-        let mut entry = pack_workload(draft, &mut packer)?;
+        let mut entry = pack_workload(draft, &mut packer, done)?;
         // A workload that is replaced is still held against what was predicted for it.
         if let Some(own) = before.workloads().get(&draft.name) {
             entry.baselines.clone_from(&own.baselines);
@@ -221,6 +225,7 @@ fn parts(file: &crate::trace::file::RankFile) -> Result<(String, String), Archiv
 fn pack_workload(
     draft: &WorkloadDraft,
     packer: &mut ObjectPacker<'_, '_>,
+    done: ObjectDone<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
     let mut prefix: Option<String> = None;
     let mut traces: Vec<TraceRow> = Vec::new();
@@ -254,6 +259,7 @@ fn pack_workload(
                 (hash, length)
             }
         };
+        done();
         match traces.last_mut() {
             Some(last)
                 if last.blake3 == hash
@@ -282,6 +288,7 @@ fn pack_workload(
             name,
             bytes: bytes.len() as u64,
         });
+        done();
     }
     let entry = WorkloadEntry {
         name: draft.name.clone(),
@@ -314,6 +321,7 @@ pub(super) fn repack(
     from: &Archive,
     entry: &WorkloadEntry,
     packer: &mut ObjectPacker<'_, '_>,
+    done: ObjectDone<'_>,
 ) -> Result<(), ArchiveError> {
     let traces = entry
         .traces
@@ -323,13 +331,16 @@ pub(super) fn repack(
         .files
         .iter()
         .map(|row| (&row.blake3, family(&row.name), false));
-    let reports = entry
-        .baselines
-        .iter()
-        .map(|row| (&row.report, "report".to_owned(), false));
-    for (hash, family, is_trace) in traces.chain(files).chain(reports) {
+    let baselines = entry.baselines.iter().flat_map(|row| {
+        [
+            (&row.report, "report".to_owned(), false),
+            (&row.machine_blake3, "machine".to_owned(), false),
+        ]
+    });
+    for (hash, family, is_trace) in traces.chain(files).chain(baselines) {
         let bytes = from.read(hash)?;
         packer.pack_hashed(&bytes, hash, &family, is_trace)?;
+        done();
     }
     Ok(())
 }

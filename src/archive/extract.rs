@@ -1,8 +1,8 @@
 //! Workloads that leave an archive as files.
 
-use super::ArchiveError;
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
+use super::{ArchiveError, ObjectDone};
 use crate::files::OutputSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,7 @@ impl Archive {
         entry: &WorkloadEntry,
         folder: &Path,
         part: WorkloadPart,
+        done: ObjectDone<'_>,
     ) -> Result<Vec<PathBuf>, ArchiveError> {
         let wanted = |rank: u32| {
             let rank = u64::from(rank);
@@ -83,6 +84,7 @@ impl Archive {
             }
             outputs.finish(file)?;
             written.push(path);
+            done();
         }
         outputs.commit()?;
         Ok(written)

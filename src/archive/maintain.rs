@@ -1,10 +1,10 @@
 //! Archives that are joined, and archives without what need not be kept.
 
-use super::ArchiveError;
 use super::add::{ObjectPacker, repack};
 use super::document::WorkloadEntry;
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
+use super::{ArchiveError, ObjectDone};
 use std::path::Path;
 
 /// Workloads of a merge by their fate.
@@ -17,7 +17,11 @@ pub struct MergeResult {
 }
 
 /// Adds the workloads of `sources` to the archive `into`, in one commit. Where names meet, the workloads must be the same.
-pub fn merge(into: &Path, sources: &[Archive]) -> Result<MergeResult, ArchiveError> {
+pub fn merge(
+    into: &Path,
+    sources: &[Archive],
+    done: ObjectDone<'_>,
+) -> Result<MergeResult, ArchiveError> {
     let writer = ArchiveWriter::open(into)?;
     let before = Archive::open(into)?;
     let mut result = MergeResult::default();
@@ -31,7 +35,10 @@ pub fn merge(into: &Path, sources: &[Archive]) -> Result<MergeResult, ArchiveErr
                     result.added.push(name.clone());
                     wanted.push((source, entry));
                 }
-                Some(own) if is_same(own, entry) => result.known.push(name.clone()),
+                Some(own) if is_same(own, entry) => {
+                    result.known.push(name.clone());
+                    entry.objects().for_each(|_| done());
+                }
                 Some(_) => {
                     let found = format!(
                         "{}: its workload `{name}` is another than that of {}",
@@ -57,7 +64,7 @@ pub fn merge(into: &Path, sources: &[Archive]) -> Result<MergeResult, ArchiveErr
         let mut change = empty_change();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
-            repack(source, entry, &mut packer)?;
+            repack(source, entry, &mut packer, done)?;
             let mut entry = (*entry).clone();
             entry
                 .provenance
@@ -111,6 +118,7 @@ pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveErr
 pub fn collect(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
+    done: ObjectDone<'_>,
 ) -> Result<CollectResult, ArchiveError> {
     let writer = ArchiveWriter::open(path)?;
     let before = Archive::open(path)?;
@@ -128,7 +136,7 @@ pub fn collect(
         let mut change = empty_change();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
-            repack(&before, entry, &mut packer)?;
+            repack(&before, entry, &mut packer, done)?;
             change.workloads.push((*entry).clone());
         }
         Ok(change)

@@ -389,6 +389,12 @@ impl Archive {
             .clone())
     }
 
+    /// Returns the number of objects that the indices list, 0 if they cannot be read.
+    pub fn objects(&self) -> u64 {
+        let counts = self.object_counts().unwrap_or_default();
+        counts.into_iter().map(|count| count as u64).sum()
+    }
+
     /// Returns the number of objects of each segment.
     pub(super) fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
         Ok(self

@@ -1,7 +1,7 @@
 //! Verification: every byte of an archive against its checksums, and every object against its name.
 
 use super::store::Archive;
-use super::{ArchiveError, segment};
+use super::{ArchiveError, ObjectDone, segment};
 use std::collections::BTreeMap;
 
 /// Findings of a verification.
@@ -37,7 +37,7 @@ impl Archive {
     /// # Errors
     ///
     /// Fails if the archive cannot be read at all; what is wrong with its contents is in the verdict.
-    pub fn verify(&self) -> Result<ArchiveVerdict, ArchiveError> {
+    pub fn verify(&self, done: ObjectDone<'_>) -> Result<ArchiveVerdict, ArchiveError> {
         let mut verdict = ArchiveVerdict::default();
         let mut whole = BTreeMap::new();
         for segment in self.segments() {
@@ -63,6 +63,7 @@ impl Archive {
                 });
                 verdict.objects += 1;
                 verdict.bytes += bytes;
+                done();
                 match result {
                     Ok(()) => drop(whole.insert(self.hash_at((number, at))?, bytes)),
                     Err(error) => verdict.faults.push(error.to_string()),

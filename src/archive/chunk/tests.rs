@@ -204,3 +204,18 @@ fn a_frame_that_claims_too_much_is_refused() {
     }
     assert!(decompress(&frame, 1 << 20, None).is_ok());
 }
+
+#[test]
+fn columns_that_no_template_names_are_refused() {
+    // 60 million columns of no record and no template, behind as many bytes as would let a chunk name them.
+    let count = 60_000_000;
+    let mut encoded = vec![0];
+    crate::archive::wire::put_varint(&mut encoded, count);
+    encoded.push(0);
+    encoded.resize(count as usize, 0);
+    let mut buffers = Default::default();
+    let refused = TraceColumns::decode(&encoded, None, 0, &mut buffers).unwrap_err();
+    assert_eq!(refused.0, "it has more columns than its templates name");
+    // The column of ids is always there.
+    assert!(TraceColumns::decode(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
+}

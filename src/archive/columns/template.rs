@@ -75,7 +75,7 @@ struct TemplateStep {
     end: u32,
 }
 
-/// What stands behind a literal.
+/// Field that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BehindLiteral {
     /// A slot, which may end a message of nothing else but a literal, as most attributes are. The literal then holds the

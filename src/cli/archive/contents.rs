@@ -2,14 +2,14 @@
 
 use super::WorkloadPath;
 use crate::archive::{Archive, MetadataQuery, NumberRange, WorkloadEntry, WorkloadPart};
-use crate::cli::progress::shown;
-use crate::cli::terminal;
+use crate::cli::document::VersionedDocument;
+use crate::cli::progress::Progress;
 use crate::report::csv::CsvRows;
 use crate::report::summary::counted;
 use crate::trace::escape;
 use crate::units::Bytes;
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -80,6 +80,12 @@ fn list_csv(found: &[&WorkloadEntry]) -> String {
     rows.text()
 }
 
+/// Document of a list.
+#[derive(Serialize)]
+struct WorkloadList<'a> {
+    workloads: Vec<&'a WorkloadEntry>,
+}
+
 /// Lists workloads.
 pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
@@ -87,10 +93,8 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         |entry: &&WorkloadEntry| args.filter.as_ref().is_none_or(|query| query.holds(entry));
     let found: Vec<&WorkloadEntry> = archive.workloads().values().filter(holds).collect();
     if args.format == ListFormat::Json {
-        out.write_all(
-            terminal::json(&json!({ "schema": "chakram.archive.1", "workloads": found }))
-                .as_bytes(),
-        )?;
+        let listed = WorkloadList { workloads: found };
+        VersionedDocument::new("chakram.archive.1", listed).print(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.format == ListFormat::Csv {
@@ -146,7 +150,7 @@ pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let archive = Archive::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
-        out.write_all(terminal::json(&json!(entry)).as_bytes())?;
+        VersionedDocument::new("chakram.workload.1", entry).print(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
@@ -262,7 +266,10 @@ pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
         ranks: args.ranks,
         nodes: args.nodes,
     };
-    let files = shown("extracting", || archive.extract(entry, &args.output, part))?;
+    let all = entry.rank_rows().count() + entry.files.len();
+    let progress = Progress::start("extracting", "files", all as u64);
+    let files = archive.extract(entry, &args.output, part, &|| progress.inc())?;
+    drop(progress);
     if files.is_empty() {
         return Err(format!(
             "the workload has ranks 0 to {}, and none of these",

@@ -1,7 +1,7 @@
 //! `chakram archive verify`, `merge` and `gc`.
 
 use crate::archive::{self, Archive};
-use crate::cli::progress::shown;
+use crate::cli::progress::Progress;
 use crate::cli::terminal;
 use crate::report::summary::counted;
 use crate::trace::escape;
@@ -27,7 +27,9 @@ pub struct VerifyArgs {
 /// Verifies an archive.
 pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
-    let verdict = shown("verifying", || archive.verify())?;
+    let progress = Progress::start("verifying", "objects", archive.objects());
+    let verdict = archive.verify(&|| progress.inc())?;
+    drop(progress);
     writeln!(
         out,
         "{} in {}: {} of {} in {}",
@@ -72,7 +74,13 @@ pub struct MergeArgs {
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| Archive::open(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
-    let result = shown("merging", || archive::merge(&args.archive, &sources))?;
+    let entries = sources
+        .iter()
+        .flat_map(|source| source.workloads().values());
+    let objects = entries.map(|entry| entry.objects().count() as u64).sum();
+    let progress = Progress::start("merging", "objects", objects);
+    let result = archive::merge(&args.archive, &sources, &|| progress.inc())?;
+    drop(progress);
     writeln!(
         out,
         "{} joined, {} were there",
@@ -119,13 +127,20 @@ pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>
         names.dedup();
         Ok(names)
     };
+    let before = Archive::open(&args.archive)?;
+    let going = dropped(&before)?;
     if args.dry_run {
-        for name in dropped(&Archive::open(&args.archive)?)? {
+        for name in going {
             writeln!(out, "would go: {}", escape(&name))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let result = shown("collecting", || archive::collect(&args.archive, &dropped))?;
+    let staying = before.workloads().values();
+    let staying = staying.filter(|entry| !going.contains(&entry.name));
+    let objects = staying.map(|entry| entry.objects().count() as u64).sum();
+    let progress = Progress::start("collecting", "objects", objects);
+    let result = archive::collect(&args.archive, &dropped, &|| progress.inc())?;
+    drop(progress);
     for name in &result.dropped {
         terminal::say(format_args!("dropped: {}", escape(name)))?;
     }

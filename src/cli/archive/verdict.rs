@@ -1,11 +1,13 @@
 //! The verdict of `chakram archive check`: for people, programs, and two kinds of CI.
 
+use crate::cli::document::VersionedDocument;
 use crate::cli::terminal;
 use crate::regression::{CheckedPrediction, MeasuredVerdict};
+use crate::report::summary::counted;
 use crate::trace::escape;
 use crate::units::Time;
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::fmt::Write;
 
 /// Form of a verdict.
@@ -20,7 +22,7 @@ pub enum CheckFormat {
 }
 
 /// Prediction that could not be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
     pub workload: String,
     pub machine: String,
@@ -51,8 +53,8 @@ impl CheckOutcome {
     fn summary(&self) -> String {
         let moved = self.moved().count();
         let mut text = format!(
-            "{} predictions checked, {moved} moved by more than {} %",
-            self.checked.len(),
+            "{} checked, {moved} moved by more than {} %",
+            counted(self.checked.len() as u64, "prediction"),
             self.threshold
         );
         if !self.failed.is_empty() {
@@ -92,7 +94,7 @@ impl CheckOutcome {
 pub fn render(outcome: &CheckOutcome, format: CheckFormat) -> String {
     match format {
         CheckFormat::Text => text(outcome),
-        CheckFormat::Json => terminal::json(&document(outcome)),
+        CheckFormat::Json => VersionedDocument::new("chakram.check.1", document(outcome)).text(),
         CheckFormat::Markdown => markdown(outcome),
     }
 }
@@ -160,37 +162,64 @@ fn text(outcome: &CheckOutcome) -> String {
     out
 }
 
-fn document(outcome: &CheckOutcome) -> Value {
-    let checked = outcome.checked.iter().map(|checked| {
-        json!({
-            "workload": checked.workload,
-            "machine": checked.machine,
-            "before_ps": checked.before_ps,
-            "after_ps": checked.after_ps,
-            "change_percent": checked.percent(),
-            "moved": checked.moved,
-            "causes": checked.causes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "measured": checked.measured.map(|measured| json!({
-                "steps": measured.steps,
-                "median_ps": measured.median_ps,
-                "difference_percent": measured.percent,
-                "deviations": measured.deviations.is_finite().then_some(measured.deviations),
-                "outside": measured.is_outside(),
-            })),
-        })
+/// Document of a check.
+#[derive(Serialize)]
+struct CheckDocument<'a> {
+    threshold_percent: f64,
+    predictions: Vec<PredictionRow<'a>>,
+    failed: &'a [FailedPrediction],
+    without_baseline: &'a [String],
+    left_out: &'a [String],
+    uncovered: &'a [String],
+}
+
+#[derive(Serialize)]
+struct PredictionRow<'a> {
+    workload: &'a str,
+    machine: &'a str,
+    before_ps: u64,
+    after_ps: u64,
+    change_percent: f64,
+    moved: bool,
+    causes: Vec<String>,
+    measured: Option<MeasuredRow>,
+}
+
+#[derive(Serialize)]
+struct MeasuredRow {
+    steps: u64,
+    median_ps: u64,
+    difference_percent: f64,
+    /// `None` where all steps took the same.
+    deviations: Option<f64>,
+    outside: bool,
+}
+
+fn document(outcome: &CheckOutcome) -> CheckDocument<'_> {
+    let checked = outcome.checked.iter().map(|checked| PredictionRow {
+        workload: &checked.workload,
+        machine: &checked.machine,
+        before_ps: checked.before_ps,
+        after_ps: checked.after_ps,
+        change_percent: checked.percent(),
+        moved: checked.moved,
+        causes: checked.causes.iter().map(ToString::to_string).collect(),
+        measured: checked.measured.map(|measured| MeasuredRow {
+            steps: measured.steps,
+            median_ps: measured.median_ps,
+            difference_percent: measured.percent,
+            deviations: Some(measured.deviations).filter(|deviations| deviations.is_finite()),
+            outside: measured.is_outside(),
+        }),
     });
-    let failed = outcome.failed.iter();
-    let failed = failed.map(|failed| json!({ "workload": failed.workload, "machine": failed.machine, "error": failed.error }));
-    json!({
-        "schema": "chakram.check.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "threshold_percent": outcome.threshold,
-        "predictions": checked.collect::<Vec<_>>(),
-        "failed": failed.collect::<Vec<_>>(),
-        "without_baseline": outcome.without,
-        "left_out": outcome.left_out,
-        "uncovered": outcome.uncovered,
-    })
+    CheckDocument {
+        threshold_percent: outcome.threshold,
+        predictions: checked.collect(),
+        failed: &outcome.failed,
+        without_baseline: &outcome.without,
+        left_out: &outcome.left_out,
+        uncovered: &outcome.uncovered,
+    }
 }
 
 /// Text in a cell of a table in Markdown.

@@ -1,7 +1,7 @@
 //! `chakram archive create` and `add`.
 
 use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft};
-use crate::cli::progress::shown;
+use crate::cli::progress::Progress;
 use crate::job;
 use crate::regression::read_steps;
 use crate::trace::escape;
@@ -150,7 +150,10 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
         measured,
         replace: args.replace,
     };
-    let amounts = shown("adding", || archive::add(&args.archive, &draft))?;
+    let all = draft.found.files.len() + draft.found.jobs.len() + draft.files.len();
+    let progress = Progress::start("adding", "files", all as u64);
+    let amounts = archive::add(&args.archive, &draft, &|| progress.inc())?;
+    drop(progress);
     let known = match amounts.known {
         0 => String::new(),
         n => format!(", {n} of its files were there"),

@@ -97,7 +97,7 @@ fn kill_adds(kills: u64) {
             let found = names(&path);
             assert!(dead || found.contains(&name), "{found:?}");
             assert!(there.iter().all(|name| found.contains(name)), "{found:?}");
-            let verdict = Archive::open(&path).unwrap().verify().unwrap();
+            let verdict = Archive::open(&path).unwrap().verify(&|| ()).unwrap();
             assert!(verdict.is_sound(), "{verdict:?}");
             there = found;
         }
@@ -145,7 +145,13 @@ fn kill_collections_and_merges(kills: u64) {
                 "{found:?}"
             );
             assert!(dead || found.contains(&"other".to_owned()) != there);
-            assert!(Archive::open(&path).unwrap().verify().unwrap().is_sound());
+            assert!(
+                Archive::open(&path)
+                    .unwrap()
+                    .verify(&|| ())
+                    .unwrap()
+                    .is_sound()
+            );
         }
         corpus.ok(&["archive", "gc", archive, "--drop", "two"]);
         assert!(!names(&path).contains(&"two".to_owned()));
@@ -177,7 +183,13 @@ fn adds_at_the_same_time_are_all_there() {
         let path = corpus.at(&archive[1..]);
         // Whoever reads meanwhile sees some of them, whole.
         for _ in 0..20 {
-            assert!(Archive::open(&path).unwrap().verify().unwrap().is_sound());
+            assert!(
+                Archive::open(&path)
+                    .unwrap()
+                    .verify(&|| ())
+                    .unwrap()
+                    .is_sound()
+            );
         }
         for mut child in children {
             assert!(child.wait().unwrap().success());

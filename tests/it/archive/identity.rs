@@ -1,4 +1,4 @@
-//! What is packed comes back, byte by byte.
+//! Packed files come back, byte by byte.
 
 use super::{Corpus, files};
 use crate::corpus::corpus;

@@ -149,6 +149,26 @@ fn causes_are_named() {
 }
 
 #[test]
+fn baselines_survive_collections_and_merges() {
+    let corpus = Corpus::new();
+    corpus.ok(&["archive", "create", "@a.etz"]);
+    corpus.small("@a.etz", "two", "2");
+    corpus.ok(&[
+        "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
+    ]);
+    let gc = ["archive", "gc", "@a.etz", "--as-of", "2026-01-01"];
+    corpus.ok(&gc);
+    corpus.ok(&["archive", "create", "@b.etz"]);
+    let merge = ["archive", "merge", "@b.etz", "@a.etz"];
+    corpus.ok(&merge);
+
+    for archive in ["@a.etz", "@b.etz"] {
+        let told = corpus.ok(&["archive", "verify", archive]);
+        assert!(told.contains("all that was committed is whole"), "{told}");
+    }
+}
+
+#[test]
 fn a_prediction_that_cannot_be_made_is_told() {
     let corpus = Corpus::new();
     corpus.ok(&["archive", "create", "@a.etz"]);
@@ -197,7 +217,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
     );
     let markdown = corpus.ok(&["archive", "check", "@a.etz", "--format", "markdown"]);
     assert!(
-        markdown.starts_with("### 1 predictions checked, 0 moved by more than 1 %\n"),
+        markdown.starts_with("### 1 prediction checked, 0 moved by more than 1 %\n"),
         "{markdown}"
     );
 }
