@@ -7,7 +7,7 @@ use crate::files::OutputSet;
 use crate::job::{AstraSimJob, JobError};
 use crate::trace::file::discover;
 use clap::{ArgAction, Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -201,22 +201,19 @@ impl AstraSimArgs {
 
     /// Returns the options that a report repeats.
     fn options(&self) -> Map<String, Value> {
-        let options = json!({
-            "network_model": self.flags(self.quirks).model.to_string(),
-            "num_queues_per_dim": self.num_queues_per_dim,
-            "injection_scale": self.injection_scale,
-            "rendezvous_protocol": self.rendezvous_protocol,
-            "lenient": self.lenient,
-            "stepwise": self.stepwise,
-        });
-        let mut options = match options {
-            Value::Object(options) => options,
-            _ => unreachable!("it is written as an object"),
-        };
-        if self.quirks != QuirkSet::ALL {
-            options.insert("quirks".to_owned(), self.quirks.to_string().into());
-        }
-        options
+        let model = self.flags(self.quirks).model.to_string();
+        let fields: [(&str, Value); 6] = [
+            ("network_model", model.into()),
+            ("num_queues_per_dim", self.num_queues_per_dim.get().into()),
+            ("injection_scale", self.injection_scale.into()),
+            ("rendezvous_protocol", self.rendezvous_protocol.into()),
+            ("lenient", self.lenient.into()),
+            ("stepwise", self.stepwise.into()),
+        ];
+        let quirks = (self.quirks != QuirkSet::ALL)
+            .then(|| ("quirks", Value::from(self.quirks.to_string())));
+        let fields = fields.into_iter().chain(quirks);
+        fields.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     /// Returns the flags in the library's form.

@@ -6,7 +6,7 @@ use crate::job::CustomFiles;
 use crate::trace::CollectiveKind;
 use crate::trace::file::discover;
 use crate::workload::Workload;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Tells `outputs` which files `custom` is read from.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
@@ -18,7 +18,8 @@ pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
 /// Returns a description of `custom` for reports.
 pub fn json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
-    json!({"kind": custom.kind.to_string(), "prefix": prefix})
+    let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
+    fields.into_iter().collect()
 }
 
 /// Parses `KIND=PREFIX`.

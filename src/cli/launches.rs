@@ -13,7 +13,8 @@ use crate::report::summary::{HashedInput, Provenance};
 use crate::trace::file::FoundTraces;
 use crate::units::{Span, Time};
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,6 +41,13 @@ pub struct LaunchArgs {
     /// NPUs of ranks 0, 1, … of the job that --with names, for example 4-7; one for each --with
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "NPUS", requires = "with", value_parser = parse_placement)]
     on: Vec<RankMapArg>,
+}
+
+/// A job beside the traces, as documents have it.
+#[derive(Serialize)]
+struct JobBeside<'a> {
+    job: &'a str,
+    npus: Vec<u32>,
 }
 
 impl LaunchArgs {
@@ -80,13 +88,14 @@ impl LaunchArgs {
         if let Some(path) = &self.starts {
             options.insert("starts".to_owned(), path.display().to_string().into());
         }
-        let beside = names.iter().zip(&self.on).map(|(name, on)| {
-            let npus = on.npus().iter().map(|npu| npu.0);
-            json!({"job": name, "npus": npus.collect::<Vec<_>>()})
+        let beside = names.iter().zip(&self.on).map(|(name, on)| JobBeside {
+            job: name,
+            npus: on.npus().iter().map(|npu| npu.0).collect(),
         });
-        let beside: Vec<Value> = beside.collect();
+        let beside: Vec<JobBeside<'_>> = beside.collect();
         if !beside.is_empty() {
-            options.insert("with".to_owned(), beside.into());
+            let beside = serde_json::to_value(beside).expect("its keys are texts");
+            options.insert("with".to_owned(), beside);
         }
         options
     }

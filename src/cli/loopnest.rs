@@ -1,6 +1,6 @@
 //! `chakram loopnest`: the best mapping of a layer on a systolic accelerator.
 
-use super::terminal;
+use super::document::VersionedDocument;
 use crate::compute::{
     FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
     parse_loop_nest, search_mapping, set_accelerator,
@@ -9,7 +9,8 @@ use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -37,7 +38,7 @@ pub struct LoopnestArgs {
     /// Seed of what is drawn
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How to print the result
+    /// Format of the output
     #[arg(long, value_enum, default_value_t = LoopnestFormat::Text, value_name = "FORMAT")]
     format: LoopnestFormat,
 }
@@ -109,7 +110,7 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         LoopnestFormat::Text => text(&model, &accelerator, &layer, &found, out)?,
         LoopnestFormat::Json => {
             let document = document(&model, &accelerator, &layer, &found);
-            out.write_all(terminal::json(&document).as_bytes())?;
+            VersionedDocument::new("chakram.mapping.1", document).print(out)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -199,43 +200,103 @@ fn text(
     Ok(())
 }
 
+/// Document of a search.
+#[derive(Serialize)]
+struct MappingDocument {
+    accelerator: String,
+    cycles: u64,
+    compute_cycles: u64,
+    least_cycles: LeastCycles,
+    time_ps: u64,
+    energy_pj: f64,
+    multiplications: u64,
+    mappings: MappingCounts,
+    array: Vec<LoopBound>,
+    levels: Vec<LevelRow>,
+}
+
+/// Cycles that no mapping can do without.
+#[derive(Serialize)]
+struct LeastCycles {
+    multiplications: u64,
+    memory: u64,
+}
+
+#[derive(Serialize)]
+struct MappingCounts {
+    drawn: u32,
+    valid: u32,
+    best: u32,
+}
+
+/// Dimension and bound of a loop.
+type LoopBound = (&'static str, u64);
+
+#[derive(Serialize)]
+struct LevelRow {
+    name: String,
+    /// Outermost first.
+    loops: Vec<LoopBound>,
+    bytes: u64,
+    /// By tensor.
+    words: BTreeMap<&'static str, WordCounts>,
+}
+
+#[derive(Serialize)]
+struct WordCounts {
+    reads: u64,
+    fills: u64,
+    updates: u64,
+}
+
 fn document(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     found: &FoundMapping,
-) -> serde_json::Value {
+) -> MappingDocument {
     let cost = &found.cost;
-    let loops = |loops: &[(LoopDimension, u64)]| -> Vec<serde_json::Value> {
+    let loops = |loops: &[(LoopDimension, u64)]| {
         let loops = loops.iter();
         loops
-            .map(|(d, bound)| json!([LoopDimension::ALL[*d as usize].1, bound]))
+            .map(|(d, bound)| (LoopDimension::ALL[*d as usize].1, *bound))
             .collect()
     };
     let level = |index: usize| {
         let words = LayerTensor::ALL.iter().map(|&(tensor, name)| {
-            let one = cost.accesses[index][tensor as usize];
-            let value = json!({"reads": one.reads, "fills": one.fills, "updates": one.updates});
-            (name.to_owned(), value)
+            let one = &cost.accesses[index][tensor as usize];
+            let counts = WordCounts {
+                reads: one.reads,
+                fills: one.fills,
+                updates: one.updates,
+            };
+            (name, counts)
         });
-        json!({
-            "name": accelerator.levels[index].name,
-            "loops": loops(&found.mapping.temporal[index]),
-            "bytes": cost.bytes[index],
-            "words": words.collect::<serde_json::Map<_, _>>(),
-        })
+        LevelRow {
+            name: accelerator.levels[index].name.to_string(),
+            loops: loops(&found.mapping.temporal[index]),
+            bytes: cost.bytes[index],
+            words: words.collect(),
+        }
     };
-    let [multiplied, moved] = bounds(model, accelerator, layer);
-    json!({
-        "accelerator": model.to_string(),
-        "cycles": cost.cycles,
-        "compute_cycles": cost.compute_cycles,
-        "least_cycles": {"multiplications": multiplied, "memory": moved},
-        "time_ps": model.gemmini.clock.cycles(cost.cycles).0,
-        "energy_pj": cost.energy,
-        "multiplications": cost.multiplications,
-        "mappings": {"drawn": model.mappings, "valid": found.valid, "best": found.draw},
-        "array": loops(&found.mapping.spatial),
-        "levels": (0..accelerator.levels.len()).rev().map(level).collect::<Vec<_>>(),
-    })
+    let [multiplications, memory] = bounds(model, accelerator, layer);
+    MappingDocument {
+        accelerator: model.to_string(),
+        cycles: cost.cycles,
+        compute_cycles: cost.compute_cycles,
+        least_cycles: LeastCycles {
+            multiplications,
+            memory,
+        },
+        time_ps: model.gemmini.clock.cycles(cost.cycles).0,
+        energy_pj: cost.energy,
+        multiplications: cost.multiplications,
+        mappings: MappingCounts {
+            drawn: model.mappings,
+            valid: found.valid,
+            best: found.draw,
+        },
+        array: loops(&found.mapping.spatial),
+        levels: (0..accelerator.levels.len()).rev().map(level).collect(),
+    }
 }

@@ -1,8 +1,8 @@
 //! `chakram score`: predictions against measured runs.
 
 use super::compute::ComputeArgs;
+use super::document::VersionedDocument;
 use super::output::ReportDestination;
-use super::terminal;
 use crate::config;
 use crate::draw;
 use crate::draw::scatter::{self, ScatterPoint};
@@ -16,7 +16,8 @@ use crate::score::{
 };
 use crate::units::Span;
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
@@ -239,7 +240,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
             ScoreFormat::Json => {
                 let document = document(&scored, by.as_deref(), &compute);
-                out.write_all(terminal::json(&document).as_bytes())?;
+                VersionedDocument::new("chakram.score.1", document).print(out)?;
             }
             ScoreFormat::Csv => rows(&scored, out)?,
         }
@@ -415,68 +416,110 @@ fn text(
     text
 }
 
-fn document(scored: &ScoredTable<'_>, by: Option<&str>, compute: &ComputeArgs) -> Value {
+/// Document of a score.
+#[derive(Serialize)]
+struct ScoreDocument<'a> {
+    options: Map<String, Value>,
+    table: &'a str,
+    scores: Option<ScorePair>,
+    by: Vec<ScoreOfValue<'a>>,
+    folds: Vec<FoldRow>,
+    intervals: Option<IntervalSummary>,
+    runs: Vec<RunRow<'a>>,
+}
+
+/// Scores of predictions, and of the null model of one rate.
+#[derive(Serialize)]
+struct ScorePair {
+    chakram: ScoreSummary,
+    one_rate: ScoreSummary,
+}
+
+/// Scores of runs with one value of an option.
+#[derive(Serialize)]
+struct ScoreOfValue<'a> {
+    option: &'a str,
+    value: String,
+    scores: Option<ScorePair>,
+}
+
+#[derive(Serialize)]
+struct FoldRow {
+    runs: usize,
+    factors: BTreeMap<&'static str, f64>,
+    intervals: Option<IntervalSummary>,
+}
+
+#[derive(Serialize)]
+struct RunRow<'a> {
+    line: u64,
+    group: usize,
+    options: &'a BTreeMap<String, String>,
+    measured_s: f64,
+    predicted_s: f64,
+    one_rate_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    low_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    high_s: Option<f64>,
+}
+
+fn document<'a>(
+    scored: &'a ScoredTable<'_>,
+    by: Option<&'a str>,
+    compute: &ComputeArgs,
+) -> ScoreDocument<'a> {
     let mut options = Map::new();
     compute.describe(&mut options);
     let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
-        scored
-            .summaries(wanted)
-            .map(|[ours, rate]| json!({"chakram": ours, "one_rate": rate}))
+        let pair = scored.summaries(wanted);
+        pair.map(|[chakram, one_rate]| ScorePair { chakram, one_rate })
     };
-    let parts: Vec<Value> = by
-        .into_iter()
-        .flat_map(|key| {
-            scored
-                .values(key)
-                .into_iter()
-                .map(move |value| (key, value))
+    let parts = by.into_iter().flat_map(|option| {
+        let values = scored.values(option).into_iter();
+        values.map(move |value| {
+            let is_of = |run: &MeasuredRun| match run.options.get(option) {
+                Some(own) => *own == value,
+                None => value.is_empty(),
+            };
+            ScoreOfValue {
+                option,
+                scores: both(&is_of),
+                value,
+            }
         })
-        .map(|(key, value)| {
-            let one = |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
-            json!({"option": key, "value": value, "scores": both(&one)})
-        })
-        .collect();
-    let runs: Vec<Value> = (scored
-        .table
-        .runs
-        .iter()
-        .zip(&scored.predicted)
-        .zip(&scored.null))
-    .map(|((run, predicted), rate)| {
-        json!({
-            "line": run.line, "group": run.group, "options": run.options,
-            "measured_s": run.measured, "predicted_s": predicted, "one_rate_s": rate,
-        })
-    })
-    .zip(&scored.intervals)
-    .map(|(mut run, interval)| {
-        if let Some([low, high]) = interval {
-            run["low_s"] = json!(low);
-            run["high_s"] = json!(high);
+    });
+    let runs = scored.table.runs.iter().enumerate().map(|(i, run)| {
+        let interval = scored.intervals[i];
+        RunRow {
+            line: run.line,
+            group: run.group,
+            options: &run.options,
+            measured_s: run.measured,
+            predicted_s: scored.predicted[i],
+            one_rate_s: scored.null[i],
+            low_s: interval.map(|[low, _]| low),
+            high_s: interval.map(|[_, high]| high),
         }
-        run
-    })
-    .collect();
-    let fits: Vec<Value> = (scored.fits.iter().enumerate())
-        .map(|(fold, fit)| {
-            let factors = fit.constants.iter();
-            let factors: Map<String, Value> = factors
-                .map(|(constant, factor)| (constant.name().to_owned(), json!(factor)))
-                .collect();
-            json!({"runs": fit.runs, "factors": factors, "intervals": scored.covered_in_fold(fold)})
-        })
-        .collect();
-    json!({
-        "schema": "chakram-score-1",
-        "version": env!("CARGO_PKG_VERSION"),
-        "options": options,
-        "table": scored.table.file,
-        "scores": both(&|_| true),
-        "by": parts,
-        "folds": fits,
-        "intervals": scored.covered(|_| true),
-        "runs": runs,
-    })
+    });
+    let folds = scored.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
+        runs: fit.runs,
+        factors: fit
+            .constants
+            .iter()
+            .map(|(constant, factor)| (constant.name(), *factor))
+            .collect(),
+        intervals: scored.covered_in_fold(fold),
+    });
+    ScoreDocument {
+        options,
+        table: &scored.table.file,
+        scores: both(&|_| true),
+        by: parts.collect(),
+        folds: folds.collect(),
+        intervals: scored.covered(|_| true),
+        runs: runs.collect(),
+    }
 }
 
 fn rows(scored: &ScoredTable<'_>, out: &mut dyn Write) -> std::io::Result<()> {

@@ -15,7 +15,7 @@ use crate::validate::{
     ValidationStyle, to_json, to_text,
 };
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -232,12 +232,13 @@ fn options_json(args: &ValidateArgs) -> Value {
     let word = |value: Option<clap::builder::PossibleValue>| {
         value.map(|value| value.get_name().to_owned())
     };
-    json!({
-        "deps": word(args.deps.to_possible_value()),
-        "absent": word(args.absent.to_possible_value()),
-        "ranks": args.ranks,
-        "machine": args.machine,
-        "show": args.show,
-        "strict": args.strict,
-    })
+    let fields: [(&str, Value); 6] = [
+        ("deps", word(args.deps.to_possible_value()).into()),
+        ("absent", word(args.absent.to_possible_value()).into()),
+        ("ranks", args.ranks.into()),
+        ("machine", args.machine.clone().into()),
+        ("show", args.show.into()),
+        ("strict", args.strict.into()),
+    ];
+    fields.into_iter().collect()
 }

@@ -1,9 +1,10 @@
 //! Converted traces, and losses on the way.
 
+use crate::cli::document::VersionedDocument;
 use crate::report::summary::thousands;
 use crate::trace::format::TraceFormat;
 use crate::trace::salvage::{LostRange, SalvageReport};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -147,51 +148,102 @@ fn place(lost: &LostRange) -> String {
     )
 }
 
-/// Renders the summary as JSON.
-pub(super) fn json(all: &[ConvertedTrace]) -> String {
-    let one = |one: &ConvertedTrace| {
-        json!({
-            "input": one.input.display().to_string(),
-            "output": one.output.as_ref().map(|path| path.display().to_string()),
-            "form": one.form.to_string(),
-            "nodes": one.nodes,
-            "empty_records": one.empty,
-            "salvage": one.salvaged.as_ref().map(|(report, wrong)| salvage(report, wrong.as_deref())),
-        })
-    };
-    let traces: Vec<Value> = all.iter().map(one).collect();
-    let summary = json!({
-        "schema": "chakram.converted_traces.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "traces": traces,
-    });
-    format!("{summary:#}\n")
+/// Document of a conversion.
+#[derive(Serialize)]
+struct ConversionDocument {
+    traces: Vec<TraceRow>,
 }
 
-fn salvage(report: &SalvageReport, wrong: Option<&str>) -> Value {
-    let lost = report.lost.iter().map(|lost| {
-        json!({
-            "from_byte": lost.bytes.start,
-            "to_byte": lost.bytes.end,
-            "record": lost.record,
-            "line": lost.line,
-            "why": lost.why,
-        })
+#[derive(Serialize)]
+struct TraceRow {
+    input: String,
+    output: Option<String>,
+    form: String,
+    nodes: usize,
+    empty_records: usize,
+    salvage: Option<SalvageRow>,
+}
+
+#[derive(Serialize)]
+struct SalvageRow {
+    compression: Option<String>,
+    bytes_lost: usize,
+    lost: Vec<LostRow>,
+    metadata_lost: bool,
+    lengths_repaired: Vec<RepairedRow>,
+    doubled_ids: Vec<DoubledRow>,
+    dangling: Vec<DanglingRow>,
+    dangling_kept: bool,
+}
+
+#[derive(Serialize)]
+struct LostRow {
+    from_byte: usize,
+    to_byte: usize,
+    record: usize,
+    line: Option<usize>,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct RepairedRow {
+    record: usize,
+    byte: usize,
+}
+
+#[derive(Serialize)]
+struct DoubledRow {
+    record: usize,
+    node: u64,
+}
+
+#[derive(Serialize)]
+struct DanglingRow {
+    node: u64,
+    on: u64,
+    data: bool,
+}
+
+/// Renders the summary as JSON.
+pub(super) fn json(all: &[ConvertedTrace]) -> String {
+    let path = |path: &PathBuf| path.display().to_string();
+    let traces = all.iter().map(|one| TraceRow {
+        input: path(&one.input),
+        output: one.output.as_ref().map(path),
+        form: one.form.to_string(),
+        nodes: one.nodes,
+        empty_records: one.empty,
+        salvage: one.salvaged.as_ref().map(salvage),
+    });
+    let traces = traces.collect();
+    VersionedDocument::new("chakram.converted_traces.1", ConversionDocument { traces }).text()
+}
+
+fn salvage((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow {
+    let lost = report.lost.iter().map(|lost| LostRow {
+        from_byte: lost.bytes.start,
+        to_byte: lost.bytes.end,
+        record: lost.record,
+        line: lost.line,
+        why: lost.why.clone(),
     });
     let repaired = report.repaired.iter();
-    let repaired = repaired.map(|(record, at)| json!({"record": record, "byte": at}));
     let doubled = report.duplicate_ids.iter();
-    let doubled = doubled.map(|(record, id)| json!({"record": record, "node": id}));
     let dangling = report.dangling.iter();
-    let dangling = dangling.map(|(node, on, data)| json!({"node": node, "on": on, "data": data}));
-    json!({
-        "compression": wrong,
-        "bytes_lost": report.bytes_lost(),
-        "lost": lost.collect::<Vec<_>>(),
-        "metadata_lost": report.metadata_lost,
-        "lengths_repaired": repaired.collect::<Vec<_>>(),
-        "doubled_ids": doubled.collect::<Vec<_>>(),
-        "dangling": dangling.collect::<Vec<_>>(),
-        "dangling_kept": report.dangling_kept,
-    })
+    SalvageRow {
+        compression: wrong.clone(),
+        bytes_lost: report.bytes_lost(),
+        lost: lost.collect(),
+        metadata_lost: report.metadata_lost,
+        lengths_repaired: repaired
+            .map(|&(record, byte)| RepairedRow { record, byte })
+            .collect(),
+        doubled_ids: doubled
+            .map(|&(record, node)| DoubledRow { record, node })
+            .collect(),
+        dangling: dangling
+            .map(|&(node, on, data)| DanglingRow { node, on, data })
+            .collect(),
+        dangling_kept: report.dangling_kept,
+    }
 }
