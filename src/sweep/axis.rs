@@ -15,6 +15,8 @@ pub struct StudyAxis {
     pub values: Vec<Vec<ConfigLiteral>>,
     /// NPUs of the plans, of an axis of plans.
     pub plans: Option<u32>,
+    /// The values go from one number to another.
+    pub is_range: bool,
 }
 
 impl StudyAxis {
@@ -22,6 +24,23 @@ impl StudyAxis {
     pub(super) const KEYS: &[&str] = &[
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
+
+    /// Values that stand for all of them when one is tried after another. Keys accept numbers between two bounds, and
+    /// some of them whole numbers alone: a range is accepted where its ends and one value of each type are.
+    pub(super) fn samples(&self) -> Vec<&Vec<ConfigLiteral>> {
+        if !self.is_range {
+            return self.values.iter().collect();
+        }
+        let is_whole = |values: &&Vec<ConfigLiteral>| matches!(values[0], ConfigLiteral::Whole(_));
+        let (first, last) = (self.values.first(), self.values.last());
+        let other = first.and_then(|first| {
+            let of_first = is_whole(&first);
+            self.values
+                .iter()
+                .find(|values| is_whole(values) != of_first)
+        });
+        first.into_iter().chain(other).chain(last).collect()
+    }
 }
 
 /// The keys of an axis of plans.
@@ -62,6 +81,7 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
             keys: DEGREES.map(str::to_owned).to_vec(),
             values: degrees(npus),
             plans: Some(npus),
+            is_range: false,
         });
     }
     let keys = keys(table)?;
@@ -106,6 +126,7 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         keys,
         values,
         plans: None,
+        is_range: table.get("from").is_some(),
     })
 }
 
@@ -274,5 +295,25 @@ mod tests {
             assert_eq!(product, 12.0);
         }
         assert_eq!(divisors(12).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 12]);
+    }
+
+    #[test]
+    fn a_range_is_tried_at_its_ends_and_where_its_values_have_another_type() {
+        let whole = ConfigLiteral::Whole;
+        let mut axis = StudyAxis {
+            name: String::new(),
+            keys: vec!["model.layers".to_owned()],
+            values: [whole(1), ConfigLiteral::Number(1.5), whole(2), whole(3)]
+                .map(|value| vec![value])
+                .to_vec(),
+            plans: None,
+            is_range: true,
+        };
+        let samples = |axis: &StudyAxis| axis.samples().into_iter().flatten().cloned().collect();
+        let all: Vec<ConfigLiteral> = samples(&axis);
+        assert_eq!(all, [whole(1), ConfigLiteral::Number(1.5), whole(3)]);
+        axis.is_range = false;
+        let all: Vec<ConfigLiteral> = samples(&axis);
+        assert_eq!(all.len(), 4);
     }
 }

@@ -150,7 +150,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
         }
-        for values in &axis.values {
+        for values in axis.samples() {
             let mut point = first.clone();
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
             if let Err(refusal) = evaluator.resolve(&point)

@@ -71,8 +71,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
                 let sign = if change < 0 { '-' } else { '+' };
                 format!("  {part} {sign}{}", Span(change.unsigned_abs() as u64))
             });
-        let name =
-            crate::report::text::clip(&format!("row {}: {change}", sweep.rows[*other].number), 38);
+        let name = style.clip(&format!("row {}: {change}", sweep.rows[*other].number), 38);
         let (value, most) = (objective.shown(value), most.unwrap_or_default());
         text += &table.line(&[&name, &value, &change_text, &most], anstyle::Style::new());
     }

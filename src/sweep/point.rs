@@ -152,7 +152,7 @@ type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 /// Number of machines and of models that are kept.
 const KEPT: usize = 256;
 
-/// What `parts` has for `key`, or else what `make` makes.
+/// The part of `parts` for `key`, or else the one that `make` makes.
 fn shared<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,

@@ -273,6 +273,11 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         ),
         ("\"2 us\"", "\"2 uss\"", "s.toml:"),
         (
+            "from = \"50 GB/s\"",
+            "from = \"-50 GB/s\"",
+            "s.toml:13: machine.dimension.nvlink.bandwidth = -50 GB/s",
+        ),
+        (
             "machine = \"dgx-h100\"",
             "machine = \"dgx-h10\"",
             "s.toml:5: machine = dgx-h10: no machine is called \"dgx-h10\"; did you mean `dgx-h100`?",
