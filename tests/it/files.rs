@@ -14,6 +14,19 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use testkit::capture::{Device, Options, Style};
 
+/// A command that takes more than a second: it writes copies of a trace of a million nodes.
+const LONG_JOB: [&str; 9] = [
+    "generate",
+    "chain",
+    "--ranks",
+    "64",
+    "--nodes",
+    "1000000",
+    "--no-links",
+    "-o",
+    "job",
+];
+
 /// A folder with what a test writes.
 pub struct Folder(TempDir);
 

@@ -3,7 +3,7 @@
 use super::text::{name, or_dash, percent, rate};
 use super::{ServeReport, ServeRowKind};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, paragraph};
+use crate::report::text::{TextStyle, paragraph};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         .iter()
         .map(|report| {
             let platform = report.platform.as_ref();
-            clip(platform.map_or("-", |platform| &platform.name), 13)
+            style.clip(platform.map_or("-", |platform| &platform.name), 13)
         })
         .collect();
     let columns = |heading: &'static str| {
@@ -78,7 +78,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
             let mean = report.rows.get(i).and_then(|row| row.mean);
             or_dash(mean.map(|mean| mean.value))
         });
-        row(&columns(""), &clip(&name(of), 18), cells.collect());
+        row(&columns(""), &style.clip(&name(of), 18), cells.collect());
     }
     type ReportLine = (&'static str, fn(&ServeReport) -> String);
     let lines: [ReportLine; 4] = [

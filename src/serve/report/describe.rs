@@ -1,4 +1,4 @@
-//! What a run was, in words: arrivals, policy, end, and reservations about its numbers.
+//! Description of a run in words: arrivals, policy, end, and reservations about its numbers.
 
 use super::ServeReport;
 use crate::serve::prepared::PreparedScenario;

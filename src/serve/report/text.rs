@@ -2,7 +2,7 @@
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, clip, paragraph};
+use crate::report::text::{TextStyle, WIDTH, paragraph};
 use crate::units::{Span, thousands};
 use std::fmt::{Display, Result, Write};
 
@@ -59,7 +59,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         count => format!(", {} processors", thousands(count.into())),
     };
     let head = format!("{}{on}{several}, seed {}", report.scenario, report.seed);
-    writeln!(out, "{}", clip(&head, crate::report::text::WIDTH))?;
+    writeln!(out, "{}", style.clip(&head, WIDTH))?;
     let plain = anstyle::Style::new();
     paragraph(out, &report.arrivals, "  arrivals  ", 12, plain)?;
     paragraph(out, &report.policy, "  policy    ", 12, plain)?;
@@ -141,7 +141,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &clip(&name(row), 16),
+                &style.clip(&name(row), 16),
                 &thousands(row.completed),
                 &rate(row.throughput_per_s),
                 &or_dash(row.mean.map(|mean| mean.value)),
@@ -168,7 +168,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &clip(&name(row), 16),
+                &style.clip(&name(row), 16),
                 &or_dash(row.alone),
                 &half(0),
                 &half(1),
@@ -193,7 +193,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
             if let (Some(share), Some(goodput)) = (row.attained, row.goodput_per_s) {
                 table.row(
                     out,
-                    &[&clip(&name(row), 20), &percent(share), &rate(goodput)],
+                    &[&style.clip(&name(row), 20), &percent(share), &rate(goodput)],
                 )?;
             }
         }
@@ -217,7 +217,7 @@ fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &clip(&name(row), 16),
+                &style.clip(&name(row), 16),
                 &mean(parts.datapath_ps),
                 &mean(parts.queue_ps),
                 &mean(parts.compute_ps),

@@ -7,19 +7,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A job that takes long enough to be interrupted.
-const LARGE: [&str; 9] = [
-    "generate",
-    "chain",
-    "--ranks",
-    "64",
-    "--nodes",
-    "1000000",
-    "--no-links",
-    "-o",
-    "job",
-];
-
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -43,7 +30,7 @@ pub(super) fn default_signals(command: &mut Command) {
 
 /// Starts the job and comes back when something was written.
 fn start(folder: &Folder) -> Child {
-    let mut command = folder.command(&LARGE);
+    let mut command = folder.command(&super::LONG_JOB);
     default_signals(&mut command);
     let child = command.stdout(Stdio::null()).spawn().unwrap();
     let id = format!("-{}-", child.id());
@@ -78,7 +65,7 @@ fn whoever_is_interrupted_leaves_nothing() {
 #[test]
 fn what_is_to_be_ignored_is_ignored() {
     let folder = Folder::new();
-    let mut command = folder.command(&LARGE);
+    let mut command = folder.command(&super::LONG_JOB);
     // SAFETY: between fork and exec this may be called.
     unsafe {
         command.pre_exec(|| {

@@ -90,23 +90,10 @@ impl Watched {
     }
 }
 
-/// Traces that take more than a second to write: copies of one of a million nodes.
-const LONG: [&str; 9] = [
-    "generate",
-    "chain",
-    "--ranks",
-    "64",
-    "--nodes",
-    "1000000",
-    "--no-links",
-    "-o",
-    "job",
-];
-
 #[test]
 fn a_bar_tells_the_rate_and_the_time_left_and_gives_way_to_what_a_signal_says() {
     let folder = Folder::new();
-    let mut run = Watched::start(&folder, &LONG, false);
+    let mut run = Watched::start(&folder, &super::LONG_JOB, false);
     run.until(" left");
     let bar = run.text.clone();
     assert!(
