@@ -24,7 +24,7 @@ pub use traces::ScheduledJob;
 pub struct SubLayer {
     /// Its name.
     pub name: String,
-    /// What is computed.
+    /// The computation.
     pub record: LayerRecord,
     /// Sub-layers whose outputs it takes, by index; all before it.
     pub after: Vec<u32>,
@@ -52,7 +52,7 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// What `chip` does in `step`.
+    /// Work of `chip` in `step`.
     pub fn at(&self, chip: usize, step: usize) -> Option<u32> {
         self.chips.get(chip)?.get(step).copied().flatten()
     }

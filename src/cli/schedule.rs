@@ -48,7 +48,7 @@ pub struct ScheduleArgs {
     /// Seed of graphs that are drawn
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// How sub-layers are given to chips
+    /// Rule that assigns sub-layers to chips
     #[arg(long, value_enum, default_value_t = RuleArg::Steps, value_name = "RULE")]
     rule: RuleArg,
     /// Rates of links for numbers of them that the table lacks

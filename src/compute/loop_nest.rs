@@ -49,7 +49,7 @@ use crate::units::Span;
 /// A bound loop: what it counts, and how often it goes around.
 pub type BoundLoop = (LoopDimension, u64);
 
-/// How the loops of a layer are divided among an accelerator's levels.
+/// Division of a layer's loops among an accelerator's levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
     /// Loops in time by level, innermost level first; of a level the outermost loop first.

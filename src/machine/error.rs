@@ -1,6 +1,5 @@
 //! Errors about machines; every message says where, what was found and what is allowed.
 
-use super::preset::PRESETS;
 use crate::config::{ConfigError, did_you_mean};
 use crate::topology::chip_graph::ChipGraphError;
 use std::io;
@@ -15,9 +14,8 @@ pub enum MachineError {
     /// No preset has this name, and it is not the name of a file.
     #[error(
         "no machine is called {name:?}{}\n  \
-         try: one of the presets, which are {}, or a file, whose name ends in .toml or has a / in it",
-        did_you_mean(*.closest),
-        names()
+         try: a preset, which `chakram machine list` names, or a file, whose name ends in .toml or has a / in it",
+        did_you_mean(*.closest)
     )]
     Unknown {
         /// The requested name.
@@ -59,10 +57,4 @@ pub enum MachineError {
         /// The underlying error.
         source: io::Error,
     },
-}
-
-/// The presets' names, separated by commas.
-fn names() -> String {
-    let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-    names.join(", ")
 }

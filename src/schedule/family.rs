@@ -37,9 +37,9 @@ pub enum FamilyError {
     /// A size does not go.
     #[error("found {found}, expected {expected}")]
     Size {
-        /// What was found.
+        /// Finding.
         found: String,
-        /// What was expected.
+        /// Expectation.
         expected: &'static str,
     },
     /// There are too many sub-layers.

@@ -7,7 +7,7 @@
 
 use super::{ChipSchedule, TaskGraph};
 
-/// How sub-layers are given to chips.
+/// Rule that assigns sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListRule {
     /// One a chip in each step.
@@ -207,7 +207,7 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
     Ok(schedule)
 }
 
-/// How many others each sub-layer waits for.
+/// Number of others that each sub-layer waits for.
 fn waiting(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }

@@ -13,7 +13,7 @@ pub(super) enum Literal {
     Dictionary(BTreeMap<String, Literal>),
 }
 
-/// What is no literal.
+/// A text that is no literal.
 pub(super) struct LiteralError {
     pub line: usize,
     pub why: String,

@@ -50,9 +50,9 @@ pub enum RecordError {
         file: String,
         /// Chip and step.
         place: String,
-        /// What was found.
+        /// Finding.
         found: String,
-        /// What was expected.
+        /// Expectation.
         expected: String,
     },
 }
@@ -143,7 +143,7 @@ struct PlacedRecord {
 ///
 /// # Errors
 ///
-/// What is no literal, no record, or depends on what is not done before.
+/// A text that is no literal, no record, or depends on what is not done before.
 pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
         file: file.to_owned(),

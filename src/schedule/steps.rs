@@ -84,7 +84,7 @@ pub struct StepCost {
     pub memory: u64,
 }
 
-/// What a chip needed in a step, or what left it.
+/// Data that a chip needed in a step, or that left it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// The step.

@@ -17,9 +17,9 @@ pub struct ScheduledJob<'s> {
     pub graph: &'s TaskGraph,
     /// Chips and steps.
     pub schedule: &'s ChipSchedule,
-    /// What each sub-layer costs.
+    /// Cost of each sub-layer.
     pub costs: &'s [TaskCost],
-    /// What moves, as the steps have it.
+    /// Data movements, as the steps have them.
     pub totals: &'s StepTotals,
     /// Whether barriers stand around each step's sub-layers.
     pub barriers: bool,
@@ -33,7 +33,7 @@ const INTERFACE: i64 = 1;
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// What the next node of a stage waits for.
+    /// Nodes that the next node of a stage waits for.
     gate: Vec<u64>,
 }
 
@@ -64,7 +64,7 @@ impl ScheduledJob<'_> {
     ///
     /// # Errors
     ///
-    /// What `out` has.
+    /// Errors of `out`.
     pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
         let mut writer = RankWriter {
             out,

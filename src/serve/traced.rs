@@ -69,7 +69,7 @@ impl<'s> TracedModel<'s> {
     ///
     /// # Errors
     ///
-    /// What is found and expected instead, if the machine cannot run it or has too few NPUs for the processors.
+    /// The value found and the one expected, if the machine cannot run it or has too few NPUs for the processors.
     pub fn new(
         trace: &'s TraceJob,
         machine: &'s Machine,

@@ -47,7 +47,7 @@ fn rows(text: &str) -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// What a committed study printed, by command.
+/// Output of a committed study, by command.
 fn study(name: &str) -> Vec<Vec<Row>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")

@@ -290,7 +290,10 @@ fn machines_and_models() {
         ),
         (
             &["machine", "show", "nosuch"],
-            &["\"nosuch\"", "try: one of the presets"],
+            &[
+                "\"nosuch\"",
+                "try: a preset, which `chakram machine list` names",
+            ],
         ),
         (
             &["model", "show", "gpt5"],

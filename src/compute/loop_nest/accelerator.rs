@@ -41,7 +41,7 @@ pub struct LoopNestAccelerator {
     pub own_levels: usize,
     /// Rows and columns.
     pub array: [u32; 2],
-    /// What rows and columns may go along.
+    /// Dimensions that rows and columns may go along.
     pub choices: Vec<SpatialChoice>,
     /// Bytes of a word, by [`LayerTensor`]; of outputs while they are sums.
     pub word: [u64; 3],

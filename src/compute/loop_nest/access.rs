@@ -50,7 +50,7 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// What `mapping` of `layer` costs; `None` if a tile does not fit, a loop does not cover its dimension, or there are more
+    /// Cost of `mapping` of `layer`; `None` if a tile does not fit, a loop does not cover its dimension, or there are more
     /// rows or columns than the array has.
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);

@@ -1,4 +1,4 @@
-//! What a processor takes from the queue, and what is put back into it at the border of a job.
+//! Requests that a processor takes from the queue, and those put back into it at the border of a job.
 
 use super::flight::RequestInFlight;
 use super::{AnsweredJob, FlightLaunch, Server};

@@ -1,0 +1,136 @@
+//! Published mappings of Timeloop, with the cycles and accesses that it counts.
+
+use super::*;
+
+/// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension, weights
+/// 3, outputs 16 and 32 channels of them, on one unit and on 16 of them, each with a register file of 64 bytes and a buffer
+/// of 256 KiB. Cycles and scalar accesses are those of the published outputs (`timeloop-model.stats.txt`), per instance
+/// times instances; so is the energy of multiplications (0.845 pJ), registers (0.42564 pJ) and of whole blocks of memory.
+#[test]
+fn the_published_tutorial_of_timeloop_is_met() {
+    let tutorial = |units: u32| LoopNestAccelerator {
+        levels: vec![
+            MemoryLevel {
+                energy: 0.42564,
+                ..level("registers", [true; 3], LevelCapacity::Shared(64))
+            },
+            level("buffer", [true; 3], LevelCapacity::Shared(262_144)),
+            MemoryLevel {
+                energy: 64.0,
+                ..level("memory", [true; 3], LevelCapacity::Unbounded)
+            },
+        ],
+        own_levels: 2,
+        array: [units, 1],
+        choices: vec![[K, K], [C, C]],
+        word: [1; 3],
+        output_word: 1,
+        buffering: 1,
+        mac_energy: 0.845,
+    };
+    let of = |[reads, fills, updates]: [u64; 3]| LevelAccesses {
+        reads,
+        fills,
+        updates,
+    };
+    let keep = [true; 3];
+    let alone = LayerShape::new([1, 32, 1, 16, 1, 3, 1]).unwrap();
+    let many = LayerShape::new([1, 32, 32, 16, 1, 3, 1]).unwrap();
+    let nest =
+        |inner: &[BoundLoop], outer: &[BoundLoop]| vec![inner.to_vec(), outer.to_vec(), Vec::new()];
+    let one = [(K, 1), (K, 1)];
+    let cases = [
+        // 03, all levels keep all.
+        (
+            (1, alone, 1536),
+            (
+                nest(&[(K, 2), (R, 3)], &[(K, 16), (P, 16)]),
+                one,
+                vec![keep; 3],
+            ),
+            [
+                [[1536, 96, 0], [1536, 288, 0], [1024, 0, 1536]],
+                [[96, 96, 0], [288, 18, 0], [0, 0, 512]],
+                [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
+            ],
+        ),
+        // 03, weights and inputs pass the registers, outputs the buffer.
+        (
+            (1, alone, 1536),
+            (
+                nest(&[(K, 2), (R, 3)], &[(K, 16), (P, 16)]),
+                one,
+                vec![[false, false, true], [true, true, false], keep],
+            ),
+            [
+                [[0; 3], [0; 3], [1024, 0, 1536]],
+                [[1536, 96, 0], [1536, 18, 0], [0; 3]],
+                [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
+            ],
+        ),
+        // 04, output channels over 16 units.
+        (
+            (16, many, 3072),
+            (
+                nest(&[(P, 16)], &[(C, 32), (K, 2), (R, 3)]),
+                [(K, 16), (K, 1)],
+                vec![keep; 3],
+            ),
+            [
+                [[3072, 192, 0], [3072, 1152, 0], [3040, 992, 3072]],
+                [[192, 192, 0], [1152, 576, 0], [992, 0, 1024]],
+                [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
+            ],
+        ),
+        // 04, input channels over 16 units, whose sums are added on the way.
+        (
+            (16, many, 3072),
+            (
+                nest(&[(P, 16)], &[(C, 2), (K, 32), (R, 3)]),
+                [(C, 16), (C, 1)],
+                vec![keep; 3],
+            ),
+            [
+                [[3072, 192, 0], [3072, 1152, 0], [2560, 512, 3072]],
+                [[192, 192, 0], [1152, 36, 0], [512, 0, 1024]],
+                [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
+            ],
+        ),
+    ];
+    for ((units, layer, cycles), (temporal, spatial, keeps), expected) in cases {
+        let accelerator = tutorial(units);
+        let mapping = LoopMapping {
+            temporal,
+            spatial,
+            keeps,
+        };
+        let cost = accelerator.cost(&layer, &mapping).unwrap();
+        assert_eq!(cost.cycles, cycles);
+        for (level, of_level) in expected.iter().enumerate() {
+            for (tensor, words) in of_level.iter().enumerate() {
+                let instances = if level < 2 { u64::from(units) } else { 1 };
+                let each = words.map(|words| words * instances);
+                assert_eq!(
+                    cost.accesses[level][tensor],
+                    of(each),
+                    "{cycles} level {level} tensor {tensor}"
+                );
+            }
+        }
+        assert_eq!(cost.multiplications, layer.macs());
+    }
+    // 03: 1,297.92 pJ of multiplications, 694.64 + 776.37 + 1,089.64 pJ of registers.
+    let mapping = LoopMapping {
+        temporal: nest(&[(K, 2), (R, 3)], &[(K, 16), (P, 16)]),
+        spatial: one,
+        keeps: vec![keep; 3],
+    };
+    let mut free = tutorial(1);
+    free.levels[1].energy = 0.0;
+    free.levels[2].energy = 0.0;
+    let energy = free.cost(&alone, &mapping).unwrap().energy;
+    assert!(
+        (energy - (1297.92 + 694.64 + 776.37 + 1089.64)).abs() < 0.05,
+        "{energy}"
+    );
+}
