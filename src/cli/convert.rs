@@ -148,7 +148,10 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     match &args.source {
         None => match &args.auto {
             None => Ok(door::list(out).map(|()| ExitCode::SUCCESS)?),
-            Some(auto) => door::auto(auto, out),
+            Some(auto) => {
+                door::refuse_unknown_source(auto)?;
+                door::auto(auto, out)
+            }
         },
         Some(ConvertCommand::Auto(args)) => door::auto(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),

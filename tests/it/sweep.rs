@@ -232,7 +232,7 @@ fn answers(study: &Study, of: &str) -> (usize, usize) {
 #[test]
 fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     let text = wires("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
-    let (study, kills) = killed(&text, |kills| Duration::from_millis(30 + 23 * kills));
+    let (study, kills) = killed(&text, |kills| Duration::from_millis(8 + 7 * kills));
     assert!(kills > 1, "{kills}");
     study.run("whole", &[]);
     assert_eq!(study.files("killed"), study.files("whole"));
