@@ -183,6 +183,8 @@ struct MessageState {
 struct RunSettings<'a> {
     topology: &'a Topology,
     stepwise: bool,
+    /// Whether nothing but collectives of all ranks uses the network, one after another.
+    collectives_alone: bool,
     comm: CommTiming,
     host: HostTiming,
 }
@@ -343,6 +345,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             settings: RunSettings {
                 topology: machine.topology(),
                 stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+                collectives_alone: M::Order::AT_ONCE
+                    && N::SHARED
+                    && !source.many
+                    && collectives_are_alone(prepared),
                 comm: prepared.comm,
                 host: prepared.host,
             },
@@ -538,5 +544,30 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
         && prepared.workload().graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
             kinds.any(|kind| kind == NodeKind::RemoteMemory)
+        })
+}
+
+/// Returns whether all traffic is that of collectives of all ranks, and a rank has one of them at a time.
+fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
+    let plan = &prepared.plan;
+    let ranks = plan.instances.len();
+    let groups = plan.groups.iter();
+    let mut busy = groups.filter(|group| group.present > 0);
+    let of_all =
+        |group: &plan::GroupPlan| group.members.len() == ranks && group.present as usize == ranks;
+    busy.all(of_all)
+        && plan.instances.iter().enumerate().all(|(i, instance)| {
+            let graph = prepared
+                .workload()
+                .graph(&prepared.workload().instances()[i]);
+            let lanes = &plan.shared[instance.shared as usize].lanes;
+            let mut lanes = graph
+                .calls()
+                .iter()
+                .map(|call| lanes[graph.lane(call.node) as usize]);
+            let first = lanes.next();
+            graph.messages().is_empty()
+                && first != Some(plan::NONE)
+                && lanes.all(|lane| Some(lane) == first)
         })
 }

@@ -5,6 +5,9 @@
 //! it busy queue, first come, first served. On a ring messages take the shorter way, and upwards where both are
 //! equal; a switch is a device of its own between any two NPUs.
 //!
+//! Where all NPUs carry out a collective together and each link has one user, nothing waits: a message takes the sum of its
+//! hops, and the collective has the closed form that it has without congestion.
+//!
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
 //! [`CutThroughLinks`](super::CutThroughLinks).
 
@@ -16,7 +19,7 @@ use crate::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::DimensionShape;
-use crate::units::Time;
+use crate::units::{BufferShare, Span, Time};
 
 /// Sentinel op: none.
 const NONE: u32 = u32::MAX;
@@ -139,13 +142,17 @@ impl CongestionAware {
         let (link, device) = self.next_link(at, to);
         self.links[at as usize][link as usize].busy = true;
         self.carried[op as usize].at = device;
-        let serialization = bytes / self.bytes_per_ns;
-        let arrival = now + self.quirks.span(self.latency + serialization);
-        agenda.schedule(arrival, NetworkEvent::Hop { order: 0, op });
-        let free = now + self.quirks.span(serialization);
+        agenda.schedule(now + self.hop(bytes), NetworkEvent::Hop { order: 0, op });
+        let free = now + self.quirks.span(bytes / self.bytes_per_ns);
         // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
+    }
+
+    /// Returns the time of a message over a free link, until it is whole at the next device.
+    #[inline]
+    fn hop(&self, bytes: f64) -> Span {
+        self.quirks.span(self.latency + bytes / self.bytes_per_ns)
     }
 
     /// Returns the difference between the link numbers of neighbouring devices.
@@ -164,9 +171,16 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    // Safe answers: no closed form is taken on this network.
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
-        false
+    /// Full connection has a link for each pair. On the others each link has one user where all NPUs send to a
+    /// neighbour: of a ring the next link, of a switch those of the sender and of the receiver.
+    fn is_conflict_free(&self, _: usize, members: u32, neighbours: bool) -> bool {
+        self.shape == DimensionShape::FullyConnected || neighbours && members == self.npus
+    }
+
+    /// Each hop takes a truncated time of its own.
+    fn uncontended(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        let hops = self.shape.hops(self.npus, from.0, to.0);
+        Some(self.hop(quirks::bytes(amount)).times(u64::from(hops)))
     }
 
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {

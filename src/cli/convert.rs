@@ -28,15 +28,20 @@ mod xplane;
 /// Convert captures and workloads of other tools to traces, and traces between formats
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true)]
 #[command(after_help = "\
 Examples:
+  chakram convert capture/ -o job
+  chakram convert pytorch capture/ -o job --step 3
   chakram convert --list
-  chakram convert auto capture/ -o job
-  chakram convert pytorch capture/ -o job --step 3")]
+
+Without the name of a source, the files' contents tell it, as with `auto`.")]
 pub struct ConvertArgs {
     /// List the sources with their files and what is kept of them
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     list: bool,
+    #[command(flatten)]
+    auto: Option<door::ConvertAutoArgs>,
     #[command(subcommand)]
     source: Option<ConvertCommand>,
 }
@@ -141,9 +146,13 @@ pub enum SummaryFormatArg {
 /// Captures that cannot be read or do not belong together, and output that cannot be written.
 pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.source {
-        None => door::list(out)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(Into::into),
+        None => match &args.auto {
+            None => Ok(door::list(out).map(|()| ExitCode::SUCCESS)?),
+            Some(auto) => {
+                door::refuse_unknown_source(auto)?;
+                door::auto(auto, out)
+            }
+        },
         Some(ConvertCommand::Auto(args)) => door::auto(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),

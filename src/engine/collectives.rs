@@ -244,6 +244,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// once, because the order of arrivals at an instant may matter.
     pub(super) fn may_be_closed(&mut self, id: u32) -> bool {
         !self.settings.stepwise
+            && (!N::SHARED || self.settings.collectives_alone)
             && self.collectives.runs[id as usize].progress.is_none()
             && self.closed_form(id).is_some()
     }

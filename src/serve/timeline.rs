@@ -2,7 +2,7 @@
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use crate::units::Time;
-use serde_json::json;
+use serde::Serialize;
 use std::io::{self, Write};
 
 /// The most requests and jobs that a picture has.
@@ -17,6 +17,42 @@ pub struct RequestTimeline<'m, W> {
     failed: Option<io::Error>,
 }
 
+/// An event of the Chrome trace format.
+#[derive(Serialize)]
+struct RequestEvent<'e, A> {
+    ph: &'static str,
+    cat: &'static str,
+    id: u64,
+    pid: u32,
+    tid: u32,
+    name: &'e str,
+    /// Microseconds.
+    ts: f64,
+    args: &'e A,
+}
+
+/// Arguments of a request.
+#[derive(Serialize)]
+struct RequestArgs {
+    request: u64,
+    together: u32,
+    processor: u32,
+    datapath_ps: u64,
+    queue_ps: u64,
+    compute_ps: u64,
+    preempted_ps: u64,
+}
+
+/// Arguments of a job.
+#[derive(Serialize)]
+struct JobArgs {
+    processor: u32,
+}
+
+/// Arguments of what has none.
+#[derive(Serialize)]
+struct NoArgs {}
+
 fn us(at: Time) -> f64 {
     at.0 as f64 / 1e6
 }
@@ -29,9 +65,10 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     /// If `out` cannot be written.
     pub fn new(mut out: W, models: Vec<&'m str>) -> io::Result<Self> {
         writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-        let name =
-            json!({"ph": "M", "pid": 0, "name": "process_name", "args": {"name": "requests"}});
-        write!(out, "{name}")?;
+        write!(
+            out,
+            r#"{{"ph":"M","pid":0,"name":"process_name","args":{{"name":"requests"}}}}"#
+        )?;
         Ok(Self {
             out,
             models,
@@ -46,11 +83,21 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         name: &str,
         id: u64,
         (start, end): (Time, Time),
-        args: &serde_json::Value,
+        args: &impl Serialize,
     ) -> io::Result<()> {
-        for (phase, at) in [("b", start), ("e", end)] {
-            let event = json!({"ph": phase, "cat": "request", "id": id, "pid": 0, "tid": 0, "name": name, "ts": us(at), "args": args});
-            write!(self.out, ",\n{event}")?;
+        for (ph, at) in [("b", start), ("e", end)] {
+            let event = RequestEvent {
+                ph,
+                cat: "request",
+                id,
+                pid: 0,
+                tid: 0,
+                name,
+                ts: us(at),
+                args,
+            };
+            self.out.write_all(b",\n")?;
+            serde_json::to_writer(&mut self.out, &event)?;
         }
         Ok(())
     }
@@ -86,15 +133,19 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
             return Ok(());
         }
         let model = self.models[request.model as usize];
-        let parts = json!({
-            "request": request.number, "together": request.together, "processor": request.processor,
-            "datapath_ps": request.datapath.0, "queue_ps": request.queue.0,
-            "compute_ps": request.compute.0, "preempted_ps": request.preempted.0,
-        });
+        let parts = RequestArgs {
+            request: request.number,
+            together: request.together,
+            processor: request.processor,
+            datapath_ps: request.datapath.0,
+            queue_ps: request.queue.0,
+            compute_ps: request.compute.0,
+            preempted_ps: request.preempted.0,
+        };
         let times = (request.arrival, request.finished);
         self.span(model, request.number, times, &parts)?;
         let ready = request.arrival + request.datapath;
-        let none = json!({});
+        let none = NoArgs {};
         if request.datapath.0 > 0 {
             self.span("datapath", request.number, (request.arrival, ready), &none)?;
         }
@@ -112,7 +163,9 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
         if self.failed.is_some() || !self.counts() {
             return;
         }
-        let args = json!({"processor": job.processor});
+        let args = JobArgs {
+            processor: job.processor,
+        };
         let name = format!("job {}", job.job);
         if let Err(error) = self.span(&name, job.request, job.times, &args) {
             self.failed = Some(error);

@@ -8,7 +8,7 @@ use super::study::Study;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, paragraph};
 use crate::units::counted;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// The rows of a study, and what follows from them.
@@ -119,7 +119,8 @@ impl<'s> SweepTable<'s> {
         match &row.outcome {
             RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
                 out.insert("outcome".to_owned(), "replayed".into());
-                let Value::Object(measures) = json!(measures) else {
+                let measures = serde_json::to_value(measures).expect("its keys are texts");
+                let Value::Object(measures) = measures else {
                     unreachable!("measures are a table")
                 };
                 out.extend(measures);

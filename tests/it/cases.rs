@@ -35,7 +35,9 @@ fn every_case_gives_its_expected_report() {
             );
             let answer = String::from_utf8_lossy(&output.stdout);
             let widest = answer.lines().map(|line| line.chars().count()).max();
-            assert!(widest <= Some(100) || output.status.code() != Some(0));
+            // Tables of serving keep the names of request classes whole.
+            let may_be_wide = arguments[0] == "serve" || output.status.code() != Some(0);
+            assert!(widest <= Some(100) || may_be_wide, "{arguments:?}");
         }
         let golden = case.join("expected.txt");
         if std::env::var_os("BLESS").is_some() {

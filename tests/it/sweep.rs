@@ -297,7 +297,7 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         (
             "from = \"50 GB/s\"",
             "from = \"-50 GB/s\"",
-            "s.toml:13: machine.dimension.nvlink.bandwidth = -50 GB/s",
+            "s.toml:14: machine.dimension.nvlink.bandwidth = -50 GB/s",
         ),
         (
             "machine = \"dgx-h100\"",

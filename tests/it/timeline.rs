@@ -215,6 +215,20 @@ fn messages_are_drawn_with_arrows() {
                 "arrow {id}: {ends:?}"
             );
         }
+        // Viewers draw an arrow to the beginning of the slice it enters, which must not be that of the whole receive.
+        let entered = events.iter().filter(|event| event["ph"] == "f");
+        for arrow in entered {
+            let own = |event: &&Value| {
+                ["pid", "tid", "ts"]
+                    .iter()
+                    .all(|key| event[key] == arrow[key])
+            };
+            let mut here = events.iter().filter(own);
+            assert!(
+                here.any(|event| event["ph"] == "B" && event["name"] == "arrival"),
+                "{arrow} enters no arrival"
+            );
+        }
     }
 }
 
@@ -271,10 +285,12 @@ fn delayed() -> Workload {
 fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
     let own = events.iter().filter(|e| e["pid"] == rank);
     let at = |e: &Value| e["ts"].as_f64().unwrap();
-    // A node ends with the next end on its track.
+    // A node ends with the next end on its track that is of a node.
     let slice = |begin: &Value| {
         let mut rest = events.iter().skip_while(|e| !std::ptr::eq(*e, begin));
-        let end = |e: &&Value| e["ph"] == "E" && e["pid"] == rank && e["tid"] == begin["tid"];
+        let end = |e: &&Value| {
+            e["ph"] == "E" && e["pid"] == rank && e["tid"] == begin["tid"] && e["name"] != "arrival"
+        };
         let end = rest.find(end).expect("it ends");
         assert_eq!(end["name"], begin["name"]);
         let name = begin["name"].as_str().unwrap().to_owned();

@@ -36,7 +36,8 @@ fn commands_and_options() {
             &["convert", "nsys", "x", "-o", "y"],
             &[
                 "'nsys'",
-                "the commands are auto, msccl, pytorch, text, trace, xplane",
+                "neither a file nor a source; the sources are",
+                "--list",
             ],
         ),
         (&["replay"], &["<TRACES>...", "--help"]),
@@ -266,7 +267,11 @@ fn machines_and_models() {
     check(&[
         (
             &["replay", DDP, "--machine", "dgx-h10"],
-            &["\"dgx-h10\"", "did you mean `dgx-h100`?", "presets"],
+            &[
+                "\"dgx-h10\"",
+                "did you mean `dgx-h100`?",
+                "chakram machine list",
+            ],
         ),
         (
             &["replay", DDP, "--machine", "h100"],

@@ -221,6 +221,9 @@ impl CollectiveBackend for AstraCollectives {
         if !plain || phases.iter().any(|stage| stage.script.is_some()) {
             return None;
         }
+        if quiet.shared && !self.is_conflict_free(chunk_schedule, quiet) {
+            return None;
+        }
         let spans = phases.iter().map(|stage| {
             let backward = stage.rotation == QueueRotation::Second;
             let line = symmetry::SymmetricLine {
@@ -513,6 +516,22 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
+    /// Returns whether no two messages of a collective of all NPUs are on one link at a time. Chunks that are in a stage
+    /// together send to the same members; a member's own messages to one member follow one another in every algorithm.
+    fn is_conflict_free(
+        &self,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
+        quiet: &UncontendedCost<'_>,
+    ) -> bool {
+        let one_by_one = self.capacity == 1 || chunk_schedule.chunks() == 1;
+        one_by_one
+            && chunk_schedule.stages().iter().all(|stage| {
+                let neighbours = stage.algorithm == AstraAlgorithm::Ring;
+                stage.size == self.npus
+                    && (quiet.conflict_free)(stage.phase as usize, stage.size, neighbours)
+            })
+    }
+
     /// Returns whether endpoints of `stage` take a constant time.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {

@@ -3,7 +3,7 @@
 
 use super::{CompletedNode, TensorAccess, TensorMemory};
 use crate::units::Time;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::io::{self, Write};
 
 /// Processes of a rank, besides its own number: of lifetimes, and of the curve.
@@ -18,6 +18,42 @@ const NOBODY: CompletedNode<'static> = CompletedNode {
     end: Time(10_000),
 };
 
+/// An event of the Chrome trace format, its keys in the original's order.
+#[derive(Serialize)]
+struct TensorEvent<'e> {
+    name: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    ph: &'static str,
+    /// Microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    pid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    args: TensorEventArgs<'e>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum TensorEventArgs<'e> {
+    Process {
+        name: String,
+    },
+    Access {
+        size: u64,
+        node_name: &'e str,
+        node_id: u64,
+    },
+    Lifetime {
+        size: u64,
+    },
+    Usage {
+        #[serde(rename = "Memory_MB")]
+        megabytes: f64,
+    },
+}
+
 impl TensorMemory<'_> {
     /// Writes a whole file with the tensors of rank `rank`.
     ///
@@ -27,13 +63,23 @@ impl TensorMemory<'_> {
     pub fn draw(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;
-        let mut event = |event: Value| {
-            let separator = if first { "\n" } else { ",\n" };
+        let mut event = |event: &TensorEvent<'_>| {
+            out.write_all(if first { b"\n" } else { b",\n" })?;
             first = false;
-            write!(out, "{separator}{event}")
+            Ok::<_, io::Error>(serde_json::to_writer(&mut *out, event)?)
         };
-        event(json!({"name": "process_name", "ph": "M", "pid": rank,
-            "args": {"name": format!("rank {rank}: who reads and writes tensors")}}))?;
+        let process = TensorEventArgs::Process {
+            name: format!("rank {rank}: who reads and writes tensors"),
+        };
+        event(&TensorEvent {
+            name: "process_name",
+            cat: None,
+            ph: "M",
+            ts: None,
+            pid: rank.into(),
+            tid: None,
+            args: process,
+        })?;
         let mut bytes = vec![0; self.names.len()];
         let mut written = vec![false; self.names.len()];
         for life in &self.lives {
@@ -55,30 +101,48 @@ impl TensorMemory<'_> {
         let writes = self.writes.iter().chain(&nobody);
         for (category, access) in reads.chain(writes.map(|access| ("tensorWrite", access))) {
             let size = bytes[access.tensor as usize];
-            for (phase, at) in [("B", access.by.start), ("E", access.by.end)] {
-                event(
-                    json!({"name": self.name(access.tensor), "cat": category, "ph": phase,
-                    "ts": micros(at), "pid": rank, "tid": access.tensor,
-                    "args": {"size": size, "node_name": access.by.name, "node_id": access.by.id}}),
-                )?;
+            for (ph, at) in [("B", access.by.start), ("E", access.by.end)] {
+                event(&TensorEvent {
+                    name: self.name(access.tensor),
+                    cat: Some(category),
+                    ph,
+                    ts: Some(micros(at)),
+                    pid: rank.into(),
+                    tid: Some(access.tensor),
+                    args: TensorEventArgs::Access {
+                        size,
+                        node_name: access.by.name,
+                        node_id: access.by.id,
+                    },
+                })?;
             }
         }
         for life in &self.lives {
-            let ends = [("B", Some(life.from)), ("E", life.to)];
-            for (phase, at) in ends.iter().filter_map(|(phase, at)| Some((phase, (*at)?))) {
-                event(
-                    json!({"name": self.name(life.tensor), "cat": "tensorLifetime", "ph": phase,
-                    "ts": micros(at), "pid": u64::from(rank) + LIFETIMES, "tid": life.tensor,
-                    "args": {"size": life.bytes}}),
-                )?;
+            for (ph, at) in [("B", Some(life.from)), ("E", life.to)] {
+                let Some(at) = at else { continue };
+                event(&TensorEvent {
+                    name: self.name(life.tensor),
+                    cat: Some("tensorLifetime"),
+                    ph,
+                    ts: Some(micros(at)),
+                    pid: u64::from(rank) + LIFETIMES,
+                    tid: Some(life.tensor),
+                    args: TensorEventArgs::Lifetime { size: life.bytes },
+                })?;
             }
         }
         for (at, used) in &self.usage {
-            event(
-                json!({"name": "GPU Memory Usage (MB)", "cat": "GPU Memory", "ph": "C",
-                "ts": micros(*at), "pid": u64::from(rank) + CURVE,
-                "args": {"Memory_MB": *used as f64 / f64::from(1 << 20)}}),
-            )?;
+            event(&TensorEvent {
+                name: "GPU Memory Usage (MB)",
+                cat: Some("GPU Memory"),
+                ph: "C",
+                ts: Some(micros(*at)),
+                pid: u64::from(rank) + CURVE,
+                tid: None,
+                args: TensorEventArgs::Usage {
+                    megabytes: *used as f64 / f64::from(1 << 20),
+                },
+            })?;
         }
         out.write_all(b"\n]}\n")
     }

@@ -91,10 +91,7 @@ pub fn run(
     let document = match args.format {
         ReportFormatArg::Text => table::text(&rows, before),
         ReportFormatArg::Csv => table::csv(&rows, before),
-        ReportFormatArg::Json => {
-            let document = table::json(&rows, before, args.options(), &files);
-            terminal::json(&document)
-        }
+        ReportFormatArg::Json => table::document(&rows, before, args.options(), &files).text(),
     };
     to.write(&document)?;
     let failed = rows.iter().find_map(|row| match &row.ended {

@@ -55,6 +55,22 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
+/// Refuses a first word that is no file and looks like a source's name, as in `chakram convert nsys profile -o job`.
+pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
+    let first = args.inputs[0].to_string_lossy();
+    let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());
+    if !is_word || args.inputs[0].exists() || TraceSource::of_all(&args.inputs).is_ok() {
+        return Ok(());
+    }
+    let sources: Vec<_> = TraceSource::ALL.iter().map(|source| source.word).collect();
+    Err(format!(
+        "'{first}' is neither a file nor a source; the sources are {}\n  try: chakram convert --list, which tells the \
+         files of each",
+        sources.join(", ")
+    )
+    .into())
+}
+
 /// Width of the list.
 const WIDTH: u16 = 100;
 

@@ -32,6 +32,9 @@ impl Ticks {
     }
 }
 
+/// Name of the slices that arrows enter.
+const ARRIVAL: &str = "arrival";
+
 /// An event of the Chrome trace format.
 #[derive(Debug, Default, Serialize)]
 struct TraceEvent<'e> {
@@ -154,13 +157,17 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// An arrow leaves the send where it begins and enters the receive a tick before it ends, because the end itself
-    /// belongs to the next slice.
+    /// An arrow leaves the send where it begins, and enters the slice of its arrival: the last tick of the receive, because
+    /// viewers draw an arrow to the beginning of a slice, and a receive may have been posted before the send began.
     fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
         let (phase, id, at) = match arrow {
             ArrowEnd::From(id) => ("s", id, start),
             ArrowEnd::To(id) => ("f", id, Ticks(end.0.saturating_sub(1)).max(start)),
         };
+        let arrives = phase == "f" && start < at;
+        if arrives {
+            self.bound("B", track, ARRIVAL, at);
+        }
         self.event(&TraceEvent {
             ph: phase,
             bp: Some("e"),
@@ -172,15 +179,18 @@ impl<W: Write> ChromeEncoder<W> {
             ts: Some(at.micros()),
             ..TraceEvent::default()
         });
+        if arrives {
+            self.bound("E", track, ARRIVAL, end);
+        }
     }
 
-    fn bound(&mut self, phase: &'static str, track: TrackId, name: &str, at: Time) {
+    fn bound(&mut self, phase: &'static str, track: TrackId, name: &str, at: Ticks) {
         self.event(&TraceEvent {
             ph: phase,
             name,
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(Ticks::of(at).micros()),
+            ts: Some(at.micros()),
             ..TraceEvent::default()
         });
     }
@@ -227,11 +237,11 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
     }
 
     fn begin(&mut self, track: TrackId, name: &str, at: Time) {
-        self.bound("B", track, name, at);
+        self.bound("B", track, name, Ticks::of(at));
     }
 
     fn end(&mut self, track: TrackId, name: &str, at: Time) {
-        self.bound("E", track, name, at);
+        self.bound("E", track, name, Ticks::of(at));
     }
 
     fn marker(&mut self, rank: u32, name: &str, at: Time) {

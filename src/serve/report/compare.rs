@@ -1,6 +1,6 @@
 //! One scenario on several platforms, or at several rates, side by side.
 
-use super::text::{name, or_dash, percent, rate};
+use super::text::{name, name_width, or_dash, percent, rate};
 use super::{ServeReport, ServeRowKind};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, paragraph};
@@ -59,9 +59,14 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
             style.clip(platform.map_or("-", |platform| &platform.name), 13)
         })
         .collect();
+    let width = name_width(&first.rows, style, 18);
     let columns = |heading: &'static str| {
-        let mut columns = vec![left(heading, 20)];
-        columns.extend(names.iter().map(|name| right(name, 15)));
+        let mut columns = vec![left(heading, width + 2)];
+        columns.extend(
+            names
+                .iter()
+                .map(|name| right(name, name.chars().count().max(13) + 2)),
+        );
         TextTable::new(columns)
     };
     let mut row = |table: &TextTable<'_>, label: &str, cells: Vec<String>| {

@@ -123,10 +123,19 @@ pub(super) fn name(row: &ServeRow) -> String {
     }
 }
 
+/// Width of a column of the names of `rows`, `least` where they fit or are clipped.
+pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
+    let widths = rows
+        .iter()
+        .map(|row| style.clip(&name(row), least).chars().count());
+    widths.max().unwrap_or(0).max(least)
+}
+
 fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+    let names = name_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([
-        left("SERVE TIME", 18),
+        left("SERVE TIME", names + 2),
         right("requests", 10),
         right("/s", 10),
         right("mean", 12),
@@ -153,7 +162,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         )?;
     }
     let table = TextTable::new([
-        left("PERCENTILES", 18),
+        left("PERCENTILES", names + 2),
         right("alone", 12),
         right("p50 ±", 12),
         right("p90 ±", 12),
@@ -184,7 +193,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
             None => "BY DEADLINE".to_owned(),
         };
         let table = TextTable::new([
-            left(&limit, 22),
+            left(&limit, names.max(20) + 2),
             right("share", 10),
             right("goodput /s", 14),
         ]);
@@ -202,8 +211,9 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
 }
 
 fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+    let names = name_width(&report.rows, style, 16);
     let table = TextTable::new([
-        left("WHERE TIME WENT", 18),
+        left("WHERE TIME WENT", names + 2),
         right("datapath", 14),
         right("queue", 14),
         right("compute", 14),

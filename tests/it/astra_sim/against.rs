@@ -141,8 +141,66 @@ fn what_starts_together_is_answered_in_closed_form() {
         assert_eq!(said["messages"], messages, "{more:?}");
         assert_eq!(said["makespan_ps"], 117_780_000, "{more:?}");
     }
-    // No closed form is known of links that are busy.
-    assert_eq!(ask(&["--network-model=aware"])["collectives_analytical"], 0);
+    // Links that carry one message at a time are free whenever a ring sends over them.
+    let aware = ask(&["--network-model=aware"]);
+    assert_eq!(aware["collectives_analytical"], 1);
+    assert_eq!(aware["makespan_ps"], 117_780_000);
+}
+
+/// On links that carry one message at a time, closed forms are taken where each has one user, and answers are those of
+/// all messages one by one.
+#[test]
+fn links_without_a_second_user_have_closed_forms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
+    let system = std::fs::read_to_string("traces/astra-sim-8/system.json").expect("it is there");
+    for (shape, algorithm, active, closed) in [
+        ("Ring", "ring", 1, 1),
+        ("Switch", "ring", 1, 1),
+        ("FullyConnected", "ring", 1, 1),
+        ("FullyConnected", "direct", 1, 1),
+        ("FullyConnected", "direct3", 1, 1),
+        ("FullyConnected", "halvingDoubling", 1, 1),
+        // Messages to others than neighbours pass links of others; several chunks pass one link.
+        ("Ring", "direct", 1, 0),
+        ("Ring", "halvingDoubling", 1, 0),
+        ("Switch", "direct", 1, 0),
+        ("Ring", "ring", 2, 0),
+        ("FullyConnected", "direct", 2, 0),
+    ] {
+        let network = format!(
+            "topology: [ {shape} ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
+        );
+        std::fs::write(file("network.yml"), network).expect("it is written");
+        let active = format!("\"active-chunks-per-dimension\": {active}");
+        let own = system
+            .replace("\"active-chunks-per-dimension\": 1", &active)
+            .replace("\"ring\"", &format!("\"{algorithm}\""));
+        // No all-to-all by halving and doubling is known.
+        let all_to_all = format!("\"all-to-all-implementation\": [\"{algorithm}\"]");
+        let own = own.replace(&all_to_all, "\"all-to-all-implementation\": [\"ring\"]");
+        std::fs::write(file("system.json"), own).expect("it is written");
+        let [fast, slow] = [&[][..], &["--stepwise"]].map(|more: &[&str]| -> Value {
+            let system = format!("--system-configuration={}", file("system.json").display());
+            let network = format!("--network-configuration={}", file("network.yml").display());
+            let files = [
+                "astra-sim",
+                "--network-model=aware",
+                "--workload-configuration=traces/astra-sim-8/all_reduce",
+                &system,
+                &network,
+                "--remote-memory-configuration=traces/astra-sim-8/memory.json",
+                "--format=json",
+            ];
+            let output = chakram(&[&files[..], more].concat());
+            serde_json::from_slice(&output.stdout).expect("it is JSON")
+        });
+        let of = format!("{algorithm} on {shape}, {active}");
+        assert_eq!(fast["collectives_analytical"], closed, "{of}");
+        assert_eq!(slow["collectives_analytical"], 0, "{of}");
+        assert_eq!(fast["npus"], slow["npus"], "{of}");
+        assert_eq!(fast["makespan_ps"], slow["makespan_ps"], "{of}");
+    }
 }
 
 fn number(name: &str, default: u64) -> u64 {

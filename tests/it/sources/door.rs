@@ -37,6 +37,10 @@ fn contents_choose_the_converter() {
         let [text, auto] = ["text", "auto"].map(|name| folder.read(&format!("{name}.{rank}.et")));
         assert_eq!(text, auto);
     }
+    // As without a word.
+    let unnamed = folder.path("unnamed");
+    done(&["convert", &workload, "-o", &unnamed, "--", "--npus", "2"]);
+    assert_eq!(folder.read("unnamed.1.et"), folder.read("auto.1.et"));
     // A trace, a prefix, and a folder of captures.
     let trace = folder.path("text.0.et");
     done(&["convert", "auto", &trace, "-o", &folder.path("one.jsonl")]);
@@ -87,6 +91,10 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     assert!(error.contains("a folder whose 0 files"), "{error}");
     let error = refused(&["convert", "auto", &folder.path("nothing"), "-o", &output]);
     assert!(error.contains("cannot open"), "{error}");
+    let error = refused(&["convert", &text]);
+    assert!(error.contains("--output"), "{error}");
+    let error = refused(&["convert", "--list", &text]);
+    assert!(error.contains("--list"), "{error}");
     // The source's own command says what it lacks.
     let error = refused(&["convert", "auto", &text, "-o", &output]);
     assert!(error.contains("--npus"), "{error}");

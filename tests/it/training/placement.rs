@@ -305,7 +305,7 @@ fn refusals_say_where_and_what_to_try() {
     ));
     let machine = refused("generate gpt2-small --dry-run --machine dgx-h10");
     assert!(machine.starts_with(
-        "error: no machine is called \"dgx-h10\"; did you mean `dgx-h100`?\n  try: one of"
+        "error: no machine is called \"dgx-h10\"; did you mean `dgx-h100`?\n  try: a preset"
     ));
     assert!(!machine.contains("?;"), "{machine}");
 }

@@ -1,12 +1,14 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
+use crate::cli::document::VersionedDocument;
 use crate::report::csv::CsvRows;
 use crate::report::summary::HashedInput;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::units::Span;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 impl QuirkRow {
     fn name(&self) -> &'static str {
@@ -103,47 +105,66 @@ pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     out.text()
 }
 
-/// Renders JSON, with the options and the hashes of the inputs.
-pub fn json(
-    rows: &[QuirkRow],
+/// Document of the effects of quirks.
+#[derive(Debug, Serialize)]
+pub struct QuirkDocument<'a> {
+    options: Map<String, Value>,
+    inputs: &'a [HashedInput],
+    replays: Vec<QuirkReplay<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct QuirkReplay<'a> {
+    corrected: &'static str,
+    quirks: String,
+    status: &'static str,
+    why: Option<&'a str>,
+    makespan_ps: Option<u64>,
+    change_ps: Option<i64>,
+    change_percent: Option<f64>,
+    original: Option<&'static str>,
+    instead: Option<&'static str>,
+}
+
+impl<'a> QuirkReplay<'a> {
+    fn of(row: &'a QuirkRow, before: Span) -> Self {
+        let change = row.makespan().map(|after| change(before, after));
+        let (corrected, quirk) = match row.corrected {
+            QuirkVariation::Nothing => ("nothing", None),
+            QuirkVariation::One(quirk) => (quirk.name(), Some(quirk)),
+            QuirkVariation::Everything => ("everything", None),
+        };
+        Self {
+            corrected,
+            quirks: row.corrected.quirks().to_string(),
+            status: row.status(),
+            why: match &row.ended {
+                ReplayEnding::Failed { why, .. } => Some(why),
+                _ => None,
+            },
+            makespan_ps: row.makespan().map(|span| span.0),
+            change_ps: change.map(|(by, _)| by as i64),
+            change_percent: change.and_then(|(_, percent)| percent),
+            original: quirk.map(|quirk| quirk.original()),
+            instead: quirk.map(|quirk| quirk.corrected()),
+        }
+    }
+}
+
+/// Returns the document, with the options and the hashes of the inputs.
+pub fn document<'a>(
+    rows: &'a [QuirkRow],
     before: Span,
     options: Map<String, Value>,
-    inputs: &[HashedInput],
-) -> Value {
-    let input = |input: &HashedInput| json!({"role": input.role, "name": input.name, "blake3": input.blake3});
-    let row = |row: &QuirkRow| {
-        let change = row.makespan().map(|after| change(before, after));
-        let quirk = match row.corrected {
-            QuirkVariation::One(quirk) => Some(quirk),
-            _ => None,
-        };
-        let why = match &row.ended {
-            ReplayEnding::Failed { why, .. } => Some(why),
-            _ => None,
-        };
-        json!({
-            "corrected": match row.corrected {
-                QuirkVariation::Nothing => "nothing",
-                QuirkVariation::One(quirk) => quirk.name(),
-                QuirkVariation::Everything => "everything",
-            },
-            "quirks": row.corrected.quirks().to_string(),
-            "status": row.status(),
-            "why": why,
-            "makespan_ps": row.makespan().map(|span| span.0),
-            "change_ps": change.map(|(by, _)| by as i64),
-            "change_percent": change.and_then(|(_, percent)| percent),
-            "original": quirk.map(|quirk| quirk.original()),
-            "instead": quirk.map(|quirk| quirk.corrected()),
-        })
+    inputs: &'a [HashedInput],
+) -> VersionedDocument<QuirkDocument<'a>> {
+    let replays = rows.iter().map(|row| QuirkReplay::of(row, before));
+    let body = QuirkDocument {
+        options,
+        inputs,
+        replays: replays.collect(),
     };
-    json!({
-        "schema": "chakram.quirks.1",
-        "tool_version": env!("CARGO_PKG_VERSION"),
-        "options": options,
-        "inputs": inputs.iter().map(input).collect::<Vec<_>>(),
-        "replays": rows.iter().map(row).collect::<Vec<_>>(),
-    })
+    VersionedDocument::new("chakram.quirks.1", body)
 }
 
 #[cfg(test)]
@@ -182,7 +203,8 @@ mod tests {
              store-and-forward,does not apply,,,\n\
              (everything),deadlocked,,,\n"
         );
-        let json = json(&rows, Span(2000), Map::new(), &[]);
+        let document = document(&rows, Span(2000), Map::new(), &[]);
+        let json = serde_json::to_value(document).unwrap();
         assert_eq!(json["replays"][2]["why"], "a, b");
         assert_eq!(json["replays"][1]["makespan_ps"], Value::Null);
         assert_eq!(json["replays"][1]["quirks"], "all,-store-and-forward");
