@@ -14,6 +14,9 @@ pub struct BackwardWriter<'b> {
 /// Bytes that are copied at once, which takes less than finding out how many there are.
 pub const ONCE: usize = 64;
 
+/// The same of most literals.
+const SHORT: usize = 32;
+
 const TOO_LARGE: WireError = WireError("its records are larger than it says");
 
 impl<'b> BackwardWriter<'b> {
@@ -47,8 +50,13 @@ impl<'b> BackwardWriter<'b> {
             return self.long_literal(&all[end - length..end]);
         }
         // What is copied too much lies in front of the literal.
-        let whole = all[..end].last_chunk::<ONCE>();
-        *self.place()? = *whole.expect("as much lies before any literal");
+        if length > SHORT {
+            let whole = all[..end].last_chunk::<ONCE>();
+            *self.place()? = *whole.expect("as much lies before any literal");
+        } else {
+            let whole = all[..end].last_chunk::<SHORT>();
+            *self.place()? = *whole.expect("as much lies before any literal");
+        }
         self.at -= length;
         Ok(())
     }
