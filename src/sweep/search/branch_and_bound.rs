@@ -74,7 +74,10 @@ impl StudyExplorer<'_> {
             };
             let (question, point) = next(&head);
             if !self.knows(&point, question) {
-                self.ask(self.ahead(queue.iter().take_while(|entry| entry.0 < least).map(next)))?;
+                self.ask(self.ahead(
+                    best.is_some(),
+                    queue.iter().take_while(|entry| entry.0 < least).map(next),
+                ))?;
             }
             queue.pop_first();
             let number = numbered.then_some(list[head.2].0);
@@ -120,10 +123,11 @@ impl StudyExplorer<'_> {
         Ok(best)
     }
 
-    /// Chooses among the questions of a queue those that threads find out together: as many replays as there are threads, and
-    /// bounds for those that have ended. Bounds of what is below the best are all needed, and so are its replays, but for the last.
+    /// Chooses among the questions of a queue those that threads find out together. What is below the best answer is needed unless
+    /// a better one comes, bounds and replays; as long as there is no answer, as many replays as there are threads.
     fn ahead(
         &self,
+        has_best: bool,
         questions: impl Iterator<Item = (PointQuestion, Settings)>,
     ) -> Vec<(PointQuestion, Settings)> {
         let threads = self.options.threads.get();
@@ -131,7 +135,9 @@ impl StudyExplorer<'_> {
         let (mut replays, bounds): (Vec<_>, Vec<_>) = unknown
             .take(BOUNDS * threads)
             .partition(|(question, _)| *question == PointQuestion::Answer);
-        replays.truncate(threads);
+        if !has_best {
+            replays.truncate(threads);
+        }
         replays.extend(bounds);
         replays
     }
