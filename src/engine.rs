@@ -53,9 +53,7 @@
 use crate::collective::ScriptEvent;
 use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
-use crate::memory::{
-    AccessEnd, EdgePorts, MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryModel,
-};
+use crate::memory::{AccessEnd, EdgePorts, MemoryAttachment, RemoteMemory};
 use crate::network::{
     DeliveryNotice, EventScheduler, LinkTraffic, NetworkBackend, NetworkEvent, NetworkMessage,
     ServerId,
@@ -132,6 +130,7 @@ use frames::{Launches, RunningGroup, RunningInstance, key};
 use insertion_order::IssueMismatch;
 use lanes::Lanes;
 use messages::{MessageChannel, PendingSend};
+use remote_memory::RemoteState;
 use schedule_cache::ScheduleCache;
 
 /// Sentinel dependency count: the node is complete.
@@ -258,13 +257,12 @@ struct Collectives<'a, S> {
 /// Loads and stores beyond NPUs.
 #[derive(Debug)]
 struct RemoteAccesses<'a> {
-    remote: Option<RemoteMemoryModel>,
+    /// The memory without a name, if there is one, and those that have names.
+    remotes: Vec<Option<RemoteState>>,
     /// The memory beyond NPUs and its ports, if they lie at cores of the network.
     edge: Option<(&'a RemoteMemory, &'a EdgePorts)>,
     /// By NPU, the port that it uses, [`plan::NONE`] until it is known.
     edge_port_of: Vec<u32>,
-    /// Dimension of the network whose ports loads and stores share with messages, if any.
-    attached_dimension: Option<usize>,
     /// Ports that loads and stores which began in this round will use.
     approached_ports: Vec<ServerId>,
     /// Loads and stores that ended, until their completions are scheduled.
@@ -332,15 +330,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         };
         let machine = prepared.machine;
         let remote = machine.remote();
-        // Ports are shared only where the network models contention and carries the messages.
-        let met = prepared.comm == CommTiming::Model && network.attachments().is_some();
-        let own = prepared.extensions.memory.as_ref();
-        let own = own.is_some_and(|design| design.remote().is_some());
-        let through = remote
-            .and_then(|memory| memory.through.as_ref())
-            .filter(|_| met && !own)
-            .map(NetworkAttachment::dimension);
-        let npus = machine.topology().npus();
+        let remotes = RemoteState::all(prepared, &mut network);
         Self {
             settings: RunSettings {
                 topology: machine.topology(),
@@ -389,19 +379,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 fast_forward_count: 0,
             },
             memory: RemoteAccesses {
-                remote: remote.map(|memory| {
-                    let own = prepared.extensions.memory.as_ref();
-                    match own.and_then(|design| design.remote()) {
-                        Some(model) => RemoteMemoryModel::of_model(memory, model),
-                        None => RemoteMemoryModel::new(memory, npus, met),
-                    }
-                }),
+                remotes,
                 edge: remote.and_then(|memory| match &memory.attachment {
                     MemoryAttachment::Edge(ports) => Some((memory, ports)),
                     _ => None,
                 }),
                 edge_port_of: Vec::new(),
-                attached_dimension: through,
                 approached_ports: Vec::new(),
                 ends: Vec::new(),
             },
@@ -502,7 +485,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             EventClass::LinkFree => {
                 self.network_event(now, NetworkEvent::LinkFree(event.payload()))
             }
-            EventClass::Memory => self.memory_event(now, event.payload()),
+            EventClass::Memory => self.memory_event(now, event.rank(), event.payload()),
             EventClass::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
             EventClass::Run => self.end_run(now, event.payload(), event.rank()),
             EventClass::Injected => {

@@ -151,6 +151,15 @@ pub struct RemoteMemory {
     pub through: Option<NetworkAttachment>,
 }
 
+/// Memory beyond NPUs that traces reach by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedMemory {
+    /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
+    pub name: String,
+    /// The memory.
+    pub memory: RemoteMemory,
+}
+
 impl RemoteMemory {
     /// The cores at which ports at the edges of dies lie; none of other memories.
     pub fn port_cores(&self) -> Vec<Npu> {

@@ -29,6 +29,7 @@ mod launched;
 mod links;
 mod machine_response;
 pub(crate) mod memory;
+mod memory_accesses;
 pub(crate) mod npus;
 pub(crate) mod operators;
 pub(crate) mod pictures;

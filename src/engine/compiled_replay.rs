@@ -227,6 +227,14 @@ impl<'a> CompiledReplay<'a> {
         (planned.slots[call.group as usize].group, sequence)
     }
 
+    /// The machine's named memory that a load or store reaches, if it names one.
+    pub fn named_memory(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload().instances()[instance as usize];
+        let slot = self.workload().graph(of).remote_memory(node)?;
+        let planned = &self.plan.instances[instance as usize];
+        Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
+    }
+
     /// The lane of its NPU that a node holds while it runs, if it holds one.
     pub fn lane_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance as usize];

@@ -28,6 +28,7 @@ const ROOT: &[&str] = &[
     "network",
     "collectives",
     "remote_memory",
+    "remote_memories",
     "host",
     "correction",
     "link",
@@ -58,6 +59,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         .map(|field| remote::remote(&field, &network.topology))
         .transpose()?
         .or(edge);
+    let named_memories = remote::named(&root, &network.topology)?;
     Ok(Machine {
         name,
         description,
@@ -71,6 +73,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         classes,
         class_of,
         remote,
+        named_memories,
         host: host::host(&root)?,
         corrections: corrections::corrections(&root)?,
     })

@@ -128,6 +128,7 @@ pub(super) fn finish<O>(
     } = finished;
     let times = launches.len().max(1) as u64;
     let (breakdown, (collectives, (operators, (memory, (tiles, extra))))) = observers;
+    let (operators, memory_accesses) = operators.finish();
     let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -166,7 +167,8 @@ pub(super) fn finish<O>(
         collectives: rows_of_collectives(prepared, &collectives, &charged),
         messages_charged,
         exposed: exposed(prepared, &charged, messages_charged),
-        operators: operators.finish(),
+        operators,
+        memory_accesses,
         warnings: Vec::new(),
         memory: memory.finish(),
         tiles: tiles.finish(prepared),

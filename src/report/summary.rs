@@ -11,6 +11,7 @@ use super::keyed::{by_part, fitting};
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
+use super::memory_accesses::MemoryAccessRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
@@ -252,6 +253,9 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
+    /// Loads and stores by memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_accesses: Vec<MemoryAccessRow>,
     /// Reasons why the numbers may be other than they seem.
     pub warnings: Vec<String>,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.

@@ -39,6 +39,8 @@ mod messages;
 mod mirror;
 mod monotone;
 mod naive;
+mod named_memories;
+
 mod oracle;
 mod pipeline;
 mod placement;

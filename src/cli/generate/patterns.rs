@@ -133,6 +133,9 @@ Examples:
         /// The NPU's own memory; that beyond it by default
         #[arg(long)]
         local: bool,
+        /// The memory beyond the NPU that the machine has under this name, [remote_memories.NAME]
+        #[arg(long, value_name = "NAME", conflicts_with = "local")]
+        memory: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },

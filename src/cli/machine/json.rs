@@ -9,6 +9,7 @@ use crate::trace::Dtype;
 use crate::units::Bandwidth;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// A list of machines.
 #[derive(Serialize)]
@@ -61,6 +62,8 @@ pub(super) struct MachineDetails<'a> {
     class_runs: Vec<ClassRunDocument>,
     collectives: CollectivesDocument,
     remote_memory: Option<RemoteDocument<'a>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    remote_memories: BTreeMap<&'a str, RemoteDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tiles: Option<TilesDocument>,
 }
@@ -215,6 +218,11 @@ impl<'a> MachineDetails<'a> {
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
             remote_memory: machine.remote().map(RemoteDocument::of),
+            remote_memories: machine
+                .named_memories()
+                .iter()
+                .map(|named| (named.name.as_str(), RemoteDocument::of(&named.memory)))
+                .collect(),
             tiles: TilesDocument::of(machine),
         }
     }

@@ -6,7 +6,7 @@ use crate::generate::{
     ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern,
     TrafficPattern, WorkloadPattern,
 };
-use crate::trace::{CollectiveKind, MemoryLocation};
+use crate::trace::CollectiveKind;
 use clap::ValueEnum;
 
 impl PatternArgs {
@@ -105,17 +105,15 @@ impl PatternArgs {
                 prefetch,
                 in_switch,
                 local,
+                memory,
                 target,
             } => {
                 let pattern = WorkloadPattern::Memory(MemoryPattern {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
-                    place: if *local {
-                        MemoryLocation::Local
-                    } else {
-                        MemoryLocation::Remote
-                    },
+                    local: *local,
+                    memory: memory.clone(),
                     kernel: *kernel,
                     store: *store,
                     in_switch: *in_switch,
