@@ -13,6 +13,7 @@ mod curves;
 mod host;
 mod measured;
 mod network;
+mod products;
 mod remote;
 mod tiles;
 mod wiring;
@@ -30,6 +31,7 @@ const ROOT: &[&str] = &[
     "remote_memory",
     "host",
     "correction",
+    "measured_collective",
     "link",
 ];
 
