@@ -13,6 +13,7 @@ mod curves;
 mod host;
 mod measured;
 mod network;
+mod products;
 mod remote;
 mod tiles;
 mod wiring;
@@ -31,6 +32,7 @@ const ROOT: &[&str] = &[
     "remote_memories",
     "host",
     "correction",
+    "measured_collective",
     "link",
 ];
 
