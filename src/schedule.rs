@@ -6,15 +6,19 @@
 //! time and energy of steps with a barrier around each stage. Chips without barriers are a replay of the traces that
 //! [`ScheduledJob`] writes.
 
+mod cycles;
 mod family;
 mod list;
 mod literal;
+mod partition;
 mod record;
 mod steps;
 mod traces;
 
-pub use family::LanguageModel;
+pub use cycles::CycleTable;
+pub use family::{LanguageModel, PartitionRule, PartitionedModel};
 pub use list::{ListRule, schedule};
+pub use partition::CutAlong;
 pub use record::{LayerRecord, parse_schedule, write_schedule};
 pub use steps::{ChipMachine, DataName, DataPlace, StepCost, StepError, StepTotals, TaskCost};
 pub use traces::ScheduledJob;
@@ -28,6 +32,10 @@ pub struct SubLayer {
     pub record: LayerRecord,
     /// Sub-layers whose outputs it takes, by index; all before it.
     pub after: Vec<u32>,
+    /// The piece that it takes of each of these; all of them if not said.
+    pub piece: Option<u32>,
+    /// Pieces of its output that are taken one by one.
+    pub pieces: u32,
     /// Number of its weights: sub-layers with equal numbers have the same. `None` of one that has none.
     pub weights: Option<u32>,
 }
@@ -39,10 +47,10 @@ pub struct TaskGraph {
     pub tasks: Vec<SubLayer>,
 }
 
-/// By chip and step the sub-layer that it does, if it does any.
+/// By accelerator and step the sub-layer that it does, if it does any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// Chips, with a place for each step.
+    /// Accelerators, those of a chip one after another, with a place for each step.
     pub chips: Vec<Vec<Option<u32>>>,
 }
 
@@ -52,9 +60,20 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Work of `chip` in `step`.
-    pub fn at(&self, chip: usize, step: usize) -> Option<u32> {
-        self.chips.get(chip)?.get(step).copied().flatten()
+    /// Work of an accelerator in `step`.
+    pub fn at(&self, accelerator: usize, step: usize) -> Option<u32> {
+        self.chips.get(accelerator)?.get(step).copied().flatten()
+    }
+
+    /// Work of `chip` in `step`, if a chip has so many accelerators.
+    pub fn of_chip(
+        &self,
+        chip: usize,
+        accelerators: usize,
+        step: usize,
+    ) -> impl Iterator<Item = (usize, u32)> {
+        let all = 0..accelerators;
+        all.filter_map(move |own| Some((own, self.at(chip * accelerators + own, step)?)))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::chunk::ObjectEncoder;
 use super::document::{
-    BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry, check_name,
+    BaselineRecord, CatalogueChange, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry,
+    check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
-use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
+use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::{ArchiveError, CompressionLevel, ObjectDone};
 use crate::trace::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), Archiv
                 false,
             )?;
         }
-        let mut change = empty_change();
+        let mut change = CatalogueChange::default();
         change.workloads.extend(entries.values().cloned());
         Ok(change)
     })
@@ -194,7 +195,7 @@ pub fn add(
             entry.measured = entry.measured.or_else(|| own.measured.clone());
         }
         amounts = packer.amounts;
-        let mut change = empty_change();
+        let mut change = CatalogueChange::default();
         change.workloads.push(entry);
         Ok(change)
     })?;

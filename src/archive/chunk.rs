@@ -5,7 +5,7 @@
 //! chunk of an earlier rank as their base.
 
 use super::CompressionLevel;
-use super::columns::{RecordKind, TemplateIndex, TraceColumns};
+use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
 use super::wire::shortest_varint;
 use std::io::{self, Write};
 
@@ -272,10 +272,13 @@ impl ObjectEncoder {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
         let columns = TraceColumns::split(bodies, kind, base, &mut index);
-        let unpacked = columns.encode(base);
+        let ColumnWriter {
+            bytes: unpacked,
+            ends,
+        } = columns.encode(base);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
-            frame: compress(&unpacked, self.level.zstd(), dictionary)?,
+            frame: compress_parts(&unpacked, &ends, self.level.zstd(), dictionary)?,
             coding: if kind == RecordKind::Lines {
                 ChunkCoding::Lines
             } else {
@@ -351,6 +354,20 @@ fn target_records(records: &[TraceRecord<'_>]) -> usize {
 
 /// Compresses `bytes` into a frame with a checksum.
 pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
+    compress_parts(bytes, &[], level, dictionary)
+}
+
+/// Bytes of a part from which on it has a block of its own.
+const PART: usize = 1 << 10;
+
+/// The same, of bytes whose parts, which end at `ends`, are each of one kind: a block of zstd has one code for its bytes, so
+/// parts that are large enough to be worth a code get blocks of their own.
+fn compress_parts(
+    bytes: &[u8],
+    ends: &[usize],
+    level: i32,
+    dictionary: Option<&[u8]>,
+) -> io::Result<Vec<u8>> {
     let mut encoder = match dictionary {
         Some(dictionary) => zstd::Encoder::with_ref_prefix(Vec::new(), level, dictionary)?,
         None => zstd::Encoder::new(Vec::new(), level)?,
@@ -361,7 +378,16 @@ pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Resu
     if dictionary.is_some_and(|dictionary| dictionary.len() + bytes.len() > 1 << 21) {
         encoder.window_log(24)?;
     }
-    encoder.write_all(bytes)?;
+    let mut from = 0;
+    for (number, &end) in ends.iter().enumerate() {
+        let next = ends.get(number + 1).map_or(0, |next| next - end);
+        if end - from >= PART || next >= PART {
+            encoder.write_all(&bytes[from..end])?;
+            encoder.flush()?;
+            from = end;
+        }
+    }
+    encoder.write_all(&bytes[from..])?;
     encoder.finish()
 }
 

@@ -16,6 +16,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use template::TemplateTable;
 
+pub use choose::ColumnWriter;
+
 mod backward_writer;
 mod byte_numbers;
 mod choose;
@@ -58,9 +60,9 @@ pub struct TemplateIndex {
 /// Memory of chunks that were read, for those that are read next.
 #[derive(Debug, Default)]
 pub struct ColumnBuffers {
-    values: Vec<u64>,
+    values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shape: RecordShape,
+    shapes: Vec<RecordShape>,
 }
 
 /// Records that are joined before the values of the next ones are asked for.
@@ -146,20 +148,21 @@ impl TraceColumns {
     }
 
     /// Encodes the columns; the templates of `base` are left out.
-    pub fn encode(&self, base: Option<&Self>) -> Vec<u8> {
-        let mut out = Vec::new();
+    pub fn encode(&self, base: Option<&Self>) -> ColumnWriter {
+        let mut writer = ColumnWriter::default();
+        let out = &mut writer.bytes;
         let sequence = self.shape.sequence();
         let known = base.map_or(0, |base| base.templates.len());
-        put_varint(&mut out, sequence.len() as u64);
-        put_varint(&mut out, self.count as u64);
-        put_varint(&mut out, (self.templates.len() - known) as u64);
+        put_varint(out, sequence.len() as u64);
+        put_varint(out, self.count as u64);
+        put_varint(out, (self.templates.len() - known) as u64);
         for number in known..self.templates.len() {
             let template = self.templates.encoded(number);
-            put_varint(&mut out, template.len() as u64);
+            put_varint(out, template.len() as u64);
             out.extend_from_slice(template);
         }
         let base_sequence = base.map(|base| base.shape.sequence());
-        encode_sequence(sequence, base_sequence, &mut out);
+        encode_sequence(sequence, base_sequence, &mut writer);
         let mut ids = Vec::new();
         self.ids(&mut ids);
         let others = relations::relations(self.columns(), sequence.len());
@@ -180,10 +183,10 @@ impl TraceColumns {
                 others: [other(0), other(1)],
                 ..self.shape.view(number, &self.templates, base, &ids)
             };
-            put_varint(&mut out, number as u64);
-            choose::encode(values, &view, choose::ALL, &mut out);
+            put_varint(&mut writer.bytes, number as u64);
+            choose::encode(values, &view, choose::ALL, &mut writer);
         }
-        out
+        writer
     }
 
     /// Decodes what [`Self::encode`] wrote of a chunk of `bytes` bytes.
@@ -210,12 +213,12 @@ impl TraceColumns {
             return Err(WireError("it has more columns than its templates name"));
         }
         let base_shape = base.map(|base| &base.shape);
-        let mut own = std::mem::take(&mut buffers.shape);
+        let mut own = buffers.shapes.pop().unwrap_or_default();
         let base_sequence = base_shape.map(|shape| shape.sequence());
         let same = decode_sequence(&mut input, records, base_sequence, own.sequence_mut())?;
         let shape = match base_shape.filter(|_| same && count >= known) {
             Some(shape) => {
-                buffers.shape = own;
+                buffers.shapes.push(own);
                 Arc::clone(shape)
             }
             None => {
@@ -227,9 +230,9 @@ impl TraceColumns {
         if all > bytes {
             return Err(shape::TOO_MANY);
         }
-        let mut values = std::mem::take(&mut buffers.values);
+        let mut values = buffers.values.pop().unwrap_or_default();
         // What was there before is overwritten, every column being there.
-        values.resize(all, 0);
+        resize(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
         let full = (0..count).filter(|&number| !shape.range(number).is_empty());
@@ -277,10 +280,8 @@ impl TraceColumns {
 
     /// Gives its memory to chunks that are read next.
     pub fn recycle(self, buffers: &mut ColumnBuffers) {
-        buffers.values = self.values;
-        if let Ok(shape) = Arc::try_unwrap(self.shape) {
-            buffers.shape = shape;
-        }
+        buffers.values.push(self.values);
+        buffers.shapes.extend(Arc::into_inner(self.shape));
     }
 
     /// Writes the records, `bytes` bytes in all, into `buffer`, and returns them; `framed` with their length prefixes.
@@ -332,6 +333,15 @@ impl TraceColumns {
     }
 }
 
+/// Sets the length of `list` to `count`, whatever is in it. Zeros of new memory take nothing, and others would.
+fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
+    if list.capacity() < count {
+        *list = vec![T::default(); count];
+    } else {
+        list.resize(count, T::default());
+    }
+}
+
 impl RecordShape {
     /// Returns what column `number` is predicted by, but for other columns.
     fn view<'v>(
@@ -354,7 +364,7 @@ impl RecordShape {
 }
 
 /// Appends the templates of records, predicted by those of the base.
-fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut Vec<u8>) {
+fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
     let numbers: Vec<u32> = (0..most as u32).collect();
     let wide = |sequence: &[u32]| -> Vec<u64> { sequence.iter().map(|&t| t.into()).collect() };

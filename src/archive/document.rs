@@ -9,16 +9,26 @@ use std::collections::BTreeMap;
 pub const SCHEMA: &str = "chakram.archive.1";
 
 /// Changes of a segment: the document of its `CKCT` frame.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CatalogueChange {
+pub struct CatalogueChange<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
     /// Workloads that are new, or replace those of their name.
-    pub workloads: Vec<WorkloadEntry>,
+    pub workloads: Vec<W>,
     /// Names of workloads that are no longer there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<String>,
+}
+
+impl Default for CatalogueChange {
+    fn default() -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            workloads: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
 }
 
 /// Plan of a segment, written before anything else: the document of its `CKST` frame.
@@ -161,7 +171,7 @@ pub struct BaselineRecord {
     pub arguments: Vec<String>,
     /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Milliseconds that the replay took, by which later checks are planned.
+    /// Milliseconds that the replay took, rounded up, by which later checks are planned.
     pub replay_ms: u64,
     /// Features that it covers: operators, groups, size, schema, machine.
     pub features: Vec<String>,

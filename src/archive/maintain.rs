@@ -1,10 +1,11 @@
 //! Archives that are joined, and archives without what need not be kept.
 
 use super::add::{ObjectPacker, repack};
-use super::document::WorkloadEntry;
+use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
-use super::store::{Archive, ArchiveWriter, CommitPlan, empty_change};
+use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::{ArchiveError, ObjectDone};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Workloads of a merge by their fate.
@@ -26,12 +27,13 @@ pub fn merge(
     let before = Archive::open(into)?;
     let mut result = MergeResult::default();
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
+    let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
-            let there = there.or_else(|| wanted.iter().map(|(_, e)| *e).find(|e| e.name == *name));
-            match there {
+            match there.or(joining.get(&name[..]).copied()) {
                 None => {
+                    joining.insert(name, entry);
                     result.added.push(name.clone());
                     wanted.push((source, entry));
                 }
@@ -61,7 +63,7 @@ pub fn merge(
         workloads: result.added.clone(),
     };
     writer.commit(&plan, &mut |out| {
-        let mut change = empty_change();
+        let mut change = CatalogueChange::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
             repack(source, entry, &mut packer, done)?;
@@ -133,7 +135,7 @@ pub fn collect(
         workloads: Vec::new(),
     };
     writer.rewrite(&plan, &mut |out| {
-        let mut change = empty_change();
+        let mut change = CatalogueChange::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
             repack(&before, entry, &mut packer, done)?;

@@ -1,7 +1,7 @@
 //! Typed metadata of workloads, and questions about it.
 
 use super::ArchiveError;
-use super::document::WorkloadEntry;
+use super::listing::DescribedWorkload;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -206,16 +206,16 @@ impl MetadataQuery {
     }
 
     /// Returns whether it holds of `workload`.
-    pub fn holds(&self, workload: &WorkloadEntry) -> bool {
+    pub fn holds(&self, workload: &impl DescribedWorkload) -> bool {
         match self {
             Self::And(a, b) => a.holds(workload) && b.holds(workload),
             Self::Or(a, b) => a.holds(workload) || b.holds(workload),
             Self::Not(a) => !a.holds(workload),
             Self::Compare(key, comparison, text) => {
                 let own = match &key[..] {
-                    "name" => Some(MetadataValue::Text(workload.name.clone())),
-                    "ranks" => Some(MetadataValue::Number(workload.ranks() as f64)),
-                    _ => workload.metadata.get(key).cloned(),
+                    "name" => Some(&MetadataValue::Text(workload.name().to_owned())),
+                    "ranks" => Some(&MetadataValue::Number(workload.rank_count() as f64)),
+                    _ => workload.value(key),
                 };
                 let Some(own) = own else {
                     return *comparison == Comparison::NotEqual;

@@ -12,9 +12,9 @@ use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
 use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
 use crate::bounds;
 use flate2::Crc;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -248,6 +248,13 @@ impl SegmentFile {
 
     /// Reads `length` bytes at `at`; all of them lie within the file.
     pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
+        let mut out = Vec::new();
+        self.read_into(at, length, &mut out)?;
+        Ok(out)
+    }
+
+    /// The same into `out`, whose contents go.
+    pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io(&self.path, "read", error);
         bounds::check("a part of an archive", length, 1, "smaller archives")
             .map_err(|e| io(io::Error::other(e)))?;
@@ -256,13 +263,13 @@ impl SegmentFile {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         file.seek(SeekFrom::Start(at)).map_err(io)?;
-        let mut out = Vec::new();
-        (&mut *file)
-            .take(length)
-            .read_to_end(&mut out)
-            .map_err(io)?;
+        out.clear();
+        // Where the file is shorter than it should be, no more is asked for than it has.
+        let there = file.metadata().map_err(io)?.len().saturating_sub(at);
+        out.reserve_exact(length.min(there) as usize);
+        (&mut *file).take(length).read_to_end(out).map_err(io)?;
         if out.len() as u64 == length {
-            return Ok(out);
+            return Ok(());
         }
         Err(ArchiveError::broken("it ends too early").in_file(&self.path))
     }
@@ -278,29 +285,36 @@ pub struct Segment {
 }
 
 impl Segment {
-    fn document<T: DeserializeOwned>(
-        &self,
-        (at, length): (u64, u64),
-        what: &str,
-    ) -> Result<T, ArchiveError> {
-        let wrong = |found: String| {
-            let at = self.start + at;
-            ArchiveError::broken(format!("byte {at}: its {what} cannot be read: {found}"))
-                .in_file(&self.file.path)
-        };
+    fn document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
         let frame = self.file.read(self.start + at, length)?;
-        let text = unpack_document(&frame).map_err(|error| wrong(error.to_string()))?;
-        serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))
+        unpack_document(&frame).map_err(|error| self.unreadable(at, what, &error))
     }
 
-    /// Reads what the segment changes.
-    pub fn catalogue(&self) -> Result<CatalogueChange, ArchiveError> {
+    fn unreadable(&self, at: u64, what: &str, found: &dyn fmt::Display) -> ArchiveError {
+        let at = self.start + at;
+        ArchiveError::broken(format!("byte {at}: its {what} cannot be read: {found}"))
+            .in_file(&self.file.path)
+    }
+
+    /// Reads the text of what the segment changes.
+    pub fn catalogue_text(&self) -> Result<Vec<u8>, ArchiveError> {
         self.document(self.end.catalogue, "catalogue")
+    }
+
+    /// Parses the text of what the segment changes.
+    pub fn parse_catalogue<'t, W: Deserialize<'t>>(
+        &self,
+        text: &'t [u8],
+    ) -> Result<CatalogueChange<W>, ArchiveError> {
+        let parsed = serde_json::from_slice(text);
+        parsed.map_err(|error| self.unreadable(self.end.catalogue.0, "catalogue", &error))
     }
 
     /// Reads the index of its objects, and checks that chunks lie in the segment one after another.
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
-        let index: ObjectIndex = self.document(self.end.index, "index")?;
+        let text = self.document(self.end.index, "index")?;
+        let index: ObjectIndex = serde_json::from_slice(&text)
+            .map_err(|error| self.unreadable(self.end.index.0, "index", &error))?;
         let mut next = 0;
         for (number, row) in index.objects.iter().enumerate() {
             let mut bytes = 0u64;

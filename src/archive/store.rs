@@ -6,7 +6,8 @@ use super::document::{
 };
 use super::segment::{Segment, SegmentFile, SegmentWriter, segments};
 use super::{ArchiveError, folder};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -41,8 +42,8 @@ type ChunkPlace = (ObjectPlace, usize);
 #[derive(Debug, Default)]
 struct ArchiveIndex {
     indices: Vec<ObjectIndex>,
-    /// Chunks that others are based on.
-    bases: BTreeSet<ChunkPlace>,
+    /// Chunks that others are based on, each with the last of these.
+    bases: BTreeMap<ChunkPlace, ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
@@ -58,51 +59,17 @@ impl Archive {
     ///
     /// Fails if it is none, or its catalogue is damaged.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let is_folder = path.is_dir();
-        let (segments, tail) = if is_folder {
-            (folder::open(path)?, 0)
-        } else {
-            let (found, tail) = segments(SegmentFile::open(path)?)?;
-            if found.is_empty() {
-                return Err(ArchiveError::refused(
-                    format!(
-                        "{}: this is no archive, or nothing of it is complete",
-                        path.display()
-                    ),
-                    "chakram archive create",
-                ));
-            }
-            (found, tail)
-        };
+        let (segments, tail) = located(path)?;
         let mut workloads = BTreeMap::new();
         for segment in &segments {
-            let change = segment.catalogue()?;
-            let broken = |error: ArchiveError| error.in_file(&segment.file.path);
-            if change.schema != SCHEMA {
-                let found = format!(
-                    "its schema is `{}`, and {SCHEMA} is known here",
-                    crate::trace::escape(&change.schema)
-                );
-                return Err(broken(ArchiveError::broken(found)));
-            }
-            for name in &change.dropped {
-                workloads.remove(name);
-            }
-            for entry in &change.workloads {
-                entry.check().map_err(broken)?;
-            }
-            let entries = change.workloads.into_iter();
-            let named = entries.map(|entry| (entry.name.clone(), entry));
-            if workloads.is_empty() {
-                // All at once takes less than one by one.
-                workloads = named.collect();
-            } else {
-                named.for_each(|(name, entry)| drop(workloads.insert(name, entry)));
-            }
+            let change = segment.parse_catalogue(&segment.catalogue_text()?)?;
+            let name = |entry: &WorkloadEntry| entry.name.clone();
+            committed(&mut workloads, change, WorkloadEntry::check, name)
+                .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(Self {
             path: path.to_owned(),
-            is_folder,
+            is_folder: path.is_dir(),
             segments,
             tail,
             workloads,
@@ -165,9 +132,11 @@ impl Archive {
                 if let Ok(hash) = blake3::Hash::from_hex(&row.blake3) {
                     index.places.entry(*hash.as_bytes()).or_insert((number, at));
                 }
-                let bases = row.chunks.iter().filter_map(ChunkRow::base);
-                let bases = bases.map(|(object, chunk)| ((number, object), chunk));
-                index.bases.extend(bases);
+                let chunks = row.chunks.iter().enumerate();
+                index.bases.extend(chunks.filter_map(|(position, chunk)| {
+                    let (object, base) = chunk.base()?;
+                    Some((((number, object), base), ((number, at), position)))
+                }));
             }
             index.indices.push(own);
         }
@@ -325,8 +294,28 @@ impl Archive {
         if let Some(decoded) = Arc::into_inner(decoded) {
             decoded.recycle(&mut buffers);
         }
+        self.let_go(place, &mut buffers);
         pool().push(buffers);
         result
+    }
+
+    /// Lets go of bases that no chunk behind this one has: objects are mostly read in order.
+    fn let_go(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
+        let Some(index) = self.indices.get() else {
+            return;
+        };
+        let mut kept = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |base: &ChunkPlace| {
+            let last = index.bases.get(base);
+            last.is_some_and(|last| *last <= place)
+        };
+        // A base goes before its own base, whose columns it may share.
+        while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
+            let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
+            if let Some(base) = base {
+                base.recycle(buffers);
+            }
+        }
     }
 
     /// Decodes a chunk and those that it is based on.
@@ -364,12 +353,15 @@ impl Archive {
                 return Err(self.at(object, chunk, error));
             }
         };
-        let frame = segment.file.read(segment.start + chunk.0, chunk.1)?;
+        let mut frame = std::mem::take(&mut buffers.frame);
+        let file = &segment.file;
+        file.read_into(segment.start + chunk.0, chunk.1, &mut frame)?;
         let sizes = (chunk.3, chunk.4);
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
+        buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
         // What others are based on is needed again; the rest is not.
-        if index.bases.contains(&place) {
+        if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));
             if kept.len() > KEPT
@@ -404,6 +396,53 @@ impl Archive {
             .map(|index| index.objects.len())
             .collect())
     }
+}
+
+/// Finds the segments of the archive `path`, a file or a folder, and the bytes of an incomplete tail behind them.
+pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, u64), ArchiveError> {
+    if path.is_dir() {
+        return Ok((folder::open(path)?, 0));
+    }
+    let (found, tail) = segments(SegmentFile::open(path)?)?;
+    if found.is_empty() {
+        return Err(ArchiveError::refused(
+            format!(
+                "{}: this is no archive, or nothing of it is complete",
+                path.display()
+            ),
+            "chakram archive create",
+        ));
+    }
+    Ok((found, tail))
+}
+
+/// Applies what a segment changes to the workloads of those before it.
+pub(super) fn committed<N: Ord + Borrow<str>, W>(
+    workloads: &mut BTreeMap<N, W>,
+    change: CatalogueChange<W>,
+    check: impl Fn(&W) -> Result<(), ArchiveError>,
+    name: impl Fn(&W) -> N,
+) -> Result<(), ArchiveError> {
+    if change.schema != SCHEMA {
+        let found = format!(
+            "its schema is `{}`, and {SCHEMA} is known here",
+            crate::trace::escape(&change.schema)
+        );
+        return Err(ArchiveError::broken(found));
+    }
+    for name in &change.dropped {
+        workloads.remove(&name[..]);
+    }
+    change.workloads.iter().try_for_each(check)?;
+    let entries = change.workloads.into_iter();
+    let named = entries.map(|entry| (name(&entry), entry));
+    if workloads.is_empty() {
+        // All at once takes less than one by one.
+        *workloads = named.collect();
+    } else {
+        workloads.extend(named);
+    }
+    Ok(())
 }
 
 /// Stage of a commit.
@@ -571,15 +610,7 @@ pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if is_folder {
         return folder::create(path);
     }
-    write_file(path, plan.start(), &mut |_| Ok(empty_change()))
-}
-
-/// A change of nothing.
-pub(super) fn empty_change() -> CatalogueChange {
-    CatalogueChange {
-        schema: SCHEMA.to_owned(),
-        ..CatalogueChange::default()
-    }
+    write_file(path, plan.start(), &mut |_| Ok(CatalogueChange::default()))
 }
 
 #[cfg(unix)]

@@ -16,10 +16,7 @@ fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     };
     let mut writer = SegmentWriter::new(Vec::new(), &start).unwrap();
     writer.object("00".repeat(32), bytes, chunks).unwrap();
-    let change = CatalogueChange {
-        schema: SCHEMA.to_owned(),
-        ..CatalogueChange::default()
-    };
+    let change = CatalogueChange::default();
     let (mut out, end) = writer.finish(&change).unwrap();
     out.extend(end);
     assert!(out.len() < 1024, "{}", out.len());

@@ -130,9 +130,11 @@ fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
         segment.start,
         segment.start + segment.end.length - segment::END_BYTES,
     );
+    let mut part = Vec::new();
     while at < end {
         let length = PART.min(end - at);
-        hasher.update(&segment.file.read(at, length)?);
+        segment.file.read_into(at, length, &mut part)?;
+        hasher.update(&part);
         at += length;
     }
     if *hasher.finalize().as_bytes() == segment.end.digest {

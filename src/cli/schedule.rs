@@ -9,13 +9,14 @@ use crate::job::JobOutputs;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::schedule::{
-    ChipMachine, ChipSchedule, LanguageModel, ListRule, ScheduledJob, StepError, StepTotals,
-    TaskCost, TaskGraph, parse_schedule, schedule, write_schedule,
+    ChipMachine, ChipSchedule, CutAlong, CycleTable, LanguageModel, ListRule, PartitionRule,
+    PartitionedModel, ScheduledJob, StepError, StepTotals, TaskCost, TaskGraph, parse_schedule,
+    schedule, write_schedule,
 };
 use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
 use crate::trace::job::JobFile;
 use crate::trace::write::TraceWriter;
-use crate::units::{Bandwidth, Bytes};
+use crate::units::{Bandwidth, Bytes, Span, counted};
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -51,6 +52,9 @@ pub struct ScheduleArgs {
     /// Rule that assigns sub-layers to chips
     #[arg(long, value_enum, default_value_t = RuleArg::Steps, value_name = "RULE")]
     rule: RuleArg,
+    /// Rates of links by the number of links of a chip, and perhaps of interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
+    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
+    rates: Option<LinkTechnology>,
     /// Rates of links for numbers of them that the table lacks
     #[arg(long, value_enum, default_value_t = InterpolateArg::None, value_name = "RULE")]
     interpolate: InterpolateArg,
@@ -66,6 +70,15 @@ pub struct ScheduleArgs {
     /// Accelerator of a chip
     #[arg(long, value_name = "ACCELERATOR", default_value = "gemmini-16,scratchpad=32MB", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
+    /// Accelerators of a chip, which share its memory and its connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    accelerators: u16,
+    /// Time in which the host issues a command, of which each transfer and each sub-layer takes one
+    #[arg(long, value_name = "TIME")]
+    dispatch: Option<Span>,
+    /// Cycles of layers, as Timeloop or FireSim found them, in a CSV file; layers that it lacks are mapped
+    #[arg(long, value_name = "FILE")]
+    cycles: Option<PathBuf>,
     /// Print what each step takes
     #[arg(long)]
     steps: bool,
@@ -118,6 +131,48 @@ struct ModelSizes {
     /// Parts of each product
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "file")]
     tensor: u64,
+    /// Rule that cuts products into parts
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = PartitionArg::Columns,
+        value_name = "RULE",
+        conflicts_with = "file"
+    )]
+    partition: PartitionArg,
+}
+
+/// Rule that cuts products into parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PartitionArg {
+    /// All over columns, as tensor parallelism does
+    Columns,
+    /// All over rows, as data parallelism does
+    Rows,
+    /// Each as moves least, found by hierarchical dynamic programming as HyPar does
+    Hypar,
+}
+
+impl ModelSizes {
+    /// The model in so many parts.
+    fn model(&self, parts: u64) -> LanguageModel {
+        LanguageModel {
+            embedding: self.embedding,
+            forward: self.forward,
+            heads: self.heads,
+            encoders: self.encoders,
+            decoders: self.decoders,
+            vocabulary: self.vocabulary,
+            sequence: self.sequence,
+            micro_batches: self.micro_batches,
+            tensor: parts,
+            partition: match self.partition {
+                PartitionArg::Columns => PartitionRule::Columns,
+                PartitionArg::Rows => PartitionRule::Rows,
+                PartitionArg::Hypar => PartitionRule::Hierarchical,
+            },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -156,6 +211,16 @@ struct TopologyRow {
     schedule: ChipSchedule,
     totals: StepTotals,
     work: std::rc::Rc<ScheduledWork>,
+    /// Accelerators of a chip.
+    accelerators: usize,
+    /// Whether the host takes time.
+    has_host: bool,
+}
+
+impl TopologyRow {
+    fn chips(&self) -> usize {
+        self.schedule.chips.len().div_ceil(self.accelerators)
+    }
 }
 
 /// Does what `args` ask for and prints to `out`.
@@ -164,12 +229,22 @@ struct TopologyRow {
 ///
 /// Models, files and topologies that are refused, and output that cannot be written.
 pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let table = args.cycles.as_ref().map(|path| {
+        let name = path.display().to_string();
+        let text = config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        CycleTable::parse(&text, &name).map_err(|error| error.to_string())
+    });
     let mut prices = LayerPrices {
         model: args.accelerator,
+        table: table.transpose()?,
         known: BTreeMap::new(),
+        mapped: 0,
     };
     let work = std::rc::Rc::new(work(args, args.model.tensor, &mut prices)?);
-    let columns = [
+    if args.model.partition == PartitionArg::Hypar {
+        partition(&args.model, out)?;
+    }
+    let mut columns = vec![
         left("TOPOLOGY", 18),
         right("chips", 6),
         right("steps", 6),
@@ -179,6 +254,9 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         right("in all", 13),
         right("energy", 13),
     ];
+    if args.dispatch.is_some() {
+        columns.insert(4, right("host", 13));
+    }
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     let mut rows: Vec<TopologyRow> = Vec::new();
@@ -237,6 +315,14 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             rows.push(row);
         }
     }
+    if prices.table.is_some() && prices.mapped > 0 {
+        let (mapped, all) = (prices.mapped, prices.known.len());
+        writeln!(
+            out,
+            "mapped on the accelerator, as the table lacks them: {mapped} of {}",
+            counted(all as u64, "layer")
+        )?;
+    }
     let only = |what: &str| match &rows[..] {
         [row] => Ok(row),
         _ => Err(format!(
@@ -263,11 +349,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some(prefix) = &args.traces {
         let row = only("--traces")?;
-        writeln!(
-            out,
-            "\n{}",
-            write_traces(row, prefix, !args.without_barriers)?
-        )?;
+        writeln!(out, "\n{}", write_traces(row, prefix, args)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -304,7 +386,10 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 /// Costs of layers, each found out once.
 struct LayerPrices {
     model: LoopNestModel,
+    table: Option<CycleTable>,
     known: BTreeMap<LayerKey, TaskCost>,
+    /// Layers that the table lacks.
+    mapped: usize,
 }
 
 impl LayerPrices {
@@ -314,6 +399,17 @@ impl LayerPrices {
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
+        let clock = model.gemmini.clock;
+        if let Some(row) = self.table.as_ref().and_then(|table| table.get(layer)) {
+            let cost = TaskCost {
+                seconds: clock.cycles(row.cycles).seconds(),
+                joules: row.energy.unwrap_or(0.0) * 1e-12,
+                cycles: row.cycles,
+            };
+            self.known.insert(key, cost);
+            return Ok(cost);
+        }
+        self.mapped += 1;
         let found = search_mapping(
             &model.gemmini.accelerator(1),
             layer,
@@ -323,7 +419,7 @@ impl LayerPrices {
         let found = found
             .ok_or("no mapping of a sub-layer can be\n  try: more mappings in --accelerator")?;
         let cost = TaskCost {
-            seconds: model.gemmini.clock.cycles(found.cost.cycles).seconds(),
+            seconds: clock.cycles(found.cost.cycles).seconds(),
             joules: found.cost.energy * 1e-12,
             cycles: found.cost.cycles,
         };
@@ -347,18 +443,7 @@ fn work(
             (graph, Some(schedule))
         }
         None => {
-            let sizes = &args.model;
-            let model = LanguageModel {
-                embedding: sizes.embedding,
-                forward: sizes.forward,
-                heads: sizes.heads,
-                encoders: sizes.encoders,
-                decoders: sizes.decoders,
-                vocabulary: sizes.vocabulary,
-                sequence: sizes.sequence,
-                micro_batches: sizes.micro_batches,
-                tensor: parts,
-            };
+            let model = args.model.model(parts);
             (model.tasks()?, None)
         }
     };
@@ -387,11 +472,16 @@ fn on(
         RuleArg::Durations => ListRule::Durations,
         RuleArg::Printed => ListRule::Printed,
     };
-    let technology = LinkTechnology::table_three(match args.interpolate {
+    let interpolation = match args.interpolate {
         InterpolateArg::None => LinkInterpolation::None,
         InterpolateArg::Step => LinkInterpolation::Step,
         InterpolateArg::Log => LinkInterpolation::Logarithmic,
-    });
+    };
+    let table = LinkTechnology::table_three(interpolation);
+    let technology = LinkTechnology {
+        interpolation,
+        ..args.rates.clone().unwrap_or(table)
+    };
     let machine = ChipMachine {
         links,
         technology,
@@ -399,12 +489,15 @@ fn on(
         memory_bandwidth: args.memory_bandwidth.map(Bandwidth::bytes_per_second),
         connection_power: args.power,
         word: 1,
+        accelerators: args.accelerators.into(),
+        dispatch: args.dispatch.map_or(0.0, Span::seconds),
     };
+    let slots = chips * machine.accelerators;
     let mut work = std::rc::Rc::clone(work);
     loop {
         let schedule = match &work.given {
             Some(given) => given.clone(),
-            None => schedule(&work.graph, chips, rule)?,
+            None => schedule(&work.graph, slots, rule)?,
         };
         let totals = match machine.steps(&work.graph, &schedule, &work.costs) {
             Err(StepError::DoesNotFit { .. }) if work.given.is_none() && work.parts < 4096 => {
@@ -425,6 +518,8 @@ fn on(
             schedule,
             totals,
             work,
+            accelerators: machine.accelerators,
+            has_host: args.dispatch.is_some(),
         });
     }
 }
@@ -445,17 +540,71 @@ fn line(
         .links
         .as_ref()
         .map(|links| links.summary().mean_distance);
-    let cells: [&dyn std::fmt::Display; 8] = [
-        &row.name,
-        &row.schedule.chips.len(),
-        &steps.len(),
-        &distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
-        &time(sum(|step| step.communication)),
-        &time(sum(|step| step.processing)),
-        &time(row.totals.seconds()),
-        &format!("{:.3} uJ", row.totals.joules() * 1e6),
+    let mut cells = vec![
+        row.name.clone(),
+        row.chips().to_string(),
+        steps.len().to_string(),
+        distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
+        time(sum(|step| step.communication)),
+        time(sum(|step| step.processing)),
+        time(row.totals.seconds()),
+        format!("{:.3} uJ", row.totals.joules() * 1e6),
     ];
+    if row.has_host {
+        cells.insert(4, time(sum(|step| step.dispatch)));
+    }
+    let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
     out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    Ok(())
+}
+
+/// Prints how products are cut, and what that moves beside cuts of one kind.
+fn partition(sizes: &ModelSizes, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
+        let model = LanguageModel {
+            partition,
+            ..sizes.model(sizes.tensor)
+        };
+        Ok(model.partitioned()?)
+    };
+    let best = by(PartitionRule::Hierarchical)?;
+    // Layers are cut alike more often than not.
+    let mut cuts: Vec<(String, String, usize)> = Vec::new();
+    for (name, cut) in &best.products {
+        let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
+        let cut = cut.iter().map(|along| match along {
+            CutAlong::Rows => "rows",
+            CutAlong::Columns => "columns",
+        });
+        let cut = cut.collect::<Vec<_>>().join(", ");
+        match cuts
+            .iter_mut()
+            .find(|(own, of, _)| own == name && *of == cut)
+        {
+            Some((_, _, count)) => *count += 1,
+            None => cuts.push((name.to_owned(), cut, 1)),
+        }
+    }
+    let columns = [
+        left("PRODUCT", 38),
+        right("layers", 7),
+        right("cut along", 30),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    for (name, cut, count) in &cuts {
+        let cells: [&dyn std::fmt::Display; 3] = [name, count, cut];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    }
+    // A word is a byte here.
+    let other = |partition| by(partition).map_or("-".to_owned(), |of| Bytes(of.words).to_string());
+    writeln!(
+        out,
+        "{} are moved, {} with all along columns, {} with all along rows\n",
+        Bytes(best.words),
+        other(PartitionRule::Columns),
+        other(PartitionRule::Rows)
+    )?;
     Ok(())
 }
 
@@ -474,7 +623,7 @@ fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let table = TextTable::new(columns);
     out.write_all(table.headings(TextStyle::default()).as_bytes())?;
     for (number, step) in row.totals.steps.iter().enumerate() {
-        let seconds = step.communication + step.processing;
+        let seconds = step.dispatch + step.communication + step.processing;
         let watts = if seconds > 0.0 {
             step.joules / seconds
         } else {
@@ -499,7 +648,7 @@ fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
 fn write_traces(
     row: &TopologyRow,
     prefix: &std::path::Path,
-    barriers: bool,
+    args: &ScheduleArgs,
 ) -> Result<String, Box<dyn Error>> {
     let mut outputs = JobOutputs::new(prefix, "", OutputSet::default())?;
     let job = ScheduledJob {
@@ -507,9 +656,10 @@ fn write_traces(
         schedule: &row.schedule,
         costs: &row.work.costs,
         totals: &row.totals,
-        barriers,
+        barriers: !args.without_barriers,
+        accelerators: row.accelerators,
     };
-    for chip in 0..row.schedule.chips.len() as u32 {
+    for chip in 0..row.chips() as u32 {
         let target = outputs.path(chip);
         let mut writer = TraceWriter::new(outputs.start(chip)?)?;
         let nodes = job.nodes(chip, &mut writer);

@@ -76,9 +76,12 @@ enum TopologyCommand {
 }
 
 /// Rates of links.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct TechnologyArgs {
-    /// Rate of links whose number the table of TPU v4's level lacks, 2 and 4 to 11: unknown, that of the next larger
+    /// Rates of links by the number of links of a chip, in place of the table of TPU v4's level
+    #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
+    rates: Option<LinkTechnology>,
+    /// Rate of links whose number the table lacks, of TPU v4's level 2 and 4 to 11: unknown, that of the next larger
     /// number, or between both on logarithmic scales
     #[arg(long, value_enum, default_value_t = InterpolationArg::Log, value_name = "RULE")]
     interpolate: InterpolationArg,
@@ -96,12 +99,17 @@ enum InterpolationArg {
 }
 
 impl TechnologyArgs {
-    fn technology(self) -> LinkTechnology {
-        LinkTechnology::table_three(match self.interpolate {
+    fn technology(&self) -> LinkTechnology {
+        let interpolation = match self.interpolate {
             InterpolationArg::None => LinkInterpolation::None,
             InterpolationArg::Step => LinkInterpolation::Step,
             InterpolationArg::Log => LinkInterpolation::Logarithmic,
-        })
+        };
+        let table = LinkTechnology::table_three(interpolation);
+        LinkTechnology {
+            interpolation,
+            ..self.rates.clone().unwrap_or(table)
+        }
     }
 }
 

@@ -3,9 +3,13 @@
 //! A layer is a list of products that follow one another: queries, keys and values; scores; values weighted by them; the
 //! projection; in a decoder the same for what it takes from the encoder; and two of the feed-forward part; behind all layers
 //! one onto the vocabulary. What a forward pass does not compute (dropout, batch normalization) is left out. Each product is
-//! cut over its output columns into `tensor` sub-layers, and sequences into `micro_batches`, which go through the model one after
-//! another; sub-layers of one product and column take the same weights. A sub-layer waits for all of the product before.
+//! cut into `tensor` sub-layers, over its output columns unless another partition is asked for, and sequences into
+//! `micro_batches`, which go through the model one after another; sub-layers of the same columns of a product take the same
+//! weights. A sub-layer waits for those of the product before that have what it takes: its rows, and for scores everything.
 
+use super::partition::{
+    CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
+};
 use super::{LayerRecord, SubLayer, TaskGraph};
 
 /// A model of the family.
@@ -29,6 +33,28 @@ pub struct LanguageModel {
     pub micro_batches: u32,
     /// Sub-layers of a product.
     pub tensor: u64,
+    /// Rule that cuts products.
+    pub partition: PartitionRule,
+}
+
+/// Rule that cuts products into sub-layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionRule {
+    /// All over their columns, as tensor parallelism does.
+    Columns,
+    /// All over their rows, as data parallelism does.
+    Rows,
+    /// Each as moves least ([`super::partition`]).
+    Hierarchical,
+}
+
+/// Products with their cuts, and the words that these move in a forward pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionedModel {
+    /// Name and cuts of each product, in order.
+    pub products: Vec<(String, ProductCut)>,
+    /// Words that are moved.
+    pub words: u64,
 }
 
 /// A model that is refused.
@@ -50,25 +76,59 @@ pub enum FamilyError {
 /// The most sub-layers.
 const MOST: u64 = 200_000;
 
-/// A product of a layer: its name, rows for each token or head, inputs, outputs, and whether it has weights.
-type LayerProduct = (&'static str, u64, u64, u64, bool);
+/// A product of a layer.
+#[derive(Clone, Copy, Debug)]
+struct LayerProduct {
+    name: &'static str,
+    /// Tokens, or tokens of heads.
+    rows: u64,
+    inputs: u64,
+    outputs: u64,
+    has_weights: bool,
+}
+
+impl LayerProduct {
+    fn size(&self) -> ProductSize {
+        ProductSize {
+            rows: self.rows,
+            columns: self.outputs,
+            weights: if self.has_weights {
+                self.inputs * self.outputs
+            } else {
+                0
+            },
+            // A score takes the keys of all tokens.
+            takes_all: self.name.starts_with(SCORES),
+        }
+    }
+}
+
+/// Begin of the names of products of queries and keys.
+const SCORES: &str = "scores";
 
 impl LanguageModel {
     /// Products of an encoder, or of a decoder.
     fn products(&self, decoder: bool) -> Vec<LayerProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
+        let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
+            name,
+            rows,
+            inputs,
+            outputs,
+            has_weights,
+        };
         let attention = |names: [&'static str; 4]| {
             [
-                (names[0], s, e, 3 * e, true),
+                product(names[0], s, e, 3 * e, true),
                 // A row for each query of each head.
-                (names[1], s * h, e / h, s, false),
-                (names[2], s * h, s, e / h, false),
-                (names[3], s, e, e, true),
+                product(names[1], s * h, e / h, s, false),
+                product(names[2], s * h, s, e / h, false),
+                product(names[3], s, e, e, true),
             ]
         };
         let own = attention([
             "queries, keys, values",
-            "scores",
+            SCORES,
             "weighted values",
             "projection",
         ]);
@@ -81,17 +141,13 @@ impl LanguageModel {
                 "projection of the encoder",
             ]));
         }
-        all.push(("feed forward in", s, e, self.forward, true));
-        all.push(("feed forward out", s, self.forward, e, true));
+        all.push(product("feed forward in", s, e, self.forward, true));
+        all.push(product("feed forward out", s, self.forward, e, true));
         all
     }
 
-    /// Its sub-layers.
-    ///
-    /// # Errors
-    ///
-    /// Sizes of zero, heads that do not divide the width, and too many sub-layers.
-    pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
+    /// Its products in order, each with the layer that it is in.
+    fn all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
             self.embedding,
@@ -120,17 +176,17 @@ impl LanguageModel {
                 return wrong(format!("layer {layer}"), "at most 4096 layers");
             }
             for product in self.products(decoder) {
-                products.push((format!("layer {layer}: {}", product.0), product));
+                products.push((format!("layer {layer}: {}", product.name), product));
             }
         }
         if self.vocabulary > 0 {
-            let last = (
-                "vocabulary",
-                self.sequence,
-                self.embedding,
-                self.vocabulary,
-                true,
-            );
+            let last = LayerProduct {
+                name: "vocabulary",
+                rows: self.sequence,
+                inputs: self.embedding,
+                outputs: self.vocabulary,
+                has_weights: true,
+            };
             products.push(("vocabulary".to_owned(), last));
         }
         let most = products.len() as u64 * self.tensor * u64::from(self.micro_batches);
@@ -140,28 +196,125 @@ impl LanguageModel {
                 false => Err(FamilyError::TooMany(most)),
             };
         }
+        Ok(products)
+    }
+
+    /// Cuts of its products.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::tasks`].
+    pub fn partitioned(&self) -> Result<PartitionedModel, FamilyError> {
+        let products = self.all_products()?;
+        let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
+        if !self.tensor.is_power_of_two() {
+            let found = format!("{} parts of products", self.tensor);
+            return wrong(found, "a power of two, as chips are halved at each level");
+        }
+        let levels = self.tensor.ilog2();
+        let sizes: Vec<ProductSize> = products.iter().map(|(_, product)| product.size()).collect();
+        let same = |along| vec![vec![along; levels as usize]; sizes.len()];
+        let cuts = match self.partition {
+            PartitionRule::Columns => Some(same(CutAlong::Columns)),
+            PartitionRule::Rows => Some(same(CutAlong::Rows)),
+            PartitionRule::Hierarchical => partition(&sizes, levels, self.micro_batches),
+        };
+        let fits = |cuts: &Vec<ProductCut>| {
+            let mut all = sizes.iter().zip(cuts);
+            all.all(|(size, cut)| {
+                let PartPlace { row, column } = place(cut, 0);
+                u64::from(row.1) <= size.rows && u64::from(column.1) <= size.columns
+            })
+        };
+        let Some(cuts) = cuts.filter(fits) else {
+            let found = format!("{} parts of products", self.tensor);
+            return wrong(found, "no more than a product has rows and columns");
+        };
+        let words = words_moved(&sizes, &cuts, self.micro_batches);
+        let names = products.into_iter().map(|(name, _)| name);
+        Ok(PartitionedModel {
+            products: names.zip(cuts).collect(),
+            words,
+        })
+    }
+
+    /// Places of the parts of each product. Of few columns some parts have none, where products are not cut otherwise.
+    fn places(
+        &self,
+        products: &[(String, LayerProduct)],
+    ) -> Result<Vec<Vec<PartPlace>>, FamilyError> {
+        if self.partition == PartitionRule::Columns {
+            let columns = |(_, product): &(String, LayerProduct)| {
+                let parts = self.tensor.min(product.outputs) as u32;
+                let place = |part| PartPlace {
+                    row: (0, 1),
+                    column: (part, parts),
+                };
+                (0..parts).map(place).collect()
+            };
+            return Ok(products.iter().map(columns).collect());
+        }
+        let parts = 0..self.tensor as u32;
+        let cuts = self.partitioned()?.products;
+        let places = cuts
+            .iter()
+            .map(|(_, cut)| parts.clone().map(|part| place(cut, part)).collect());
+        Ok(places.collect())
+    }
+
+    /// Its sub-layers.
+    ///
+    /// # Errors
+    ///
+    /// Sizes of zero, heads that do not divide the width, too many sub-layers, and parts that a product has not.
+    pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
+        let products = self.all_products()?;
+        let places = self.places(&products)?;
         let mut graph = TaskGraph::default();
         for batch in 0..self.micro_batches {
-            let mut before: Vec<u32> = Vec::new();
-            for (number, (name, (_, rows, inputs, outputs, has_weights))) in
-                (0_u64..).zip(&products)
-            {
+            let mut before: Vec<(u32, PartPlace)> = Vec::new();
+            for (number, (name, product)) in (0_u64..).zip(&products) {
                 let mut own = Vec::new();
-                // Columns are dealt out as evenly as goes; of few columns some parts have none.
-                let parts = self.tensor.min(*outputs);
-                for part in 0..parts {
-                    let columns = (part + 1) * outputs / parts - part * outputs / parts;
-                    let record = LayerRecord::linear(*rows, *inputs, columns);
+                for (part, place) in (0..).zip(&places[number as usize]) {
+                    // Rows and columns are dealt out as evenly as goes.
+                    let of = |(block, blocks): (u32, u32), size: u64| {
+                        let (block, blocks) = (u64::from(block), u64::from(blocks));
+                        (block + 1) * size / blocks - block * size / blocks
+                    };
+                    let rows = of(place.row, product.rows);
+                    let columns = of(place.column, product.outputs);
+                    let record = LayerRecord::linear(rows, product.inputs, columns);
                     let record = record.ok_or_else(|| FamilyError::Size {
-                        found: format!("a product of {rows} x {inputs} x {columns}"),
+                        found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",
                     })?;
-                    own.push(graph.tasks.len() as u32);
+                    let needed = if product.size().takes_all {
+                        (0, 1)
+                    } else {
+                        place.row
+                    };
+                    let taken = before.iter().filter_map(|(task, held)| {
+                        let share = share(held.row, needed)?;
+                        Some((*task, share))
+                    });
+                    let taken: Vec<(u32, (u32, u32))> = taken.collect();
+                    let mut piece = None;
+                    for &(task, (taken, pieces)) in &taken {
+                        if pieces > 1 {
+                            graph.tasks[task as usize].pieces = pieces;
+                            piece = Some(taken);
+                        }
+                    }
+                    own.push((graph.tasks.len() as u32, *place));
                     graph.tasks.push(SubLayer {
                         name: format!("{name}, part {part} of micro-batch {batch}"),
                         record,
-                        after: before.clone(),
-                        weights: has_weights.then_some((number * self.tensor + part) as u32),
+                        after: taken.iter().map(|(task, _)| *task).collect(),
+                        piece,
+                        pieces: 1,
+                        weights: product
+                            .has_weights
+                            .then_some((number * self.tensor) as u32 + place.column.0),
                     });
                 }
                 before = own;

@@ -3,7 +3,9 @@
 //! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P':
 //! 2500, …, 'type': 'LinearLayer'}`, or one without sizes where nothing is done. Beside the published keys, `id` and `after`, a
 //! list of ids, say what depends on what, and `weights` which sub-layers share theirs; where no record has an id, a step depends
-//! on all sub-layers of the last step before it that has any, as stages of a sequential model do.
+//! on all sub-layers of the last step before it that has any, as stages of a sequential model do. Where an output is taken in
+//! pieces, `pieces` says in how many, and `piece` which one of each output a sub-layer takes. Layers that inference does not
+//! compute, dropouts and batch normalizations, are left out; what depends on one depends on what that depends on.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -21,10 +23,13 @@ pub struct LayerRecord {
 }
 
 /// Sizes by their keys, in the order of [`crate::compute::LoopDimension`].
-const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
+pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
 
 /// Distances of windows and of weights, along rows and columns.
-const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
+pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
+
+/// Pieces of an output, at most.
+const MOST_PIECES: u32 = 4096;
 
 /// Type of a step in which nothing is done.
 const NOTHING: &str = "NOP";
@@ -109,8 +114,16 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
                     let of = &graph.tasks[task as usize];
                     let after: Vec<String> = of.after.iter().map(u32::to_string).collect();
                     let mut more = format!(", 'id': {task}, 'after': [{}]", after.join(", "));
-                    if let Some(weights) = of.weights {
-                        write!(more, ", 'weights': {weights}").expect("a string grows as needed");
+                    let pieces = (of.pieces > 1).then_some(of.pieces);
+                    let optional = [
+                        ("weights", of.weights),
+                        ("piece", of.piece),
+                        ("pieces", pieces),
+                    ];
+                    for (key, value) in optional {
+                        if let Some(value) = value {
+                            write!(more, ", '{key}': {value}").expect("a string grows as needed");
+                        }
                     }
                     of.record.text(&more)
                 }
@@ -129,6 +142,11 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     text
 }
 
+/// Whether inference leaves out layers of this type.
+fn is_unused(kind: &str) -> bool {
+    kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
+}
+
 /// A record with what the file says of its dependencies.
 struct PlacedRecord {
     chip: usize,
@@ -137,6 +155,8 @@ struct PlacedRecord {
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
+    piece: Option<u32>,
+    pieces: u32,
 }
 
 /// Reads a schedule file, called `file` in errors.
@@ -174,7 +194,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     // In order of steps, so that what is done before stands before.
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
-    let mut index_of = BTreeMap::new();
+    let mut index_of: BTreeMap<u64, (Vec<u32>, usize)> = BTreeMap::new();
     let mut graph = TaskGraph::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
@@ -196,7 +216,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         let mut after = Vec::new();
         if named {
             for id in &one.after {
-                let known = index_of.get(id).copied();
+                let known = index_of.get(id);
                 let known = known.filter(|(_, step)| *step < one.step);
                 let (known, _) = known.ok_or_else(|| {
                     wrong(
@@ -205,18 +225,38 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
                         "ids of sub-layers of earlier steps",
                     )
                 })?;
-                after.push(known);
+                after.extend(known);
             }
         } else {
             after.clone_from(&before);
         }
+        let is_unused = is_unused(&one.record.kind);
+        let stands_for = if is_unused {
+            after.clone()
+        } else {
+            vec![index]
+        };
         if let Some(id) = one.id
-            && index_of.insert(id, (index, one.step)).is_some()
+            && index_of.insert(id, (stands_for, one.step)).is_some()
         {
             return Err(wrong(
                 place,
                 &format!("id {id} twice"),
                 "an id of its own for each sub-layer",
+            ));
+        }
+        if is_unused {
+            continue;
+        }
+        if let Some(piece) = one.piece
+            && after
+                .iter()
+                .any(|&one| graph.tasks[one as usize].pieces <= piece)
+        {
+            return Err(wrong(
+                place,
+                &format!("piece {piece}"),
+                "one of the pieces of each output that it takes",
             ));
         }
         schedule.chips[one.chip][one.step] = Some(index);
@@ -225,6 +265,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             name: format!("{} {index}", one.record.kind),
             record: one.record,
             after,
+            piece: one.piece,
+            pieces: one.pieces,
             // As the paper prints them, all have weights of their own.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
@@ -262,8 +304,13 @@ fn placed(
             format!("a whole number from {least}"),
         )),
     };
+    let few = |key: &str, number: u64| match u32::try_from(number) {
+        Ok(number @ 0..=MOST_PIECES) => Ok(number),
+        _ => Err((format!("{key} {number}"), format!("at most {MOST_PIECES}"))),
+    };
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
+    let (mut piece, mut pieces) = (None, 1);
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -277,6 +324,8 @@ fn placed(
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
+                ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
+                ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
                 ("after", Literal::List(ids)) => {
                     let ids = ids.iter().map(|id| whole(key, id, 0));
                     after = ids.collect::<Result<_, _>>()?;
@@ -287,7 +336,7 @@ fn placed(
                         .join(", ");
                     return Err((
                         format!("{key:?}"),
-                        format!("one of {keys}, type, id, after, weights"),
+                        format!("one of {keys}, type, id, after, weights, piece, pieces"),
                     ));
                 }
             }
@@ -312,5 +361,7 @@ fn placed(
         id,
         after,
         weights,
+        piece,
+        pieces,
     }))
 }

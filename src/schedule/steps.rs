@@ -13,6 +13,10 @@
 //!
 //! Energy is the power of a connection times Σ t, and what sub-layers take. Where a chip's memory is full, what it has used
 //! longest ago leaves: outputs that nobody else holds and somebody needs go to memory, the rest is dropped.
+//!
+//! A chip of several accelerators does a sub-layer on each. They share its memory and its connections, so data that two of them
+//! need come once. A host that orchestrates issues a command for each transfer and each sub-layer of a step, one after
+//! another; it learns from the barrier that the step before has ended, so with n commands of d seconds a step is n d longer.
 
 use super::{ChipSchedule, TaskGraph};
 use crate::topology::chip_graph::{ChipGraph, LinkTechnology};
@@ -26,6 +30,18 @@ pub enum DataName {
     Weights(u32),
     /// The output of a sub-layer.
     Output(u32),
+    /// A piece of the output of a sub-layer that is taken in pieces.
+    Piece(u32, u32),
+}
+
+impl DataName {
+    /// The sub-layer whose output it is, or is of.
+    pub fn task(self) -> Option<u32> {
+        match self {
+            Self::Weights(_) => None,
+            Self::Output(task) | Self::Piece(task, _) => Some(task),
+        }
+    }
 }
 
 /// A place that data are taken from.
@@ -54,6 +70,10 @@ pub struct ChipMachine {
     pub connection_power: f64,
     /// Bytes of a number.
     pub word: u64,
+    /// Accelerators of a chip.
+    pub accelerators: usize,
+    /// Seconds that the host takes to issue a command.
+    pub dispatch: f64,
 }
 
 /// Time and energy of a sub-layer on a chip.
@@ -70,6 +90,8 @@ pub struct TaskCost {
 /// Time and energy of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
+    /// Seconds in which the host issues the commands of the step.
+    pub dispatch: f64,
     /// Seconds of the stage of communication.
     pub communication: f64,
     /// Seconds of the stage of processing.
@@ -117,7 +139,7 @@ impl StepTotals {
     pub fn seconds(&self) -> f64 {
         self.steps
             .iter()
-            .map(|step| step.communication + step.processing)
+            .map(|step| step.dispatch + step.communication + step.processing)
             .sum()
     }
 
@@ -165,14 +187,34 @@ impl TaskGraph {
         n * k * p * q * word
     }
 
+    /// The output of a sub-layer as it is taken, whole or in pieces, with their bytes.
+    pub fn outputs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
+        let bytes = self.output_bytes(task, word);
+        let pieces = u64::from(self.tasks[task as usize].pieces);
+        if pieces <= 1 {
+            return vec![(DataName::Output(task), bytes)];
+        }
+        let until =
+            |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
+        (0..pieces)
+            .map(|piece| {
+                let name = DataName::Piece(task, piece as u32);
+                (name, until(piece + 1) - until(piece))
+            })
+            .collect()
+    }
+
     /// Data that a sub-layer needs, with their bytes.
     pub fn needs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let of = &self.tasks[task as usize];
-        let mut needs: Vec<_> = of
-            .after
-            .iter()
-            .map(|&one| (DataName::Output(one), self.output_bytes(one, word)))
-            .collect();
+        let mut needs = Vec::new();
+        for &one in &of.after {
+            let all = self.outputs(one, word);
+            match of.piece.and_then(|piece| all.get(piece as usize)) {
+                Some(piece) => needs.push(*piece),
+                None => needs.extend(all),
+            }
+        }
         if let Some(weights) = of.weights {
             let [_, k, c, _, _, r, s] = of.record.shape.sizes;
             needs.push((DataName::Weights(weights), k * c * r * s * word));
@@ -204,7 +246,11 @@ impl ChipMachine {
         schedule: &ChipSchedule,
         costs: &[TaskCost],
     ) -> Result<StepTotals, StepError> {
-        let chips = schedule.chips.len();
+        let chips = schedule.chips.len().div_ceil(self.accelerators.max(1));
+        let tasks_of = |chip: usize, step: usize| -> Vec<u32> {
+            let own = schedule.of_chip(chip, self.accelerators.max(1), step);
+            own.map(|(_, task)| task).collect()
+        };
         let rate = match &self.links {
             None => self.technology.interface,
             Some(links) if chips > links.chips() as usize => {
@@ -234,22 +280,28 @@ impl ChipMachine {
         let mut totals = StepTotals::default();
         for step in 0..schedule.steps() {
             let mut cost = StepCost::default();
+            let first = totals.log.len();
+            let mut commands = 0;
             // Transfers of a step see what was where when it began.
             let before: Vec<BTreeSet<DataName>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
                 .collect();
             for chip in 0..chips {
-                let Some(task) = schedule.at(chip, step) else {
+                let tasks = tasks_of(chip, step);
+                let Some(&task) = tasks.first() else {
                     continue;
                 };
-                let needs = graph.needs(task, self.word);
-                let output = (DataName::Output(task), graph.output_bytes(task, self.word));
-                let held: BTreeSet<DataName> = needs
-                    .iter()
-                    .map(|(data, _)| *data)
-                    .chain([output.0])
-                    .collect();
+                commands += tasks.len();
+                let all_of = |of: &dyn Fn(u32) -> Vec<(DataName, u64)>| -> Vec<(DataName, u64)> {
+                    tasks.iter().flat_map(|task| of(*task)).collect()
+                };
+                let outputs = all_of(&|task| graph.outputs(task, self.word));
+                let mut held = BTreeSet::new();
+                let mut needs = all_of(&|task| graph.needs(task, self.word));
+                // What several accelerators need comes once.
+                needs.retain(|(data, _)| held.insert(*data));
+                held.extend(outputs.iter().map(|(data, _)| *data));
                 let (mut longest, mut taken_in) = (0.0_f64, 0_u64);
                 for &(data, bytes) in &needs {
                     let of_chip = distances.as_ref().map(|all| &all[chip][..]);
@@ -282,7 +334,9 @@ impl ChipMachine {
                     });
                     stores[chip].insert(data, (step as u32, bytes));
                 }
-                stores[chip].insert(output.0, (step as u32, output.1));
+                for (data, bytes) in outputs {
+                    stores[chip].insert(data, (step as u32, bytes));
+                }
                 let (written, seconds) = self.evict(
                     (step, chip, task),
                     &held,
@@ -296,15 +350,19 @@ impl ChipMachine {
                         .memory_bandwidth
                         .map_or(0.0, |rate| (taken_in + written) as f64 / rate);
                 cost.communication = cost.communication.max(stage);
-                let own = costs[task as usize];
-                cost.processing = cost.processing.max(own.seconds);
-                cost.cycles = cost.cycles.max(own.cycles);
-                cost.joules += own.joules;
+                for &task in &tasks {
+                    let own = costs[task as usize];
+                    cost.processing = cost.processing.max(own.seconds);
+                    cost.cycles = cost.cycles.max(own.cycles);
+                    cost.joules += own.joules;
+                }
             }
-            for chip in 0..chips {
-                let Some(task) = schedule.at(chip, step) else {
-                    continue;
-                };
+            let moves = |entry: &&StepLog| {
+                entry.written || entry.from.is_some_and(|from| from != DataPlace::Own)
+            };
+            commands += totals.log[first..].iter().filter(moves).count();
+            cost.dispatch = self.dispatch * commands as f64;
+            for task in (0..chips).flat_map(|chip| tasks_of(chip, step)) {
                 for (data, _) in graph.needs(task, self.word) {
                     let left = uses.entry(data).or_default();
                     *left = left.saturating_sub(1);
@@ -352,7 +410,7 @@ impl ChipMachine {
             };
             stores[chip].remove(&data);
             let elsewhere = stores.iter().any(|store| store.contains_key(&data));
-            let is_output = matches!(data, DataName::Output(_));
+            let is_output = data.task().is_some();
             let needed = uses.get(&data).is_some_and(|left| *left > 0);
             let goes = is_output && needed && !elsewhere && in_memory.insert(data);
             written += if goes { size } else { 0 };
@@ -378,6 +436,7 @@ impl fmt::Display for DataName {
         match self {
             Self::Weights(number) => f.pad(&format!("weights {number}")),
             Self::Output(task) => f.pad(&format!("output {task}")),
+            Self::Piece(task, piece) => f.pad(&format!("output {task}.{piece}")),
         }
     }
 }

@@ -12,6 +12,8 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
         name: String::new(),
         record: LayerRecord::linear(rows, 1, 1).unwrap(),
         after: after.to_vec(),
+        piece: None,
+        pieces: 1,
         weights: None,
     }
 }
@@ -46,6 +48,7 @@ fn schedules_are_read_as_they_are_written() {
         sequence: 4,
         micro_batches: 2,
         tensor: 2,
+        partition: PartitionRule::Columns,
     };
     let graph = model.tasks().unwrap();
     // An encoder of six products, a decoder of ten and the vocabulary, in two parts, twice.
@@ -249,6 +252,8 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
         memory_bandwidth: Some(8.0),
         connection_power: 3.0,
         word: 1,
+        accelerators: 1,
+        dispatch: 0.0,
     }
 }
 
@@ -368,4 +373,88 @@ fn what_does_not_fit_leaves_and_comes_back() {
             holds: 11
         }
     );
+}
+
+/// Two chips of two accelerators. A (10 B) and B are made on the first; both sub-layers of the second take A, which comes once, a
+/// hop away at 4 B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues two commands of half a second, and
+/// then one for the transfer and two for the sub-layers.
+#[test]
+fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
+    let graph = TaskGraph {
+        tasks: vec![task(10, &[]), task(20, &[]), task(1, &[0]), task(1, &[0])],
+    };
+    let schedule = ChipSchedule {
+        chips: vec![
+            vec![Some(0), None],
+            vec![Some(1), None],
+            vec![None, Some(2)],
+            vec![None, Some(3)],
+        ],
+    };
+    let cost = |seconds| TaskCost {
+        seconds,
+        ..TaskCost::default()
+    };
+    let machine = ChipMachine {
+        accelerators: 2,
+        dispatch: 0.5,
+        ..ring(None)
+    };
+    let costs = [7.0, 3.0, 1.0, 2.0].map(cost);
+    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    let times = totals.steps.iter();
+    let times: Vec<_> = times
+        .map(|step| (step.dispatch, step.communication, step.processing))
+        .collect();
+    assert_eq!(times, [(1.0, 0.0, 7.0), (1.5, 3.75, 2.0)]);
+    assert_eq!(totals.seconds(), 8.0 + 7.25);
+    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
+    // On four chips of one each the second of them takes A as well, and a fourth command tells it so.
+    let machine = ChipMachine {
+        accelerators: 1,
+        ..machine
+    };
+    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    assert_eq!(totals.steps[1].dispatch, 2.0);
+    assert_eq!(totals.log.len(), 2);
+}
+
+/// A sub-layer that takes a piece of an output takes its bytes alone, in files as well.
+#[test]
+fn outputs_are_taken_in_pieces() {
+    let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
+                [None, {'id': 9, 'after': [7], 'piece': 0}]]";
+    let (graph, schedule) = parse_schedule(text, "s").unwrap();
+    let totals = ring(None)
+        .steps(&graph, &schedule, &[TaskCost::default(); 3])
+        .unwrap();
+    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    assert_eq!(
+        log,
+        [
+            "step 1 chip 0: output 0.1, 5 B on it",
+            "step 1 chip 1: output 0.0, 5 B from chip 0"
+        ]
+    );
+    let again = write_schedule(&graph, &schedule);
+    assert_eq!(parse_schedule(&again, "s").unwrap().0, graph);
+    let wrong = text.replace("'piece': 1", "'piece': 2");
+    let error = parse_schedule(&wrong, "s").unwrap_err().to_string();
+    assert!(error.contains("found \"piece 2\""), "{error}");
+}
+
+/// Dropouts and batch normalizations go; what comes behind one takes what the one takes.
+#[test]
+fn layers_that_inference_does_not_compute_are_left_out() {
+    let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
+                {'type': 'BatchNorm2d', 'id': 3, 'after': [2]}, {'K': 3, 'id': 4, 'after': [3]}]]";
+    let (graph, schedule) = parse_schedule(text, "s").unwrap();
+    assert_eq!(graph.tasks.len(), 2);
+    assert_eq!(graph.tasks[1].after, [0]);
+    assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
+    // Without ids the last step that has anything else counts.
+    let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
+    let (graph, _) = parse_schedule(text, "s").unwrap();
+    assert_eq!(graph.tasks[1].after, [0]);
 }

@@ -23,11 +23,14 @@ pub struct ScheduledJob<'s> {
     pub totals: &'s StepTotals,
     /// Whether barriers stand around each step's sub-layers.
     pub barriers: bool,
+    /// Accelerators of a chip.
+    pub accelerators: usize,
 }
 
-/// Lanes of a chip: sub-layers, and its network interface.
-const PROCESSING: i64 = 0;
-const INTERFACE: i64 = 1;
+/// Lanes of a chip: its network interface and the host's commands for it; its accelerators are the lanes behind.
+const INTERFACE: i64 = 0;
+const HOST: i64 = 1;
+const PROCESSING: i64 = 2;
 
 /// Nodes of a rank while they are written.
 struct RankWriter<'w> {
@@ -78,9 +81,21 @@ impl ScheduledJob<'_> {
         for (i, entry) in self.totals.log.iter().enumerate() {
             by_step[entry.step as usize].push(i);
         }
-        let mut last: Option<u64> = None;
+        let mut last: Vec<Option<u64>> = vec![None; self.accelerators];
+        let mut issued: Option<u64> = None;
         for (step, entries) in by_step.iter().enumerate() {
             let mut moved = Vec::new();
+            let dispatch = self.totals.steps[step].dispatch;
+            if dispatch > 0.0 {
+                // Without barriers the host goes on as soon as it has issued what is before.
+                let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
+                let mut node = waits("commands of the host", dispatch);
+                node.lane = Some(HOST);
+                let id = writer.node(node, &after)?;
+                issued = Some(id);
+                writer.gate = vec![id];
+                moved.push(id);
+            }
             for &i in entries {
                 let entry = &self.totals.log[i];
                 let name = format!("{} for step {step}", entry.data);
@@ -89,10 +104,7 @@ impl ScheduledJob<'_> {
                 match entry.from {
                     Some(DataPlace::Chip(other)) if other == chip => {
                         // What it sends it made or was brought before.
-                        let made = match entry.data {
-                            super::DataName::Output(task) => done.get(&task).copied(),
-                            super::DataName::Weights(_) => None,
-                        };
+                        let made = entry.data.task().and_then(|task| done.get(&task).copied());
                         let had = here.get(&entry.data).copied().or(made);
                         let after: Vec<u64> = gate.into_iter().chain(had).collect();
                         let op = message(false, entry.chip, tag, entry.bytes);
@@ -115,21 +127,26 @@ impl ScheduledJob<'_> {
                     _ => {}
                 }
             }
-            let task = self.schedule.at(chip as usize, step);
-            let mut after: Vec<u64> = last.into_iter().collect();
+            let mut ends: Vec<u64> = last.iter().flatten().copied().collect();
             if self.barriers {
-                after.extend(&writer.gate);
-                after.extend(&moved);
-                after.sort_unstable();
-                after.dedup();
-                after = vec![writer.barrier(step, &after)?];
+                ends.extend(&writer.gate);
+                ends.extend(&moved);
+                ends.sort_unstable();
+                ends.dedup();
+                ends = vec![writer.barrier(step, &ends)?];
             }
-            if let Some(task) = task {
+            let begins = ends.clone();
+            for (own, task) in self
+                .schedule
+                .of_chip(chip as usize, self.accelerators, step)
+            {
+                let mut after: Vec<u64> = if self.barriers {
+                    begins.clone()
+                } else {
+                    last[own].into_iter().chain(issued).collect()
+                };
                 for (data, _) in self.graph.needs(task, 1) {
-                    let made = match data {
-                        super::DataName::Output(one) => done.get(&one).copied(),
-                        super::DataName::Weights(_) => None,
-                    };
+                    let made = data.task().and_then(|task| done.get(&task).copied());
                     after.extend(here.get(&data).copied().or(made));
                 }
                 after.sort_unstable();
@@ -137,14 +154,16 @@ impl ScheduledJob<'_> {
                 let seconds = self.costs[task as usize].seconds;
                 let name = &self.graph.tasks[task as usize].name;
                 let mut node = waits(name, seconds);
-                node.lane = Some(PROCESSING);
+                node.lane = Some(PROCESSING + own as i64);
                 let id = writer.node(node, &after)?;
                 done.insert(task, id);
-                last = Some(id);
-                after = vec![id];
+                last[own] = Some(id);
+                ends.push(id);
             }
             if self.barriers {
-                writer.gate = vec![writer.barrier(step, &after)?];
+                writer.gate = vec![writer.barrier(step, &ends)?];
+            } else {
+                writer.gate.clear();
             }
         }
         Ok(())

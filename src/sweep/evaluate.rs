@@ -113,12 +113,17 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Refuses a plan whose memory is more than there is.
-    fn check_memory(&self, point: &ResolvedPoint, bytes: u64) -> Result<(), PointRefusal> {
+    /// Refuses a plan whose memory is more than there is; where that is a bound it needs `least` as much.
+    fn check_memory(
+        &self,
+        point: &ResolvedPoint,
+        bytes: u64,
+        least: &str,
+    ) -> Result<(), PointRefusal> {
         let capacity = point.capacity();
         if self.study.limits.fits && bytes > capacity {
             let [bytes, capacity] = [bytes, capacity].map(crate::units::Bytes);
-            let detail = format!("an NPU needs {bytes} and has {capacity}");
+            let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
             return Err(PointRefusal::new("limits.fits", detail));
         }
         Ok(())
@@ -135,7 +140,8 @@ impl<'s> PointEvaluator<'s> {
         } else {
             bound::quick(&resolved, pattern)?
         };
-        self.check_memory(&resolved, bound.memory_bytes)?;
+        let least = if bound.is_whole { "" } else { "at least " };
+        self.check_memory(&resolved, bound.memory_bytes, least)?;
         Ok(bound)
     }
 
@@ -171,7 +177,7 @@ impl<'s> PointEvaluator<'s> {
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
             let bound = bound::whole(&resolved, pattern)?;
-            self.check_memory(&resolved, bound.memory_bytes)?;
+            self.check_memory(&resolved, bound.memory_bytes, "")?;
         }
         let work = self.workloads.get(&resolved)?;
         let workload = work.workload();
@@ -186,7 +192,7 @@ impl<'s> PointEvaluator<'s> {
             None => measured(workload, &resolved)?,
         };
         if self.study.limits.fits && !found.fits {
-            self.check_memory(&resolved, found.peak.unwrap_or(0))?;
+            self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
         }
         let amounts = workload.amounts();
         Ok(PointMeasures {

@@ -17,7 +17,8 @@ pub fn is_harmful(c: char) -> bool {
 
 /// Returns `text` with every character that [`is_harmful`] written as `\u{1b}`.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_harmful) {
+    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
+    if text.bytes().all(is_plain) || !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);

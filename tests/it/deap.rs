@@ -266,6 +266,42 @@ fn chips_without_barriers_are_never_slower() {
             "--rule",
             "durations",
         ],
+        // Two accelerators a chip, and a host that issues commands.
+        &[
+            "--encoders",
+            "1",
+            "--embedding",
+            "32",
+            "--forward",
+            "64",
+            "--sequence",
+            "16",
+            "--tensor",
+            "8",
+            "--micro-batches",
+            "3",
+            "--accelerators",
+            "2",
+            "--dispatch",
+            "1us",
+        ],
+        // Outputs that are taken in pieces.
+        &[
+            "--decoders",
+            "1",
+            "--embedding",
+            "32",
+            "--forward",
+            "64",
+            "--sequence",
+            "64",
+            "--tensor",
+            "4",
+            "--micro-batches",
+            "6",
+            "--partition",
+            "hypar",
+        ],
     ] {
         let ((with, steps), (without, _)) = (makespan(words, true), makespan(words, false));
         assert!(without <= with, "{words:?} {without} {with}");
@@ -287,6 +323,48 @@ fn chips_without_barriers_are_never_slower() {
     .unwrap();
     let one = [file.to_str().unwrap()];
     assert_eq!(makespan(&one, true).0, makespan(&one, false).0);
+}
+
+/// 7,000 cycles at 700 MHz are 10 us, on as many chips as there are; what the table lacks is mapped, which is said.
+#[test]
+fn cycles_of_other_tools_are_prices() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let record = "{'C': 64, 'K': 64, 'P': 64, 'type': 'LinearLayer'}";
+    let file = at("one.txt", &format!("[[{record}], [{record}]]"));
+    let on = |table: &str| {
+        let graph = ["schedule", &file, "--topology", "ring:2", "--cycles", table];
+        stdout(&graph)
+    };
+    let table = at("t.csv", "P,C,K,cycles,energy_pj\n64,64,64,7000,3e6\n");
+    let text = on(&table);
+    assert_eq!(rows(&text)[0].processing, 10.0);
+    // Two sub-layers of 3 uJ, and connections without power.
+    assert!(
+        text.contains(" 6.000 uJ") && !text.contains("the table lacks"),
+        "{text}"
+    );
+    let other = on(&at("u.csv", "C,cycles\n3,7000\n"));
+    assert!(other.contains("lacks them: 1 of 1 layer\n"), "{other}");
+    let wrong = at("v.csv", "C,cycle\n3,7000\n");
+    let output = chakram(&[
+        "schedule",
+        &file,
+        "--topology",
+        "ring:2",
+        "--cycles",
+        &wrong,
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("v.csv:1: found a column \"cycle\""),
+        "{error}"
+    );
 }
 
 /// A chip of too little memory has products cut into more parts; one of less than that lets data go.

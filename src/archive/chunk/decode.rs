@@ -21,14 +21,19 @@ pub struct DecodedChunk {
 /// unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
-    unpacked: Vec<u8>,
+    /// Frame that is being read.
+    pub frame: Vec<u8>,
+    unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
     /// Bytes of the object in the chunk that was read last.
     pub joined: Vec<u8>,
 }
 
+/// First bytes of dictionaries that zstd trained, which are more than content.
+const TRAINED: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
+
 thread_local! {
-    /// Context of frames without a dictionary.
+    /// Context of frames.
     static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -55,18 +60,21 @@ fn decompress_into(
     // What is not written is not touched, so a claim takes no more than what is there.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
-        Some(dictionary) => {
+        // Content that looks like a dictionary of another kind has to be said to be content.
+        Some(dictionary) if dictionary.starts_with(&TRAINED) => {
             let mut context = DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
             context.ref_prefix(dictionary).map_err(wrong)?;
             context.decompress(out, frame).map_err(wrong)?
         }
         // A context takes longer to make than a small document to unpack, and archives have many.
-        None => CONTEXT.with_borrow_mut(|context| {
+        _ => CONTEXT.with_borrow_mut(|context| {
             if context.is_none() {
                 *context = DCtx::try_create();
             }
             let context = context.as_mut().ok_or(io::ErrorKind::OutOfMemory)?;
-            context.decompress(out, frame).map_err(wrong)
+            let dictionary = dictionary.unwrap_or_default();
+            let size = context.decompress_using_dict(out, frame, dictionary);
+            size.map_err(wrong)
         })?,
     };
     if size as u64 != unpacked {
@@ -90,7 +98,7 @@ impl DecodedChunk {
             ));
         }
         let dictionary = base.map(|base| &base.unpacked[..]);
-        let mut out = std::mem::take(&mut buffers.unpacked);
+        let mut out = buffers.unpacked.pop().unwrap_or_default();
         decompress_into(frame, unpacked, dictionary, &mut out).map_err(|error| {
             ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
         })?;
@@ -125,7 +133,7 @@ impl DecodedChunk {
 
     /// Gives its memory to chunks that are read next.
     pub fn recycle(self, buffers: &mut ChunkBuffers) {
-        buffers.unpacked = self.unpacked;
+        buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {
             columns.recycle(&mut buffers.columns);
         }

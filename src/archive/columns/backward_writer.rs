@@ -19,7 +19,7 @@ const TOO_LARGE: WireError = WireError("its records are larger than it says");
 impl<'b> BackwardWriter<'b> {
     /// Starts at the end of `bytes` bytes in `buffer`, whose contents do not matter.
     pub fn new(buffer: &'b mut Vec<u8>, bytes: usize) -> Self {
-        buffer.resize(bytes + ONCE, 0);
+        super::resize(buffer, bytes + ONCE);
         Self {
             at: buffer.len(),
             buffer,

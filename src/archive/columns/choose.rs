@@ -61,8 +61,22 @@ fn cost(values: &[u64]) -> u64 {
     planes.sum()
 }
 
+/// Columns as they stand in a chunk, and where planes of bytes end there.
+#[derive(Debug, Default)]
+pub struct ColumnWriter {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Ends of planes, ascending: bytes of one plane are of one kind, and those of the next of another.
+    pub ends: Vec<usize>,
+}
+
 /// Appends `values` by the best of `candidates`.
-pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], out: &mut Vec<u8>) {
+pub fn encode(
+    values: &[u64],
+    view: &ColumnView<'_>,
+    candidates: &[Predictor],
+    writer: &mut ColumnWriter,
+) {
     let sample = &values[..values.len().min(SAMPLE)];
     let sampled = ColumnView {
         records: &view.records[..sample.len()],
@@ -74,6 +88,7 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
     let best = usable.min_by_key(|&&predictor| cost(&residuals(sample, predictor, &sampled)));
     let best = *best.unwrap_or(&Predictor::Zero);
     let left = residuals(values, best, view);
+    let out = &mut writer.bytes;
     out.push(best as u8);
     for (other, _) in view.others.iter().take(best.others()).flatten() {
         put_varint(out, (*other).into());
@@ -81,8 +96,10 @@ pub fn encode(values: &[u64], view: &ColumnView<'_>, candidates: &[Predictor], o
     let width = width(&left);
     out.push(width as u8);
     for plane in 0..width {
+        writer.ends.push(out.len());
         out.extend(left.iter().map(|value| (value >> (8 * plane)) as u8));
     }
+    writer.ends.push(out.len());
 }
 
 /// Reads a column into `values`, a value for each record of `view`; `others` gives a column that was read before. Returns

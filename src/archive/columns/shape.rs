@@ -58,7 +58,7 @@ impl RecordShape {
         for column in 0..columns {
             self.starts[column + 1] += self.starts[column];
         }
-        self.records.resize(all, 0);
+        super::resize(&mut self.records, all);
         let mut next = self.starts.clone();
         for (record, &number) in (0..).zip(&self.sequence) {
             for &column in templates.slots(number as usize) {

@@ -111,7 +111,7 @@ fn chosen<'a>(
     filter: Option<&'a MetadataQuery>,
 ) -> impl Iterator<Item = &'a WorkloadEntry> {
     let all = archive.workloads().values();
-    all.filter(move |entry| filter.is_none_or(|query| query.holds(entry)))
+    all.filter(move |entry| filter.is_none_or(|query| query.holds(*entry)))
 }
 
 fn draft(
@@ -136,7 +136,7 @@ fn draft(
         report: blake3::hash(&bytes).to_hex().to_string(),
         report_bytes: bytes.len() as u64,
         reason: args.reason.clone(),
-        replay_ms: started.elapsed().as_millis() as u64,
+        replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::features(entry, machine, &report),
     };
     Ok(BaselineDraft {

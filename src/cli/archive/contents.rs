@@ -1,13 +1,15 @@
 //! `chakram archive list`, `show` and `extract`.
 
 use super::WorkloadPath;
-use crate::archive::{Archive, MetadataQuery, NumberRange, WorkloadEntry, WorkloadPart};
+use crate::archive::{
+    Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
+    WorkloadEntry, WorkloadPart,
+};
 use crate::cli::document::VersionedDocument;
 use crate::cli::progress::Progress;
 use crate::report::csv::CsvRows;
-use crate::report::summary::counted;
-use crate::trace::escape;
-use crate::units::Bytes;
+use crate::trace::{escape, escaped};
+use crate::units::{Bytes, counted, thousands};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -50,28 +52,35 @@ pub struct ListArgs {
     format: ListFormat,
 }
 
+impl ListArgs {
+    fn holds(&self, workload: &impl DescribedWorkload) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|query| query.holds(workload))
+    }
+}
+
 /// Parses a question.
 pub fn query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
 /// Renders workloads as CSV; keys that one has and another has not are empty there.
-fn list_csv(found: &[&WorkloadEntry]) -> String {
-    let keys = found.iter().flat_map(|entry| entry.metadata.keys());
-    let keys: BTreeSet<&String> = keys.collect();
+fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
+    let keys = found.iter().flat_map(|row| &row.metadata.0);
+    let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
     let mut rows = CsvRows::empty();
     rows.add(
         ["name", "ranks", "trace_bytes"]
             .into_iter()
-            .chain(keys.iter().map(|key| &key[..])),
+            .chain(keys.iter().copied()),
     );
-    for entry in found {
+    for row in found {
         let own = [
-            entry.name.clone(),
-            entry.ranks().to_string(),
-            entry.trace_bytes().to_string(),
+            row.name.to_string(),
+            row.amounts.ranks.to_string(),
+            row.amounts.bytes.to_string(),
         ];
-        let value = |key: &&String| entry.metadata.get(*key).map(ToString::to_string);
+        let value = |key: &&str| row.value(key).map(ToString::to_string);
         rows.add(
             own.into_iter()
                 .chain(keys.iter().map(|key| value(key).unwrap_or_default())),
@@ -88,47 +97,50 @@ struct WorkloadList<'a> {
 
 /// Lists workloads.
 pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Archive::open(&args.archive)?;
-    let holds =
-        |entry: &&WorkloadEntry| args.filter.as_ref().is_none_or(|query| query.holds(entry));
-    let found: Vec<&WorkloadEntry> = archive.workloads().values().filter(holds).collect();
     if args.format == ListFormat::Json {
-        let listed = WorkloadList { workloads: found };
+        let archive = Archive::open(&args.archive)?;
+        let holds = |entry: &&WorkloadEntry| args.holds(*entry);
+        let listed = WorkloadList {
+            workloads: archive.workloads().values().filter(holds).collect(),
+        };
         VersionedDocument::new("chakram.archive.1", listed).print(out)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let listing = ArchiveListing::open(&args.archive)?;
+    let all = listing.workloads()?;
+    let found: Vec<_> = all.values().filter(|row| args.holds(*row)).collect();
     if args.format == ListFormat::Csv {
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let names: Vec<_> = found.iter().map(|entry| escape(&entry.name)).collect();
+    let names: Vec<_> = found.iter().map(|row| escaped(&row.name)).collect();
     let width = names.iter().map(|name| name.chars().count()).max();
     let width = width.unwrap_or(0);
-    let mut words = String::new();
-    for (entry, name) in found.iter().zip(&names) {
+    let (mut line, mut words) = (String::new(), String::new());
+    for (row, name) in found.iter().zip(&names) {
         words.clear();
-        for (key, value) in &entry.metadata {
-            let _ = write!(words, " {key}={value}");
+        for (key, value) in &row.metadata.0 {
+            write!(words, " {key}={value}")?;
         }
-        let (ranks, bytes) = (entry.ranks(), Bytes(entry.trace_bytes()).to_string());
-        let words = escape(words.trim_start());
-        let line = format!("{name:<width$}  {ranks:>6} ranks  {bytes:>9}  {words}");
+        let amounts = row.amounts;
+        let bytes = Bytes(amounts.bytes).to_string();
+        line.clear();
+        write!(
+            line,
+            "{name:<width$}  {:>12}  {bytes:>9} {}",
+            counted(amounts.ranks, "rank"),
+            escaped(&words)
+        )?;
         writeln!(out, "{}", line.trim_end())?;
     }
-    let of = if found.len() == archive.workloads().len() {
-        String::new()
-    } else {
-        format!(" of {}", archive.workloads().len())
-    };
-    writeln!(
-        out,
-        "{}{of} workloads, {}",
-        found.len(),
-        Bytes(archive.stored_bytes())
-    )?;
+    let mut count = counted(all.len() as u64, "workload");
+    if found.len() < all.len() {
+        count = format!("{} of {count}", thousands(found.len() as u64));
+    }
+    writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // The program ends, and giving back what ten thousand workloads take would be a fifth of its time.
-    std::mem::forget(archive);
+    // The program ends, and giving back what ten thousand workloads take would be a tenth of its time.
+    std::mem::forget(all);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -155,9 +167,9 @@ pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     writeln!(
         out,
-        "{}: {} ranks, {} of traces",
+        "{}: {}, {} of traces",
         escape(&entry.name),
-        entry.ranks(),
+        counted(entry.ranks(), "rank"),
         Bytes(entry.trace_bytes())
     )?;
     for (key, value) in &entry.metadata {

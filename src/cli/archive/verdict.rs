@@ -110,8 +110,9 @@ fn measured_words(verdict: &MeasuredVerdict) -> String {
         "within"
     };
     format!(
-        "{:+.1} % of {} steps measured, {place} their spread",
-        verdict.percent, verdict.steps
+        "{:+.1} % of {} measured, {place} their spread",
+        verdict.percent,
+        counted(verdict.steps, "step")
     )
 }
 

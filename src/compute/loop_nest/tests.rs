@@ -144,7 +144,8 @@ fn every_mapping(
     }
 }
 
-/// Small layers with all their mappings: the closed form counts as loops that run do, and the search finds the best of all.
+/// Small layers with all their mappings: the closed form counts as loops that run do, and the search finds the best of all. One of `every`
+/// mappings is run.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -197,7 +198,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
 fn products_cost_what_loops_that_run_count() {
     let layer = LayerShape::product([3, 4, 2]).unwrap();
     let accelerator = small([2, 2], 16, vec![[C, K], [P, K]]);
-    assert!(holds(&accelerator, &layer, 7, 6000) > 1000);
+    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
 }
 
 /// Windows that overlap, by two along a row.
@@ -205,7 +206,7 @@ fn products_cost_what_loops_that_run_count() {
 fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
-    assert!(holds(&accelerator, &layer, 5, 6000) > 500);
+    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
     // With steps, holes and a second direction, of which a part of all mappings is counted.
     let layer = LayerShape {
         stride: [2, 1],
@@ -213,7 +214,7 @@ fn convolutions_cost_what_loops_that_run_count() {
         ..LayerShape::new([1, 1, 2, 2, 2, 2, 2]).unwrap()
     };
     let accelerator = small([2, 2], 40, vec![[Q, C], [P, Q]]);
-    assert!(holds(&accelerator, &layer, 4001, 20_000) > 10_000);
+    assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
 /// An array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory a cycle.

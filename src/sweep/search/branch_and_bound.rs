@@ -16,6 +16,9 @@ use std::collections::BTreeSet;
 /// A point in the queue: its bound's score in an order of integers, whether it is the whole bound, and its index.
 type QueueEntry = (u64, bool, usize);
 
+/// Questions of a thread that are looked at together: a replay takes as long as many bounds.
+const BOUNDS: usize = 8;
+
 /// Maps numbers to integers of the same order.
 fn ordered(score: f64) -> u64 {
     let bits = score.to_bits();
@@ -57,7 +60,8 @@ impl StudyExplorer<'_> {
         }
         let mut best: Option<f64> = None;
         while let Some(head) = queue.first().copied() {
-            if best.is_some_and(|best| head.0 >= ordered(best)) {
+            let least = best.map_or(u64::MAX, ordered);
+            if head.0 >= least {
                 break;
             }
             let next = |entry: &QueueEntry| {
@@ -70,8 +74,7 @@ impl StudyExplorer<'_> {
             };
             let (question, point) = next(&head);
             if !self.knows(&point, question) {
-                let ahead = self.options.threads.get();
-                self.ask(queue.iter().take(ahead).map(next).collect())?;
+                self.ask(self.ahead(queue.iter().take_while(|entry| entry.0 < least).map(next)))?;
             }
             queue.pop_first();
             let number = numbered.then_some(list[head.2].0);
@@ -115,6 +118,22 @@ impl StudyExplorer<'_> {
             });
         }
         Ok(best)
+    }
+
+    /// Chooses among the questions of a queue those that threads find out together: as many replays as there are threads, and
+    /// bounds for those that have ended. Bounds of what is below the best are all needed, and so are its replays, but for the last.
+    fn ahead(
+        &self,
+        questions: impl Iterator<Item = (PointQuestion, Settings)>,
+    ) -> Vec<(PointQuestion, Settings)> {
+        let threads = self.options.threads.get();
+        let unknown = questions.filter(|(question, point)| !self.knows(point, *question));
+        let (mut replays, bounds): (Vec<_>, Vec<_>) = unknown
+            .take(BOUNDS * threads)
+            .partition(|(question, _)| *question == PointQuestion::Answer);
+        replays.truncate(threads);
+        replays.extend(bounds);
+        replays
     }
 
     fn entry(

@@ -70,7 +70,13 @@ impl StudyExplorer<'_> {
         }
         let mut open: Vec<(String, (PointQuestion, Settings))> = open.into_iter().collect();
         // Points of one work follow one another, so that it is built once.
-        open.sort_by_cached_key(|(_, (_, point))| PointEvaluator::work_key(point));
+        // Replays come first, as threads end together if what is left is short.
+        open.sort_by_cached_key(|(_, (question, point))| {
+            (
+                *question != PointQuestion::Answer,
+                PointEvaluator::work_key(point),
+            )
+        });
         let best = self.best();
         let (next, shared) = (
             AtomicUsize::new(0),

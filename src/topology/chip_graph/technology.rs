@@ -5,6 +5,8 @@
 //! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
 //! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
 
+use crate::units::Bandwidth;
+
 /// Rule for numbers of links between two that the table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkInterpolation {
@@ -35,6 +37,40 @@ impl LinkTechnology {
             links: vec![(1, 180e9), (3, 64e9), (12, 25e9)],
             interpolation,
         }
+    }
+
+    /// Reads a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and of the network
+    /// interface, which is Table III's if not said.
+    ///
+    /// # Errors
+    ///
+    /// What is no number of links or no rate, and numbers that stand twice.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut this = Self {
+            links: Vec::new(),
+            ..Self::table_three(LinkInterpolation::None)
+        };
+        for part in text.split(',') {
+            let (number, rate) = part.split_once('=').unwrap_or((part, ""));
+            let rate: Bandwidth = rate
+                .trim()
+                .parse()
+                .map_err(|error| format!("`{part}`: {error}"))?;
+            let rate = rate.bytes_per_second();
+            if number.trim() == "interface" {
+                this.interface = rate;
+                continue;
+            }
+            let links = number.trim().parse::<u32>().ok().filter(|n| *n > 0);
+            let expected = "expected a number of links or `interface` in front of each rate";
+            let links = links.ok_or_else(|| format!("`{part}`: {expected}"))?;
+            if this.links.iter().any(|(own, _)| *own == links) {
+                return Err(format!("`{part}`: {links} links stand twice"));
+            }
+            this.links.push((links, rate));
+        }
+        this.links.sort_by_key(|(links, _)| *links);
+        Ok(this)
     }
 
     /// The rate of each link of a chip that has so many; `None` where nothing says it.

@@ -253,3 +253,15 @@ fn random_graphs_are_connected_and_repeatable() {
         assert!(links + 1 >= u64::from(graph.chips()) && links <= 3 * u64::from(graph.chips()));
     }
 }
+
+#[test]
+fn tables_of_rates_are_read() {
+    let table = LinkTechnology::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
+    assert_eq!(table.links, [(1, 180e9), (3, 64e9)]);
+    assert_eq!((table.rate(0), table.rate(2)), (Some(2e9), None));
+    // Without an interface it is that of Table III.
+    assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
+    for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {
+        assert!(LinkTechnology::parse(wrong).is_err(), "{wrong}");
+    }
+}

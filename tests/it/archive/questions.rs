@@ -2,7 +2,8 @@
 
 use super::Corpus;
 use chakram::internals::archive::{
-    CompressionLevel, MetadataQuery, MetadataValue, Provenance, WorkloadEntry,
+    CompressionLevel, ListedWorkload, MetadataQuery, MetadataValue, Provenance, TraceRow,
+    WorkloadEntry,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -66,6 +67,173 @@ proptest! {
         if let Ok(query) = MetadataQuery::parse(&text) {
             query.holds(&entry(&[("a", "1".to_owned())]));
         }
+    }
+}
+
+/// A question as a tree, which is asked in words and answered by [`AskedQuestion::holds`].
+#[derive(Clone, Debug)]
+enum AskedQuestion {
+    /// Key, sign and value, by their numbers.
+    Compare(usize, usize, usize),
+    Not(Box<Self>),
+    And(Box<Self>, Box<Self>),
+    Or(Box<Self>, Box<Self>),
+}
+
+/// Keys with the values that they have or are compared with; of the last the type is that of its value.
+const VALUES: [(&str, &[&str]); 7] = [
+    ("gpu", &["h100", "A100", "b 200", "gb"]),
+    ("torch", &["2.9", "2.10", "2.10.0", "2.10.1", "1", "02.9"]),
+    (
+        "retention",
+        &["2026-01-31", "2026-02-01", "2025-12-31", "soon"],
+    ),
+    ("step", &["-3", "0", "10", "2.5", "x"]),
+    ("lab", &["7", "7.0", "blue", "Red", "2026-01-31"]),
+    ("name", &["x", "X", "y", "xx"]),
+    ("ranks", &["0", "2", "10"]),
+];
+const SIGNS: [&str; 7] = ["=", "!=", "<", "<=", ">", ">=", "~"];
+
+fn numbers_of(version: &str) -> Vec<u64> {
+    let mut parts: Vec<u64> = version
+        .split('.')
+        .map(|part| part.parse().unwrap())
+        .collect();
+    while parts.last() == Some(&0) {
+        parts.pop();
+    }
+    parts
+}
+
+/// Whether both look like dates; the pools have none that cannot be.
+fn are_dates(own: &str, asked: &str) -> bool {
+    [own, asked].iter().all(|text| text.len() == 10)
+}
+
+/// Order of a value and of what it is compared with; `None` where their types differ.
+fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let lower = |text: &str| text.to_lowercase();
+    match key {
+        "gpu" | "name" => Some(lower(own).cmp(&lower(asked))),
+        "torch" => Some(numbers_of(own).cmp(&numbers_of(asked))),
+        "retention" => are_dates(own, asked).then(|| own.cmp(asked)),
+        "step" | "ranks" => number(own)?.partial_cmp(&number(asked)?),
+        _ if number(own).is_some() => number(own)?.partial_cmp(&number(asked)?),
+        _ if own.len() == 10 => are_dates(own, asked).then(|| own.cmp(asked)),
+        _ => Some(lower(own).cmp(&lower(asked))),
+    }
+}
+
+impl AskedQuestion {
+    /// In words; `binds` is how tightly the words around it do.
+    fn text(&self, binds: u32) -> String {
+        let (own, text) = match self {
+            Self::Compare(key, sign, value) => {
+                let (key, values) = VALUES[*key];
+                let value = values[value % values.len()];
+                let quote = if value.contains(' ') { "'" } else { "" };
+                return format!("{key} {} {quote}{value}{quote}", SIGNS[*sign]);
+            }
+            Self::Not(inner) => return format!("not {}", inner.text(2)),
+            Self::And(a, b) => (1, format!("{} and {}", a.text(1), b.text(2))),
+            Self::Or(a, b) => (0, format!("{} or {}", a.text(0), b.text(1))),
+        };
+        if own < binds {
+            format!("({text})")
+        } else {
+            text
+        }
+    }
+
+    fn holds(&self, own: &BTreeMap<&str, String>) -> bool {
+        match self {
+            Self::Not(inner) => !inner.holds(own),
+            Self::And(a, b) => a.holds(own) && b.holds(own),
+            Self::Or(a, b) => a.holds(own) || b.holds(own),
+            Self::Compare(key, sign, value) => {
+                let (key, values) = VALUES[*key];
+                let asked = values[value % values.len()];
+                let Some(own) = own.get(key) else {
+                    return SIGNS[*sign] == "!=";
+                };
+                // Numbers are shown without what is not needed.
+                let shown = match own.parse::<f64>() {
+                    Ok(number) if !matches!(key, "torch" | "gpu" | "name") => number.to_string(),
+                    _ => own.clone(),
+                };
+                let order = order(key, own, asked);
+                match (SIGNS[*sign], order) {
+                    ("~", _) => shown.to_lowercase().contains(&asked.to_lowercase()),
+                    ("!=", order) => order.is_none_or(|order| order.is_ne()),
+                    (_, None) => false,
+                    ("=", Some(order)) => order.is_eq(),
+                    ("<", Some(order)) => order.is_lt(),
+                    ("<=", Some(order)) => order.is_le(),
+                    (">", Some(order)) => order.is_gt(),
+                    (_, Some(order)) => order.is_ge(),
+                }
+            }
+        }
+    }
+}
+
+fn question() -> impl Strategy<Value = AskedQuestion> {
+    let leaf = (0..VALUES.len(), 0..SIGNS.len(), 0usize..60)
+        .prop_map(|(key, sign, value)| AskedQuestion::Compare(key, sign, value));
+    leaf.prop_recursive(4, 16, 2, |inner| {
+        let pair = (inner.clone(), inner.clone());
+        prop_oneof![
+            inner.prop_map(|one| AskedQuestion::Not(Box::new(one))),
+            pair.clone()
+                .prop_map(|(a, b)| AskedQuestion::And(Box::new(a), Box::new(b))),
+            pair.prop_map(|(a, b)| AskedQuestion::Or(Box::new(a), Box::new(b))),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Any metadata, any question; the workload whole, and as the line of a list.
+    #[test]
+    fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
+        values in prop::collection::vec(prop::option::of(0usize..60), 5),
+        ranks in 0u32..4,
+        asked in question(),
+    ) {
+        let mut own = BTreeMap::new();
+        let mut given = Vec::new();
+        for ((key, all), value) in VALUES.iter().zip(&values) {
+            // What is no value of the key's type cannot be given to it.
+            let all: Vec<&&str> = all
+                .iter()
+                .filter(|text| MetadataValue::parse(key, text).is_ok())
+                .collect();
+            if let Some(value) = value {
+                let value = all[value % all.len()].to_string();
+                given.push((*key, value.clone()));
+                own.insert(*key, value);
+            }
+        }
+        let mut workload = entry(&given);
+        workload.traces.extend((0..ranks).map(|rank| TraceRow {
+            rank,
+            ranks: 1,
+            ending: ".et".to_owned(),
+            blake3: "00".repeat(32),
+            bytes: 7,
+        }));
+        own.insert("name", "x".to_owned());
+        own.insert("ranks", ranks.to_string());
+        let text = asked.text(0);
+        let query = MetadataQuery::parse(&text).unwrap();
+        prop_assert_eq!(query.holds(&workload), asked.holds(&own), "{} {:?}", text, own);
+        let line = serde_json::to_string(&workload).unwrap();
+        let listed: ListedWorkload<'_> = serde_json::from_str(&line).unwrap();
+        prop_assert_eq!(query.holds(&listed), asked.holds(&own), "{} {:?}", text, own);
+        prop_assert_eq!((listed.amounts.ranks, listed.amounts.bytes), (ranks.into(), 7 * u64::from(ranks)));
     }
 }
 

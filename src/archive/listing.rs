@@ -1,0 +1,182 @@
+//! Listings: what questions and tables ask of workloads, read without the rest of them.
+
+use super::document::{CatalogueChange, check_name};
+use super::metadata::MetadataValue;
+use super::store::{committed, located};
+use super::{ArchiveError, WorkloadEntry};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Facts about a workload that questions ask for.
+pub trait DescribedWorkload {
+    /// Returns its name.
+    fn name(&self) -> &str;
+    /// Returns the number of its ranks.
+    fn rank_count(&self) -> u64;
+    /// Returns the value of a key of its metadata.
+    fn value(&self, key: &str) -> Option<&MetadataValue>;
+}
+
+impl DescribedWorkload for WorkloadEntry {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rank_count(&self) -> u64 {
+        self.ranks()
+    }
+
+    fn value(&self, key: &str) -> Option<&MetadataValue> {
+        self.metadata.get(key)
+    }
+}
+
+/// Line of a list: a workload without its files, baselines and provenance.
+#[derive(Debug, Deserialize)]
+pub struct ListedWorkload<'t> {
+    /// Its name.
+    #[serde(borrow)]
+    pub name: Cow<'t, str>,
+    /// Metadata, by key.
+    #[serde(borrow, default)]
+    pub metadata: ListedMetadata<'t>,
+    /// Ranks, and bytes of their traces.
+    #[serde(rename = "traces")]
+    pub amounts: TraceAmounts,
+}
+
+/// Metadata in the order of its keys.
+#[derive(Debug, Default)]
+pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
+
+/// Sums over the traces of a workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceAmounts {
+    /// Ranks.
+    pub ranks: u64,
+    /// Bytes of their traces, as files.
+    pub bytes: u64,
+}
+
+impl DescribedWorkload for ListedWorkload<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rank_count(&self) -> u64 {
+        self.amounts.ranks
+    }
+
+    fn value(&self, key: &str) -> Option<&MetadataValue> {
+        let found = self.metadata.0.iter().find(|(own, _)| *own == key);
+        found.map(|(_, value)| value)
+    }
+}
+
+/// Text that is not copied unless it has escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);
+
+impl<'de: 't, 't> Deserialize<'de> for ListedMetadata<'t> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = ListedMetadata<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of metadata")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(BorrowedText(key)) = map.next_key()? {
+                    all.push((key, map.next_value()?));
+                }
+                Ok(ListedMetadata(all))
+            }
+        }
+        input.deserialize_map(Keys)
+    }
+}
+
+impl<'de> Deserialize<'de> for TraceAmounts {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Row {
+            ranks: u32,
+            bytes: u64,
+        }
+        struct Rows;
+        impl<'de> Visitor<'de> for Rows {
+            type Value = TraceAmounts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of traces")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Self::Value, A::Error> {
+                let mut all = TraceAmounts::default();
+                while let Some(Row { ranks, bytes }) = rows.next_element()? {
+                    all.ranks += u64::from(ranks);
+                    let bytes = bytes.saturating_mul(ranks.into());
+                    all.bytes = all.bytes.saturating_add(bytes);
+                }
+                Ok(all)
+            }
+        }
+        input.deserialize_seq(Rows)
+    }
+}
+
+/// Catalogues of an archive, of which the lines of a list are read.
+#[derive(Debug)]
+pub struct ArchiveListing {
+    catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
+    stored_bytes: u64,
+}
+
+impl ArchiveListing {
+    /// Opens the archive `path`, a file or a folder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is none, or a catalogue cannot be unpacked.
+    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        let (segments, _) = located(path)?;
+        let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
+        let texts = segments.into_iter().map(|segment| {
+            let text = segment.catalogue_text()?;
+            Ok((segment, text))
+        });
+        Ok(Self {
+            catalogues: texts.collect::<Result<_, ArchiveError>>()?,
+            stored_bytes,
+        })
+    }
+
+    /// Returns the bytes of its segments.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    /// Returns its workloads by name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a catalogue is damaged.
+    pub fn workloads(&self) -> Result<BTreeMap<Cow<'_, str>, ListedWorkload<'_>>, ArchiveError> {
+        let mut all = BTreeMap::new();
+        for (segment, text) in &self.catalogues {
+            let change: CatalogueChange<ListedWorkload<'_>> = segment.parse_catalogue(text)?;
+            let check = |row: &ListedWorkload<'_>| check_name(&row.name);
+            committed(&mut all, change, check, |row| row.name.clone())
+                .map_err(|error| error.in_file(&segment.file.path))?;
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,189 @@
+//! Layer-wise partition: which products are cut over rows and which over columns, by hierarchical dynamic programming.
+//!
+//! After HyPar (Song et al., HPCA 2019), which DEAP names for it: chips are halved again and again, and at each level every
+//! product is cut in two along its rows (each half has all weights and half the data) or along its columns (half the weights,
+//! and all data). HyPar counts what training moves; here it is a forward pass, as in DEAP. Part p of every product is on chip p, and
+//! with P parts of a product in a row blocks and b = P / a column blocks, in words,
+//!
+//! weights = a W, once, and for each micro-batch
+//! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,
+//!
+//! with n the number of parts whose row block lies within that of their chip before, or around it. A product that takes all of
+//! what is before, as scores take all keys, moves F (P − 1). Costs are of a product and of neighbours, so that at each level the
+//! best of all 2^L choices is found going from product to product; levels follow one another from the outermost in.
+
+use std::collections::BTreeMap;
+
+/// Direction of a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CutAlong {
+    /// Rows: tokens, or tokens of heads.
+    Rows,
+    /// Columns: outputs of a token.
+    Columns,
+}
+
+/// Cuts of a product, the outermost level first.
+pub type ProductCut = Vec<CutAlong>;
+
+/// Sizes of a product that say what it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductSize {
+    /// Rows of its output.
+    pub rows: u64,
+    /// Columns of its output.
+    pub columns: u64,
+    /// Words of its weights; 0 of one that has none.
+    pub weights: u64,
+    /// Whether every part takes all of the product before.
+    pub takes_all: bool,
+}
+
+/// Place of a part: its block of rows and its block of columns, and how many of each there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartPlace {
+    /// Block of rows, and their number.
+    pub row: (u32, u32),
+    /// Block of columns, and their number.
+    pub column: (u32, u32),
+}
+
+/// Words are counted in these parts, so that shares of them are whole.
+const SHARES: u128 = 1 << 24;
+
+/// The place of `part` of a product with these cuts: each level's half is a digit of the block that it cuts.
+pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
+    let (mut row, mut column) = ((0, 1), (0, 1));
+    for (level, along) in cut.iter().enumerate() {
+        let half = part >> (cut.len() - 1 - level) & 1;
+        let block = match along {
+            CutAlong::Rows => &mut row,
+            CutAlong::Columns => &mut column,
+        };
+        *block = (2 * block.0 + half, 2 * block.1);
+    }
+    PartPlace { row, column }
+}
+
+/// Words that a forward pass of `batches` micro-batches moves under these cuts.
+pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
+    let mut costs = CutCosts::default();
+    let own = products.iter().zip(cuts);
+    let weights = own
+        .map(|(product, cut)| weights(product, cut))
+        .sum::<u128>();
+    let pairs = products.windows(2).zip(cuts.windows(2));
+    let moved = pairs.map(|(of, cuts)| costs.moved([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
+    let all = weights + u128::from(batches) * moved.sum::<u128>();
+    u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
+}
+
+/// Returns the cuts of each product over `levels` levels; `None` if a product has too few rows and columns for them.
+pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
+    let mut cuts = vec![ProductCut::new(); products.len()];
+    for _ in 0..levels {
+        level(products, &mut cuts, batches)?;
+    }
+    Some(cuts)
+}
+
+/// Returns which piece of the rows `held` the rows `needed` are, and of how many: all of them where they reach as far, or
+/// farther. `None` if they share none.
+pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
+    if held.1 >= needed.1 {
+        return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
+    }
+    let pieces = needed.1 / held.1;
+    (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
+}
+
+/// Choices, of which the first is taken where both cost the same.
+const CHOICES: [CutAlong; 2] = [CutAlong::Columns, CutAlong::Rows];
+
+/// Adds the best cut of one level to each product.
+fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
+    let mut costs = CutCosts::default();
+    // By choice for the last product so far the least cost, and by product and choice the best choice before.
+    let mut least: [Option<u128>; 2] = [Some(0), None];
+    let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
+    let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
+    for (l, product) in products.iter().enumerate() {
+        let mut next = [None; 2];
+        let mut from = [0; 2];
+        for (choice, along) in CHOICES.into_iter().enumerate() {
+            let cut = with(&cuts[l], along);
+            let last = place(&cut, 0);
+            let goes = u64::from(last.row.1) <= product.rows
+                && u64::from(last.column.1) <= product.columns;
+            if !goes {
+                continue;
+            }
+            let own = weights(product, &cut);
+            for (earlier, cost) in least.into_iter().enumerate() {
+                let Some(cost) = cost else { continue };
+                let moved = match l.checked_sub(1) {
+                    None => 0,
+                    Some(l) => {
+                        let other = with(&cuts[l], CHOICES[earlier]);
+                        costs.moved([&products[l], product], [&other, &cut])
+                    }
+                };
+                let cost = cost + own + u128::from(batches) * moved;
+                if next[choice].is_none_or(|best| cost < best) {
+                    (next[choice], from[choice]) = (Some(cost), earlier);
+                }
+            }
+        }
+        least = next;
+        before.push(from);
+    }
+    let ends = (0..2).filter(|choice| least[*choice].is_some());
+    let mut choice = ends.min_by_key(|choice| least[*choice])?;
+    for (l, from) in before.iter().enumerate().rev() {
+        cuts[l].push(CHOICES[choice]);
+        choice = from[choice];
+    }
+    Some(())
+}
+
+/// Shares of words of weights on all parts.
+fn weights(product: &ProductSize, cut: &[CutAlong]) -> u128 {
+    let rows = u128::from(place(cut, 0).row.1);
+    u128::from(product.weights) * rows * SHARES
+}
+
+/// Costs of pairs of cuts, each found out once.
+#[derive(Default)]
+struct CutCosts {
+    /// Parts whose blocks of rows lie within one another.
+    nested: BTreeMap<[ProductCut; 2], u32>,
+}
+
+impl CutCosts {
+    /// Shares of words of the first product's outputs that the parts of the second take from others.
+    fn moved(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
+        let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
+        let parts = 1_u32 << cuts[0].len();
+        if products[1].takes_all {
+            return outputs * u128::from(parts - 1) * SHARES;
+        }
+        let nested = self
+            .nested
+            .entry(cuts.map(Clone::clone))
+            .or_insert_with(|| {
+                let is_nested = |part: &u32| {
+                    let [one, other] = cuts.map(|cut| place(cut, *part).row);
+                    share(one, other).is_some()
+                };
+                (0..parts).filter(is_nested).count() as u32
+            });
+        let [before, own] = cuts.map(|cut| place(cut, 0));
+        let needed = outputs * SHARES * u128::from(parts) / u128::from(own.row.1);
+        let most = u128::from(before.row.1.max(own.row.1));
+        let had = outputs * SHARES * u128::from(*nested) / (most * u128::from(before.column.1));
+        needed - had
+    }
+}
+
+#[cfg(test)]
+mod tests;
