@@ -105,6 +105,7 @@ mod schedule_cache;
 mod scripts;
 mod stuck;
 mod tile_checks;
+mod tile_groups;
 mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
@@ -120,6 +121,7 @@ pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::representatives;
+pub use tile_groups::{GroupSplit, LoopCounts};
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -133,6 +135,7 @@ use insertion_order::IssueMismatch;
 use lanes::Lanes;
 use messages::{MessageChannel, PendingSend};
 use schedule_cache::ScheduleCache;
+use tile_groups::{GROUPED, TileGroups};
 
 /// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
@@ -183,6 +186,8 @@ struct MessageState {
 struct RunSettings<'a> {
     topology: &'a Topology,
     stepwise: bool,
+    /// Let one of several ranks that do the same run for all.
+    aggregate: bool,
     comm: CommTiming,
     host: HostTiming,
 }
@@ -276,11 +281,14 @@ struct PresentInstant {
     progress: InstantProgress,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
+    /// Events handled so far, of all instants.
+    events: u64,
 }
 
 /// State of the event loop during one replay.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
+    tile_groups: TileGroups,
     launches: Launches<'a>,
     feeds: Feeds<'a>,
     processors: Processors<'a>,
@@ -343,9 +351,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             settings: RunSettings {
                 topology: machine.topology(),
                 stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+                aggregate: prepared.aggregate,
                 comm: prepared.comm,
                 host: prepared.host,
             },
+            tile_groups: TileGroups::default(),
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
             feeds: Feeds::new(source.feeds),
             processors: Processors {
@@ -428,6 +438,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if let Some(occupancy) = self.network.occupancy() {
             self.observer.network(&occupancy);
         }
+        self.tile_groups.counts.events = self.instant.events;
+        self.observer.counted(&self.tile_groups.counts);
         Ok(self.outcome)
     }
 
@@ -453,6 +465,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             return Err(refusal.into());
         }
         if self.flow.completed < self.launches.nodes {
+            self.dissolve_tile_groups();
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
@@ -511,8 +524,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
             EventClass::Ready => {
                 let node = NodeIndex(event.payload());
-                let number = self.flow.instances[event.rank() as usize].number;
+                let running = &self.flow.instances[event.rank() as usize];
+                let (number, flags) = (running.number, running.flags);
                 self.observer.ready(now, number, node);
+                if flags & GROUPED != 0 {
+                    self.tell_of_followers(event.rank(), |observer, number| {
+                        observer.ready(now, number, node);
+                    });
+                }
                 self.flow.ready.push(key(event.rank(), node));
             }
             EventClass::Wake => self.feeds.wake(now, event.rank()),

@@ -74,7 +74,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     latency: memory.latency,
                 },
             );
-            self.complete_at(end, instance, node);
+            self.end_access(end, instance, node);
             return;
         }
         if let Some(dimension) = self.memory.attached_dimension {
@@ -87,6 +87,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .as_mut()
             .expect("the plan refused machines without");
         if let Some(end) = remote.begin(now, access) {
+            self.end_access(end, instance, node);
+        }
+    }
+
+    /// Schedules the completion of a load or store.
+    fn end_access(&mut self, end: Time, instance: u32, node: NodeIndex) {
+        if self.tile_groups.exist() {
+            self.announce(end, instance, node);
+        } else {
             self.complete_at(end, instance, node);
         }
     }
@@ -153,7 +162,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut ends = std::mem::take(&mut self.memory.ends);
         for end in ends.drain(..) {
             let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
-            self.complete_at(end.at, instance, node);
+            self.end_access(end.at, instance, node);
         }
         self.memory.ends = ends;
     }
