@@ -103,6 +103,7 @@ mod schedule_cache;
 mod scripts;
 mod stuck;
 mod tile_checks;
+mod tile_groups;
 mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
@@ -118,6 +119,7 @@ pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::representatives;
+pub use tile_groups::{GroupSplit, LoopCounts};
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -132,6 +134,7 @@ use lanes::Lanes;
 use messages::{MessageChannel, PendingSend};
 use remote_memory::RemoteState;
 use schedule_cache::ScheduleCache;
+use tile_groups::{GROUPED, TileGroups};
 
 /// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
@@ -184,6 +187,8 @@ struct RunSettings<'a> {
     stepwise: bool,
     /// Whether nothing but collectives of all ranks uses the network, one after another.
     collectives_alone: bool,
+    /// Let one of several ranks that do the same run for all.
+    aggregate: bool,
     comm: CommTiming,
     host: HostTiming,
 }
@@ -276,11 +281,14 @@ struct PresentInstant {
     progress: InstantProgress,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
+    /// Events handled so far, of all instants.
+    events: u64,
 }
 
 /// State of the event loop during one replay.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
+    tile_groups: TileGroups,
     launches: Launches<'a>,
     feeds: Feeds<'a>,
     processors: Processors<'a>,
@@ -339,9 +347,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                     && N::SHARED
                     && !source.many
                     && collectives_are_alone(prepared),
+                aggregate: prepared.aggregate,
                 comm: prepared.comm,
                 host: prepared.host,
             },
+            tile_groups: TileGroups::default(),
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
             feeds: Feeds::new(source.feeds),
             processors: Processors {
@@ -417,6 +427,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if let Some(occupancy) = self.network.occupancy() {
             self.observer.network(&occupancy);
         }
+        self.tile_groups.counts.events = self.instant.events;
+        self.observer.counted(&self.tile_groups.counts);
         Ok(self.outcome)
     }
 
@@ -442,6 +454,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             return Err(refusal.into());
         }
         if self.flow.completed < self.launches.nodes {
+            self.dissolve_tile_groups();
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
@@ -500,8 +513,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
             EventClass::Ready => {
                 let node = NodeIndex(event.payload());
-                let number = self.flow.instances[event.rank() as usize].number;
+                let running = &self.flow.instances[event.rank() as usize];
+                let (number, flags) = (running.number, running.flags);
                 self.observer.ready(now, number, node);
+                if flags & GROUPED != 0 {
+                    self.tell_of_followers(event.rank(), |observer, number| {
+                        observer.ready(now, number, node);
+                    });
+                }
                 self.flow.ready.push(key(event.rank(), node));
             }
             EventClass::Wake => self.feeds.wake(now, event.rank()),

@@ -77,6 +77,7 @@ pub struct CompiledReplay<'a> {
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
     pub(super) links: bool,
+    pub(super) aggregate: bool,
     pub(super) extensions: Extensions,
     pub(super) comm: CommTiming,
     pub(super) host: HostTiming,
@@ -138,6 +139,7 @@ impl<'a> CompiledReplay<'a> {
             machine,
             stepwise: options.stepwise || options.links,
             links: options.links && options.comm == CommTiming::Model,
+            aggregate: options.aggregate && options.comm == CommTiming::Model,
             extensions: options.extensions.clone(),
             comm: options.comm,
             host: options.host,
@@ -157,6 +159,11 @@ impl<'a> CompiledReplay<'a> {
     /// The share of communication and kernels that has a price, and its sources.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
+    }
+
+    /// Whether one of several ranks that do the same runs for all.
+    pub fn aggregates(&self) -> bool {
+        self.aggregate
     }
 
     /// The source of durations of collectives and messages.

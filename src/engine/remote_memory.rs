@@ -85,7 +85,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     latency: memory.latency,
                 },
             );
-            self.complete_at(end, instance, node);
+            self.end_access(end, instance, node);
             return;
         }
         let remote = self.memory.remotes[memory as usize].as_mut();
@@ -95,6 +95,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.memory.approached_ports.push(place);
         }
         if let Some(end) = remote.model.begin(now, access) {
+            self.end_access(end, instance, node);
+        }
+    }
+
+    /// Schedules the completion of a load or store.
+    fn end_access(&mut self, end: Time, instance: u32, node: NodeIndex) {
+        if self.tile_groups.exist() {
+            self.announce(end, instance, node);
+        } else {
             self.complete_at(end, instance, node);
         }
     }
@@ -159,7 +168,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut ends = std::mem::take(&mut self.memory.ends);
         for end in ends.drain(..) {
             let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
-            self.complete_at(end.at, instance, node);
+            self.end_access(end.at, instance, node);
         }
         self.memory.ends = ends;
     }

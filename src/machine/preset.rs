@@ -38,6 +38,7 @@ presets!(
     "mi300x",
     "tpu-v4",
     "wafer-5x4",
+    "wafer-5x4-published",
     "palm-gpu",
     "gemmini",
     "grayskull",

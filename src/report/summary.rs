@@ -3,6 +3,7 @@
 //! JSON is this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these
 //! types. A field may be added under the same schema, never changed.
 
+use super::aggregation::RankAggregation;
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
@@ -265,6 +266,9 @@ pub struct Report {
     /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
+    /// Ranks of which one ran for all, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<RankAggregation>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,

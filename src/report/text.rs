@@ -110,6 +110,9 @@ fn write_all(
             counted(outcome.messages, "message")
         )?;
     }
+    if let Some(aggregation) = &report.aggregation {
+        writeln!(out, "          {}", aggregation.line())?;
+    }
     if let Some(rates) = throughput::line(report) {
         writeln!(out, "          {rates}")?;
     }

@@ -54,6 +54,7 @@ mod skewed;
 mod stuck;
 mod table_v;
 mod through;
+mod tile_groups;
 mod tile_transfers;
 mod tiles;
 mod trains;

@@ -77,6 +77,7 @@ struct TilesDocument {
     die_bandwidth_bytes_per_s: f64,
     die_latency_ps: u64,
     half_duplex: bool,
+    barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
     /// The lower end, and the dimension.
     faulty_links: Vec<([u32; 2], usize)>,
@@ -208,6 +209,7 @@ impl TilesDocument {
             die_bandwidth_bytes_per_s: tiles.borders.bandwidth.bytes_per_second(),
             die_latency_ps: tiles.borders.latency.0,
             half_duplex: tiles.half_duplex,
+            barrier_ps: tiles.barrier.map(|latency| latency.0),
             faulty_cores: tiles
                 .faulty_cores
                 .iter()

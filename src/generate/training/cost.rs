@@ -268,7 +268,7 @@ impl CostParameters {
     }
 
     /// Sets the operands of an operator at its first kernel forwards, at the one that finds the gradient of its input, and
-    /// at the one of its weights.
+    /// at the one of its weights. A look-up reads rows, and adds to them, once.
     fn set_operands(&self, work: &OperatorKind, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
@@ -276,17 +276,37 @@ impl CostParameters {
         let weights = work.parameters().saturating_mul(self.number);
         let found = work.parameters().saturating_mul(self.gradient);
         let both = input.saturating_add(output);
-        let forward = OperandBytes {
-            input,
-            weights,
-            output,
+        let looks_up = matches!(
+            work,
+            OperatorKind::Embedding { .. } | OperatorKind::EmbeddingBag { .. }
+        );
+        let forward = if looks_up {
+            OperandBytes {
+                input: 0,
+                weights: weights.min(output),
+                output,
+            }
+        } else {
+            OperandBytes {
+                input,
+                weights,
+                output,
+            }
         };
         // The gradient of the output comes in; without a kernel of its own the weights' gradient needs the input too.
         let apart = kernels.weights.is_some();
-        let backward = OperandBytes {
-            input: if apart { output } else { both },
-            weights,
-            output: input,
+        let backward = if looks_up {
+            OperandBytes {
+                input: output,
+                weights: 0,
+                output: found.min(output),
+            }
+        } else {
+            OperandBytes {
+                input: if apart { output } else { both },
+                weights,
+                output: input,
+            }
         };
         let gradient = OperandBytes {
             input: both,
