@@ -2,6 +2,7 @@
 //!
 //! The formats' types stop here; what leaves is the project's own.
 
+pub mod goal;
 pub mod msccl;
 pub mod pytorch;
 pub mod sources;

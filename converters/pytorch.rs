@@ -5,12 +5,13 @@
 //! conversion needs are kept. Readers go by the keys that are present and not by the version a file states, since
 //! versions do not determine the keys.
 //!
-//! Damage is an error with its byte. One kind of damage is repaired, because the tools write it themselves: names
-//! that were not escaped. Each such repair is reported.
+//! Damage is an error with its byte. Damage that profilers and scripts are known to write is repaired where it can mean
+//! one thing only ([`JsonRepairKind`]). Each such repair is reported.
 
 mod activities;
 mod call_matching;
 mod call_names;
+mod call_windows;
 mod calls;
 mod clock;
 mod emit;
@@ -20,11 +21,13 @@ mod group_inference;
 mod groups;
 pub mod host;
 mod host_alone;
+mod inferred_ranks;
 mod job;
 pub mod kineto;
 mod kineto_alone;
 mod name_repair;
 mod number;
+mod number_repair;
 mod op_cost;
 mod operator_order;
 mod output_shapes;
@@ -67,6 +70,10 @@ pub enum JsonRepairKind {
     Name,
     /// A list of process groups was truncated; the groups before that were taken.
     Groups,
+    /// A number that JSON does not have, such as `NaN`, was taken for none.
+    Number,
+    /// A comma stood behind the last element.
+    Comma,
 }
 
 /// One repair.
@@ -76,7 +83,7 @@ pub struct JsonRepair {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// Replacement: the name, or the end of the list.
+    /// Replacement: the name, or the end of the list; of a number or comma, what stood there.
     pub text: String,
 }
 

@@ -1,5 +1,6 @@
 //! Sources of traces: their files, what is kept of them, and which one a file is of.
 
+use crate::converters::goal::GoalSchedule;
 use crate::converters::msccl::MscclAlgorithm;
 use crate::converters::pytorch::{CaptureFileKind, sniff};
 use crate::converters::text_workload::TextWorkload;
@@ -22,6 +23,8 @@ pub enum TraceSource {
     Xplane,
     /// Algorithms of MSCCL.
     Msccl,
+    /// Schedules in GOAL.
+    Goal,
     /// Execution traces of any form.
     Trace,
 }
@@ -41,7 +44,7 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// Every source, in the order of lists.
-    pub const ALL: [SourceDescription; 5] = [
+    pub const ALL: [SourceDescription; 6] = [
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
@@ -65,6 +68,12 @@ impl TraceSource {
             word: "msccl",
             files: "an algorithm of MSCCL (.xml)",
             kept: "messages and their order in every thread block, for replays with --custom",
+        },
+        SourceDescription {
+            source: Self::Goal,
+            word: "goal",
+            files: "a schedule in GOAL, as LogGOPSim and its tracers write it (.goal)",
+            kept: "calculations, messages and their order; traces of messages can be written as GOAL",
         },
         SourceDescription {
             source: Self::Trace,
@@ -156,6 +165,9 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
     if MscclAlgorithm::begins(head) {
         return Ok(TraceSource::Msccl);
+    }
+    if GoalSchedule::begins(head) {
+        return Ok(TraceSource::Goal);
     }
     if xplane::begins(head) {
         return Ok(TraceSource::Xplane);

@@ -6,6 +6,7 @@ use crate::units::{Bandwidth, FlopRate, Span};
 mod attention;
 mod curves;
 mod gemm;
+mod gemm_table;
 mod host;
 mod loop_nest;
 mod measured;
@@ -17,7 +18,8 @@ mod words;
 
 pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
 pub use curves::{KernelCurves, MovingCurve};
-pub use gemm::GemmCurve;
+pub use gemm::{GemmCurve, PowerThrottling};
+pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
     FoundMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,

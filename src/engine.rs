@@ -53,9 +53,7 @@
 use crate::collective::ScriptEvent;
 use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
-use crate::memory::{
-    AccessEnd, EdgePorts, MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryModel,
-};
+use crate::memory::{AccessEnd, EdgePorts, MemoryAttachment, RemoteMemory};
 use crate::network::{
     DeliveryNotice, EventScheduler, LinkTraffic, NetworkBackend, NetworkEvent, NetworkMessage,
     ServerId,
@@ -105,6 +103,7 @@ mod schedule_cache;
 mod scripts;
 mod stuck;
 mod tile_checks;
+mod tile_groups;
 mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
@@ -120,6 +119,7 @@ pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::representatives;
+pub use tile_groups::{GroupSplit, LoopCounts};
 
 use agenda::Agenda;
 use chunk_queues::ChunkQueues;
@@ -132,7 +132,9 @@ use frames::{Launches, RunningGroup, RunningInstance, key};
 use insertion_order::IssueMismatch;
 use lanes::Lanes;
 use messages::{MessageChannel, PendingSend};
+use remote_memory::RemoteState;
 use schedule_cache::ScheduleCache;
+use tile_groups::{GROUPED, TileGroups};
 
 /// Sentinel dependency count: the node is complete.
 const COMPLETE: u32 = u32::MAX;
@@ -185,6 +187,8 @@ struct RunSettings<'a> {
     stepwise: bool,
     /// Whether nothing but collectives of all ranks uses the network, one after another.
     collectives_alone: bool,
+    /// Let one of several ranks that do the same run for all.
+    aggregate: bool,
     comm: CommTiming,
     host: HostTiming,
 }
@@ -258,13 +262,12 @@ struct Collectives<'a, S> {
 /// Loads and stores beyond NPUs.
 #[derive(Debug)]
 struct RemoteAccesses<'a> {
-    remote: Option<RemoteMemoryModel>,
+    /// The memory without a name, if there is one, and those that have names.
+    remotes: Vec<Option<RemoteState>>,
     /// The memory beyond NPUs and its ports, if they lie at cores of the network.
     edge: Option<(&'a RemoteMemory, &'a EdgePorts)>,
     /// By NPU, the port that it uses, [`plan::NONE`] until it is known.
     edge_port_of: Vec<u32>,
-    /// Dimension of the network whose ports loads and stores share with messages, if any.
-    attached_dimension: Option<usize>,
     /// Ports that loads and stores which began in this round will use.
     approached_ports: Vec<ServerId>,
     /// Loads and stores that ended, until their completions are scheduled.
@@ -278,11 +281,14 @@ struct PresentInstant {
     progress: InstantProgress,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
+    /// Events handled so far, of all instants.
+    events: u64,
 }
 
 /// State of the event loop during one replay.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
+    tile_groups: TileGroups,
     launches: Launches<'a>,
     feeds: Feeds<'a>,
     processors: Processors<'a>,
@@ -332,15 +338,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         };
         let machine = prepared.machine;
         let remote = machine.remote();
-        // Ports are shared only where the network models contention and carries the messages.
-        let met = prepared.comm == CommTiming::Model && network.attachments().is_some();
-        let own = prepared.extensions.memory.as_ref();
-        let own = own.is_some_and(|design| design.remote().is_some());
-        let through = remote
-            .and_then(|memory| memory.through.as_ref())
-            .filter(|_| met && !own)
-            .map(NetworkAttachment::dimension);
-        let npus = machine.topology().npus();
+        let remotes = RemoteState::all(prepared, &mut network);
         Self {
             settings: RunSettings {
                 topology: machine.topology(),
@@ -349,9 +347,11 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                     && N::SHARED
                     && !source.many
                     && collectives_are_alone(prepared),
+                aggregate: prepared.aggregate,
                 comm: prepared.comm,
                 host: prepared.host,
             },
+            tile_groups: TileGroups::default(),
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
             feeds: Feeds::new(source.feeds),
             processors: Processors {
@@ -389,19 +389,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 fast_forward_count: 0,
             },
             memory: RemoteAccesses {
-                remote: remote.map(|memory| {
-                    let own = prepared.extensions.memory.as_ref();
-                    match own.and_then(|design| design.remote()) {
-                        Some(model) => RemoteMemoryModel::of_model(memory, model),
-                        None => RemoteMemoryModel::new(memory, npus, met),
-                    }
-                }),
+                remotes,
                 edge: remote.and_then(|memory| match &memory.attachment {
                     MemoryAttachment::Edge(ports) => Some((memory, ports)),
                     _ => None,
                 }),
                 edge_port_of: Vec::new(),
-                attached_dimension: through,
                 approached_ports: Vec::new(),
                 ends: Vec::new(),
             },
@@ -434,6 +427,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if let Some(occupancy) = self.network.occupancy() {
             self.observer.network(&occupancy);
         }
+        self.tile_groups.counts.events = self.instant.events;
+        self.observer.counted(&self.tile_groups.counts);
         Ok(self.outcome)
     }
 
@@ -459,6 +454,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             return Err(refusal.into());
         }
         if self.flow.completed < self.launches.nodes {
+            self.dissolve_tile_groups();
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
@@ -502,7 +498,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             EventClass::LinkFree => {
                 self.network_event(now, NetworkEvent::LinkFree(event.payload()))
             }
-            EventClass::Memory => self.memory_event(now, event.payload()),
+            EventClass::Memory => self.memory_event(now, event.rank(), event.payload()),
             EventClass::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
             EventClass::Run => self.end_run(now, event.payload(), event.rank()),
             EventClass::Injected => {
@@ -517,8 +513,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
             EventClass::Ready => {
                 let node = NodeIndex(event.payload());
-                let number = self.flow.instances[event.rank() as usize].number;
+                let running = &self.flow.instances[event.rank() as usize];
+                let (number, flags) = (running.number, running.flags);
                 self.observer.ready(now, number, node);
+                if flags & GROUPED != 0 {
+                    self.tell_of_followers(event.rank(), |observer, number| {
+                        observer.ready(now, number, node);
+                    });
+                }
                 self.flow.ready.push(key(event.rank(), node));
             }
             EventClass::Wake => self.feeds.wake(now, event.rank()),

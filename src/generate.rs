@@ -36,6 +36,7 @@ pub(crate) mod collective;
 pub(crate) mod data_parallel;
 pub(crate) mod memory;
 pub(crate) mod p2p;
+pub(crate) mod palm;
 pub(crate) mod plan;
 pub(crate) mod schedule;
 pub(crate) mod sharding;
@@ -48,6 +49,7 @@ pub use collective::CollectivePattern;
 pub use data_parallel::DataParallelPattern;
 pub use memory::MemoryPattern;
 pub use p2p::{P2pPattern, TrafficPattern};
+pub use palm::PalmPattern;
 pub use plan::ParallelismPlan;
 pub use training::TrainingPattern;
 
@@ -65,6 +67,8 @@ pub enum WorkloadPattern {
     Memory(MemoryPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
+    /// A transformer on a wafer by the rules of PALM's public code.
+    Palm(PalmPattern),
     /// A model under a plan.
     Training(Box<TrainingPattern>),
 }
@@ -89,6 +93,7 @@ impl GeneratedJob {
             WorkloadPattern::Chain(options) => Box::new(options.prepare()?),
             WorkloadPattern::Memory(options) => Box::new(options.prepare()?),
             WorkloadPattern::DataParallel(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Palm(options) => Box::new(options.prepare()?),
             WorkloadPattern::Training(options) => Box::new(options.prepare()?),
         }))
     }

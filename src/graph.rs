@@ -173,6 +173,8 @@ pub struct Graph {
     captured: Option<Span>,
     kernels_on_cpu: bool,
     lane_names: Vec<(Lane, String)>,
+    /// Memories beyond the NPU that nodes name.
+    remote_memories: Vec<String>,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
@@ -185,6 +187,9 @@ const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
 /// `detail` of any other store.
 const STORED: u32 = 3;
+/// Bits of `detail` of loads and stores that hold these; those above number the memory, from 1 if it has a name.
+const ACCESS_BITS: u32 = 2;
+const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
 
 impl Graph {
     /// Returns the number of nodes.
@@ -364,7 +369,7 @@ impl Graph {
     /// `None` for all others.
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
-        match (self.kinds[node.index()], self.detail[node.index()]) {
+        match (self.kinds[node.index()], self.detail[node.index()] & ACCESS) {
             (NodeKind::RemoteMemory, GATHERED) => Some(false),
             (NodeKind::RemoteMemory, REDUCED) => Some(true),
             _ => None,
@@ -376,8 +381,24 @@ impl Graph {
     pub fn stores(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
         match self.kinds[node.index()] {
-            NodeKind::LocalMemory | NodeKind::RemoteMemory => matches!(detail, REDUCED | STORED),
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => {
+                matches!(detail & ACCESS, REDUCED | STORED)
+            }
             _ => false,
+        }
+    }
+
+    /// Returns the names of memories beyond the NPU that loads and stores reach.
+    pub fn remote_memories(&self) -> &[String] {
+        &self.remote_memories
+    }
+
+    /// Returns the index in [`Self::remote_memories`] of the memory that a remote load or store names, if it names one.
+    #[inline]
+    pub fn remote_memory(&self, node: NodeIndex) -> Option<u32> {
+        match self.kinds[node.index()] {
+            NodeKind::RemoteMemory => (self.detail[node.index()] >> ACCESS_BITS).checked_sub(1),
+            _ => None,
         }
     }
 

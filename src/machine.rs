@@ -15,7 +15,7 @@ use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, Collect
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
 use crate::ids::Npu;
-use crate::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
+use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
 use crate::units::Bytes;
@@ -72,6 +72,7 @@ pub struct Machine {
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
+    named_memories: Vec<NamedMemory>,
     host: Option<Host>,
     corrections: Vec<PriceCorrection>,
 }
@@ -137,6 +138,7 @@ impl Machine {
             scalable: false,
             classes: vec![class],
             remote,
+            named_memories: Vec::new(),
             host: None,
             corrections: Vec::new(),
         })
@@ -261,9 +263,22 @@ impl Machine {
         self.host.as_ref()
     }
 
-    /// Memory beyond the NPUs' own, if there is any.
+    /// Memory beyond the NPUs' own that loads and stores without a name reach, if there is any.
     pub fn remote(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
+    }
+
+    /// Memories beyond the NPUs' own that traces reach by their names, as the file orders them.
+    pub fn named_memories(&self) -> &[NamedMemory] {
+        &self.named_memories
+    }
+
+    /// The named memory at `index` of [`Self::named_memories`], or the one without a name.
+    pub fn memory_at(&self, index: Option<u32>) -> Option<&RemoteMemory> {
+        match index {
+            None => self.remote(),
+            Some(index) => Some(&self.named_memories.get(index as usize)?.memory),
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 use crate::ids::Npu;
 use crate::topology::Topology;
 use crate::units::{Bandwidth, Bytes, Span};
+use serde::Serialize;
 use std::fmt;
 
 mod channel_stream;
@@ -127,9 +128,46 @@ impl MemoryAttachment {
         }
     }
 
+    /// Returns the pool that is a network, as documents have it; `None` of the others.
+    pub fn pool(&self) -> Option<PoolDesign<'_>> {
+        Some(match self {
+            Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
+            Self::Switch(design) => PoolDesign::Switch(design),
+            Self::Ring(design) => PoolDesign::Ring(design),
+            Self::Mesh(design) => PoolDesign::Mesh(design),
+            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Edge(_) => return None,
+        })
+    }
+
     /// Returns true if bytes pass switches, which can gather and reduce them.
     pub fn has_switches(&self) -> bool {
         matches!(self, Self::Hierarchical(_) | Self::Switch(_))
+    }
+}
+
+/// Pool that is a network, whose links concurrent accesses share.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub enum PoolDesign<'a> {
+    /// Behind switches of its own, which reach the switches of the nodes.
+    Hierarchical(&'a HierarchicalPool),
+    /// Behind levels of switches.
+    Switch(&'a SwitchPool),
+    /// On a ring.
+    Ring(&'a RingPool),
+    /// On a mesh of two dimensions.
+    Mesh(&'a MeshPool),
+}
+
+impl PoolDesign<'_> {
+    /// Returns the links of the pool for `npus` NPUs, whose memories have bandwidth `memory` each.
+    fn layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
+        match self {
+            Self::Hierarchical(design) => design.layout(memory, npus),
+            Self::Switch(design) => design.layout(memory, npus),
+            Self::Ring(design) => design.layout(memory, npus),
+            Self::Mesh(design) => design.layout(memory, npus),
+        }
     }
 }
 
@@ -149,6 +187,15 @@ pub struct RemoteMemory {
     /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
     /// the NPUs' ports in its design.
     pub through: Option<NetworkAttachment>,
+}
+
+/// Memory beyond NPUs that traces reach by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedMemory {
+    /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
+    pub name: String,
+    /// The memory.
+    pub memory: RemoteMemory,
 }
 
 impl RemoteMemory {

@@ -137,6 +137,8 @@ pub enum OperatorKind {
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
+        /// True if queries and keys are turned by their positions first (rotary position embedding).
+        rotary: bool,
     },
     /// Each row is scaled to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then by a
     /// gain of `width`, and shifted by a bias of `width` if `bias`.

@@ -60,6 +60,23 @@ impl NetworkKind {
         (Self::FairSharing, "fair_sharing"),
         (Self::Exclusive, "exclusive"),
     ];
+
+    /// Name of the model as the value of an option, and its summary for help.
+    pub fn option(self) -> [&'static str; 2] {
+        match self {
+            Self::ContentionFree => ["contention-free", "No contention between operations"],
+            Self::Ports => ["ports", "Operations share each NPU's port into a dimension"],
+            Self::Links => ["links", "Operations share every link of their routes"],
+            Self::FairSharing => [
+                "fair-sharing",
+                "Messages in flight share every link of their routes at once, max-min fairly",
+            ],
+            Self::Exclusive => [
+                "exclusive",
+                "A transfer holds all links of its route from start to end",
+            ],
+        }
+    }
 }
 
 impl fmt::Display for NetworkKind {

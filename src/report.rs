@@ -14,6 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod aggregation;
 pub(crate) mod breakdown;
 pub(crate) mod busy;
 pub(crate) mod collectives;
@@ -29,6 +30,7 @@ mod launched;
 mod links;
 mod machine_response;
 pub(crate) mod memory;
+mod memory_accesses;
 pub(crate) mod npus;
 pub(crate) mod operators;
 pub(crate) mod pictures;
@@ -59,7 +61,7 @@ pub use summary::{HashedInput, Report};
 pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
-use crate::engine::{JobTimes, LaunchRecord, ProcessorJob};
+use crate::engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::{LinkLoad, NetworkOccupancy};
@@ -125,6 +127,9 @@ pub trait Observer {
 
     /// The replay is over, and links and memory ports of tiles were busy so long.
     fn network(&mut self, _occupancy: &NetworkOccupancy) {}
+
+    /// The replay is over, and this is how many events it took.
+    fn counted(&mut self, _counts: &LoopCounts) {}
     /// Whether it need not be told anything.
     fn is_nobody(&self) -> bool {
         false
@@ -185,6 +190,9 @@ impl<O: Observer + ?Sized> Observer for &mut O {
 
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         (**self).network(occupancy);
+    }
+    fn counted(&mut self, counts: &LoopCounts) {
+        (**self).counted(counts);
     }
     fn is_nobody(&self) -> bool {
         (**self).is_nobody()
@@ -263,6 +271,11 @@ impl<O: Observer> Observer for Option<O> {
             observer.network(occupancy);
         }
     }
+    fn counted(&mut self, counts: &LoopCounts) {
+        if let Some(observer) = self {
+            observer.counted(counts);
+        }
+    }
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -323,5 +336,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0.network(occupancy);
         self.1.network(occupancy);
+    }
+    fn counted(&mut self, counts: &LoopCounts) {
+        self.0.counted(counts);
+        self.1.counted(counts);
     }
 }

@@ -104,6 +104,18 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
+    /// Bytes of an element, with its part of a scale that goes with a block.
+    pub fn element_bytes(self) -> f64 {
+        match self {
+            Self::Fp64 => 8.0,
+            Self::Fp32 | Self::Tf32 => 4.0,
+            Self::Fp16 | Self::Bf16 => 2.0,
+            Self::Fp8 | Self::Int8 => 1.0,
+            // A scale of a byte goes with 16 numbers.
+            Self::Fp4 => 0.5625,
+        }
+    }
+
     /// Parses the name of a format as written here or by PyTorch; `None` for anything else.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {

@@ -188,7 +188,7 @@ impl fmt::Display for Bytes {
 }
 
 /// Bytes per second; always positive and finite.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub struct Bandwidth(f64);
 
 impl Bandwidth {

@@ -1,6 +1,7 @@
 //! Calls that belong together: the k-th collective of a group on each of its members, and the sends
 //! with their receives.
 
+use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
@@ -50,9 +51,18 @@ pub struct CallMatches {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallMismatch(pub String);
 
+/// A rank of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct JobRank<'a> {
+    /// Its number.
+    pub number: u32,
+    /// The capture that its calls are of: its own, or that of a rank of the same role.
+    pub timeline: &'a RankTimeline,
+}
+
 /// Matches the calls of all ranks, which are in order. The group of every call is set.
 pub fn matching(
-    ranks: &[RankTimeline],
+    ranks: &[JobRank<'_>],
     calls: &[CommCalls],
     groups: &[JobGroup],
 ) -> Result<CallMatches, CallMismatch> {
@@ -72,7 +82,7 @@ pub fn matching(
         let found = group
             .ranks
             .iter()
-            .map(|rank| ranks.binary_search_by_key(rank, |r| r.rank));
+            .map(|rank| ranks.binary_search_by_key(rank, |r| r.number));
         let members = found
             .flatten()
             .map(|rank| calls_of[rank].member(rank as u32, [index]));
@@ -113,7 +123,7 @@ pub fn matching(
 
 /// The calls of a job's captures.
 struct CapturedCalls<'a> {
-    ranks: &'a [RankTimeline],
+    ranks: &'a [JobRank<'a>],
     calls: &'a [CommCalls],
     groups: &'a [JobGroup],
 }
@@ -130,40 +140,58 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// Leaves of each member's calls as many as all have. Windows may open or close at different calls, so these
-    /// are the last ones if their kinds agree only there, and else the first.
+    /// Leaves of each member's calls those that all have, as windows may open or close at different calls. Where they agree
+    /// nowhere, as many as the shortest has stay, for the disagreement to be told.
     fn common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
         alone: &mut Vec<(CommRef, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
-        let least = members.iter().map(|member| member.calls.len()).min();
-        let least = least.unwrap_or(0);
-        let skipped =
-            |member: &MemberCalls<'_>, last| if last { member.calls.len() - least } else { 0 };
-        let agree = |last| {
-            let kinds = members.iter().map(|member| {
-                let calls = member.iter().skip(skipped(member, last)).take(least);
-                calls.map(|at| self.kind(at)).collect::<Vec<_>>()
-            });
-            kinds
-                .collect::<Vec<_>>()
-                .windows(2)
-                .all(|pair| pair[0] == pair[1])
+        let outlines = |member: &MemberCalls<'_>| -> Vec<CallOutline> {
+            member.iter().map(|at| self.outline(at)).collect()
         };
-        let equal = members.iter().all(|member| member.calls.len() == least);
-        let last = !equal && !agree(false) && agree(true);
-        for member in &mut members {
-            let from = skipped(member, last);
-            let within = from..from + least;
+        let Some((first, others)) = members.split_first() else {
+            return members;
+        };
+        let base = outlines(first);
+        let host = |member: &MemberCalls<'_>| {
+            let kineto = &self.ranks[member.rank as usize].timeline.kineto;
+            kineto.host_name.as_deref()
+        };
+        let shifts = others.iter().map(|other| {
+            let one_clock = host(first).is_some() && host(first) == host(other);
+            call_windows::shift(&base, &outlines(other), one_clock)
+        });
+        let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
+        let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
+        // In places of the first member's calls.
+        let ends = members.iter().zip(&shifts);
+        let ends = ends.map(|(member, shift)| member.calls.len() as i64 + shift);
+        let from = shifts.iter().copied().max().unwrap_or(0);
+        let to = ends.min().unwrap_or(0).max(from);
+        for (member, shift) in members.iter_mut().zip(&shifts) {
+            let place = |place: i64| usize::try_from(place - shift).unwrap_or(0);
+            let within = place(from)..place(to);
             let outside = member
                 .iter()
                 .enumerate()
                 .filter(|(i, _)| !within.contains(i));
             alone.extend(outside.map(|(_, at)| (at, "outside the window of other ranks")));
-            member.calls = member.calls[within].to_vec().into();
+            let within = member.calls.get(within).unwrap_or_default();
+            member.calls = within.to_vec().into();
         }
         members
+    }
+
+    fn outline(&self, at: CommRef) -> CallOutline {
+        let call = self.call(at);
+        // A root may be done before the others begin.
+        let timed = !self.ranks[at.0 as usize].timeline.untimed && !self.kind(at).has_root();
+        CallOutline {
+            signature: self.signature(at),
+            sequence: call.asked.sequence,
+            span: timed.then_some((call.start, call.end)),
+        }
     }
 
     fn signature(&self, at: CommRef) -> CollectiveSignature {
@@ -211,7 +239,7 @@ impl<'a> CapturedCalls<'a> {
         let uneven = asked || sizes.clone().any(|size| size != bytes);
         let root = self.root(members[0]);
         let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
-        let rank = |at: &CommRef| self.ranks[at.0 as usize].rank;
+        let rank = |at: &CommRef| self.ranks[at.0 as usize].number;
         let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
         MatchedCollective {
             kind: self.kind(members[0]),
@@ -236,13 +264,13 @@ impl<'a> CapturedCalls<'a> {
                         let reason = "to a member that the group does not have";
                         matches.unmatched.push((at, reason));
                     }
-                    Some(&peer) if peer == rank.rank => {
+                    Some(&peer) if peer == rank.number => {
                         matches.unmatched.push((at, "from a rank to itself"));
                     }
                     Some(&peer) => {
                         let receive = call.act != CommOp::Send;
                         let (tag, group) = (call.asked.tag, call.group);
-                        let half = MessageHalf::new(rank.rank, peer, receive, tag, group, at);
+                        let half = MessageHalf::new(rank.number, peer, receive, tag, group, at);
                         halves.push(half);
                     }
                 }
@@ -260,14 +288,14 @@ impl<'a> CapturedCalls<'a> {
     }
 
     fn said(&self, at: CommRef) -> String {
-        let (rank, call) = (&self.ranks[at.0 as usize], self.call(at));
-        let item = &rank.items[call.item as usize];
-        let node = rank.host.nodes.get(item.host as usize);
+        let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call(at));
+        let item = &timeline.items[call.item as usize];
+        let node = timeline.host.nodes.get(item.host as usize);
         let root = call.asked.peer.map(|peer| format!(", root {peer}"));
         format!(
             "rank {} calls {} (node {}, record function id {}) with {} bytes in, {} out{}",
-            rank.rank,
-            rank.item_name(item),
+            number,
+            timeline.item_name(item),
             node.map_or(0, |node| node.id),
             call.rf_id,
             call.asked.bytes_in,

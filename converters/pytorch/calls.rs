@@ -60,7 +60,7 @@ pub struct CommCall {
 }
 
 /// Communication calls of a rank, and anomalies among them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,

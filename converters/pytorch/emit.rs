@@ -19,6 +19,8 @@ use std::io::Write;
 
 /// Job-wide data that the nodes of a rank refer to.
 pub struct EmitContext<'a> {
+    /// Number of the rank; its capture may be another's.
+    pub number: u32,
     /// The groups.
     pub groups: &'a [JobGroup],
     /// Waiting and transfer time of each call.
@@ -135,7 +137,7 @@ pub fn write<W: Write>(
         ids[work as usize] = place as u64 + 2;
     }
     let mut written = EmittedCounts::default();
-    let text = groups_json(rank, job.groups);
+    let text = groups_json(job.number, job.groups);
     writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
     written.nodes += 1;
     let writing = ActivityEmitter {
@@ -164,7 +166,12 @@ pub fn write<W: Write>(
             last = last.max(Some(end_of(activities, calls, job, cause)));
         }
         causes.sort_unstable();
+        let late = match activity.kind {
+            ActivityKind::Call(call) => job.times[call as usize].late,
+            _ => 0,
+        };
         let delay = ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
+        let delay = delay.saturating_add(late);
         let profiler = charges.charge(rank, activity, delay);
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
         writing.node(work, activity, (delay, profiler), &causes, writer)?;
@@ -187,6 +194,7 @@ fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, wor
             let time = &job.times[call as usize];
             calls.list[call as usize]
                 .start
+                .saturating_add_unsigned(time.late)
                 .saturating_add_unsigned(time.wait.saturating_add(time.transfer))
         }
         _ => activity.end,
@@ -233,10 +241,10 @@ pub fn lane_names(
 }
 
 /// Returns the declaration of a rank's groups in PyTorch's format.
-fn groups_json(rank: &RankTimeline, groups: &[JobGroup]) -> String {
+fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     let entries: Vec<serde_json::Value> = groups
         .iter()
-        .filter(|group| group.ranks.contains(&rank.rank))
+        .filter(|group| group.ranks.contains(&number))
         .map(|group| {
             serde_json::json!({
                 "pg_name": group.name, "pg_desc": group.desc, "ranks": group.ranks,
@@ -429,7 +437,7 @@ impl ActivityEmitter<'_> {
                 tag: call.asked.tag,
                 // A message has its bytes on one side only.
                 bytes: call.asked.bytes_in.max(call.asked.bytes_out),
-                own: Some(self.rank.rank),
+                own: Some(self.job.number),
                 host: false,
             },
         }

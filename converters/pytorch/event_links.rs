@@ -107,7 +107,7 @@ const MIN_CONFIDENCE: f64 = 0.9;
 impl HostNodeLinks {
     /// Joins `host` and `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
-        if kineto.with_rf_id == 0 {
+        if !Self::by_id(host, kineto) {
             return by_order::link(host, kineto).sure();
         }
         let mut by_id: Vec<(u64, u32)> = Vec::with_capacity(host.nodes.len());
@@ -165,6 +165,11 @@ impl HostNodeLinks {
         Ok(this)
     }
 
+    /// Returns whether both have record function ids, by which they are joined.
+    pub fn by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
+        kineto.with_rf_id > 0 && host.nodes.iter().any(|node| node.rf_id != 0)
+    }
+
     /// Returns links of so many events, none of which has a host node.
     pub(super) fn unlinked(events: usize) -> Self {
         Self {
@@ -203,8 +208,8 @@ impl HostNodeLinks {
         let rows: Vec<String> = rows.collect();
         Err(EventLinkError {
             found: format!(
-                "it has no \"Record function id\", and by their order operators of the host trace are \
-                 its own with a confidence of {confidence:.3}, expected at least {MIN_CONFIDENCE} \
+                "no record function ids join it to the host trace, and by their order operators of that \
+                 are its own with a confidence of {confidence:.3}, expected at least {MIN_CONFIDENCE} \
                  ({})",
                 rows.join("; ")
             ),

@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod by_process;
+
 /// Files of a rank: both, or either alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
     /// Rank by the file names, if they have one; otherwise the index among the pairs.
     pub rank: u32,
+    /// Whether names do not tell its rank from others, so that the capture has to say it.
+    pub unnumbered: bool,
     /// The host trace.
     pub host: Option<PathBuf>,
     /// The Kineto trace.
@@ -78,10 +82,15 @@ pub struct CaptureSet {
 #[derive(Clone)]
 struct FoundFile {
     kind: CaptureFileKind,
+    /// Rank in its name.
+    rank: Option<u32>,
     path: PathBuf,
     /// Whether it was given by name, and not as part of a folder.
     named: bool,
 }
+
+/// Host traces and Kineto traces by the rank in their names.
+type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
 /// Finds the captures among `paths`: files, and folders for their JSON files. A host trace and a Kineto trace are of one
 /// rank when their names hold the same rank; two files without a rank are of one.
@@ -116,21 +125,27 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             Some(bytes) if is_pipe(&path) => sniff_piped(bytes)?,
             _ => sniff(&path)?,
         };
-        found.push(FoundFile { kind, path, named });
+        let rank = rank_in(&path, kind)?;
+        found.push(FoundFile {
+            kind,
+            rank,
+            path,
+            named,
+        });
     }
     let beside = match &found[..] {
-        [one, other] if is_pipe(&one.path) => rank_of(&other.path),
-        [one, other] if is_pipe(&other.path) => rank_of(&one.path),
+        [one, other] if is_pipe(&one.path) => other.rank,
+        [one, other] if is_pipe(&other.path) => one.rank,
         _ => None,
     };
-    let mut ranks: BTreeMap<Option<u32>, [Vec<FoundFile>; 2]> = BTreeMap::new();
+    let mut ranks = FilesByRank::new();
     let mut steps: BTreeMap<Option<u32>, PathBuf> = BTreeMap::new();
     for file in &found {
         let slot = match file.kind {
             CaptureFileKind::Host => 0,
             CaptureFileKind::Kineto => 1,
             CaptureFileKind::Steps => {
-                steps.insert(rank_of(&file.path), file.path.clone());
+                steps.insert(file.rank, file.path.clone());
                 continue;
             }
             // Folders hold other JSON too, so only files given by name have to be captures.
@@ -148,15 +163,17 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
                 ));
             }
         };
-        let rank = rank_of(&file.path).or(beside);
+        let rank = file.rank.or(beside);
         ranks.entry(rank).or_default()[slot].push(file.clone());
     }
     let mut set = CaptureSet::default();
-    for (place, (rank, [hosts, kinetos])) in ranks.into_iter().enumerate() {
+    set.pairs = by_process::take(&mut ranks)?;
+    for (rank, [hosts, kinetos]) in ranks {
         let host = only(hosts, kinetos.first(), &mut set.left_aside)?;
         let kineto = only(kinetos, host.as_ref(), &mut set.left_aside)?;
         set.pairs.push(CapturePair {
-            rank: rank.unwrap_or(place as u32),
+            rank: rank.unwrap_or(set.pairs.len() as u32),
+            unnumbered: false,
             host: host.map(|file| file.path),
             kineto: kineto.map(|file| file.path),
             steps: steps.remove(&rank),
@@ -271,14 +288,15 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
             .unwrap_or("")
             .to_owned()
     };
-    let rank = rank_of(pair.named());
+    let named = found.iter().find(|file| file.path == pair.named());
+    let rank = named.and_then(|file| file.rank);
     let missing: &[&str] = match pair.host {
         Some(_) => &["kineto", "device", "trace"],
         None => &["host", "et."],
     };
     let other = found.iter().find(|file| {
         file.kind == CaptureFileKind::Other
-            && rank_of(&file.path) == rank
+            && file.rank == rank
             && missing.iter().any(|word| name(&file.path).contains(word))
     });
     other.map(|file| file.path.as_path())
@@ -310,21 +328,38 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files directly in a folder.
+/// Returns the JSON files directly in a folder, or, if there are none, those directly in its folders.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
+    let (files, folders) = entries(folder)?;
+    if !files.is_empty() {
+        return Ok(files);
+    }
+    let mut inside = Vec::new();
+    for folder in folders {
+        inside.extend(entries(&folder)?.0);
+    }
+    Ok(inside)
+}
+
+/// JSON files of a folder, none of which was given by name, and its folders.
+type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
+
+fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
     let io = |source| TraceError::io(folder.to_owned(), "list", source);
-    let mut files = Vec::new();
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder).map_err(io)? {
         let path = entry.map_err(io)?.path();
         let name = path
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or("");
-        if path.is_file() && is_json(name) {
+        if path.is_dir() {
+            folders.push(path);
+        } else if path.is_file() && is_json(name) {
             files.push((path, false));
         }
     }
-    Ok(files)
+    Ok((files, folders))
 }
 
 fn is_json(name: &str) -> bool {
@@ -336,20 +371,28 @@ fn is_json(name: &str) -> bool {
 /// Largest number in a name that counts as a rank where no word says so; others are process ids and times.
 const LARGEST: u32 = 99_999;
 
+/// Returns the rank in the name of a capture, which has the process in its place where the profiler named the file.
+fn rank_in(path: &Path, kind: CaptureFileKind) -> Result<Option<u32>, TraceError> {
+    let rank = rank_of(path);
+    let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
+    let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
+    match rank {
+        // Processes of a container may have low numbers, as ranks do.
+        Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
+            let pid = sniff_pid(path)?;
+            Ok(rank.filter(|_| pid != Some(u64::from(number))))
+        }
+        _ => Ok(rank),
+    }
+}
+
 /// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
-/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` hold none.
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` hold none. Without one it is the number after
+/// `rank` in the name of the file's folder.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = without_versions(name.split(".json").next()?);
-    let after = |word: &str| {
-        let at = stem.find(word)? + word.len();
-        let rest = stem[at..].trim_start_matches(['-', '_', '.', '=']);
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        rest[..digits].parse().ok()
-    };
-    if let Some(rank) = after("rank").or_else(|| after("worker")) {
+    if let Some(rank) = worded_rank(&stem) {
         return Some(rank);
     }
     let parts = stem.split(['.', '_', '-']);
@@ -357,6 +400,20 @@ fn rank_of(path: &Path) -> Option<u32> {
         .filter(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
         .filter_map(|part| part.parse::<u32>().ok())
         .rfind(|number| *number <= LARGEST)
+        .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
+}
+
+/// Returns the number after `rank` or `worker` in `text`.
+fn worded_rank(text: &str) -> Option<u32> {
+    let after = |word: &str| {
+        let at = text.find(word)? + word.len();
+        let rest = text[at..].trim_start_matches(['-', '_', '.', '=']);
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..digits].parse().ok()
+    };
+    after("rank").or_else(|| after("worker"))
 }
 
 /// Returns `stem` without runs of three numbers or more with dots between them.
@@ -414,6 +471,8 @@ mod tests {
         );
         assert_eq!(rank("worker7.json"), Some(7));
         assert_eq!(rank("trace.json"), None);
+        assert_eq!(rank("run/rank_5/trace.json"), Some(5));
+        assert_eq!(rank("run/7/trace.json"), None);
         // Versions, process ids and times are no ranks.
         assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
         assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));

@@ -17,8 +17,10 @@ mod workers;
 /// A process group of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGroup {
-    /// Its name.
+    /// Its name in the job.
     pub name: String,
+    /// Its name in the captures of its members, which other groups may have at ranks that are not in this one.
+    pub called: String,
     /// Purpose, as the program stated it.
     pub desc: String,
     /// Members, as ranks of the job in the group's order.
@@ -86,7 +88,7 @@ pub fn resolve(
         for call in &mut calls[r].list {
             call.group = match (&call.asked.group, &own[..]) {
                 (Some(name), _) => {
-                    let found = own.iter().find(|&&g| groups[g as usize].name == *name);
+                    let found = own.iter().find(|&&g| groups[g as usize].called == *name);
                     let &group = found.ok_or_else(|| undeclared(rank, call, name))?;
                     *inferred.named.entry(group).or_default() += 1;
                     group
@@ -120,6 +122,15 @@ pub fn resolve(
             };
         }
     }
+    for call in calls.iter_mut().flat_map(|calls| &mut calls.list) {
+        if let (None, Some(rank)) = (call.asked.peer, call.asked.peer_rank) {
+            let members = groups
+                .get(call.group as usize)
+                .map_or(&[][..], |group| &group.ranks);
+            let place = members.iter().position(|member| *member == rank);
+            call.asked.peer = place.map(|place| place as u32);
+        }
+    }
     messages(ranks, calls, &groups, &mut inferred)?;
     Ok((groups, inferred))
 }
@@ -151,7 +162,7 @@ fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32
         [only] => own
             .iter()
             .copied()
-            .find(|&g| groups[g as usize].name == *only),
+            .find(|&g| groups[g as usize].called == *only),
         _ => own.first().copied(),
     }
 }
@@ -253,7 +264,10 @@ fn declared(
         } else {
             group.ranks
         };
-        let known = groups.iter().position(|known| known.name == group.name);
+        // Where every rank creates its own part of a split, the parts have one name, and no rank in common.
+        let known = groups.iter().position(|known| {
+            known.called == group.name && known.ranks.iter().any(|rank| ranks.contains(rank))
+        });
         let index = match known {
             Some(known) if groups[known].ranks != ranks => {
                 return Err(GroupInferenceError {
@@ -267,8 +281,10 @@ fn declared(
             }
             Some(known) => known,
             None => {
+                let first = ranks.first().copied().unwrap_or(0);
                 groups.push(JobGroup {
-                    name: group.name,
+                    name: unique_name(&group.name, first, groups),
+                    called: group.name,
                     desc: group.desc,
                     ranks,
                 });
@@ -284,6 +300,22 @@ fn declared(
         own[..=whole].rotate_right(1);
     }
     Ok(own)
+}
+
+/// Returns `name` if no group of the job has it, and else `name@first`, with a number behind it where that is taken too.
+pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
+    let taken = |name: &str| groups.iter().any(|group| group.name == name);
+    if !taken(name) {
+        return name.to_owned();
+    }
+    let mut unique = format!("{name}@{first}");
+    for number in 2.. {
+        if !taken(&unique) {
+            break;
+        }
+        unique = format!("{name}@{first}.{number}");
+    }
+    unique
 }
 
 /// Moves messages into a smaller group where their ends do not match among all ranks.
@@ -367,6 +399,10 @@ fn messages_pair_up(
             else {
                 return false;
             };
+            // Nothing tells what a rank without a capture sent or received.
+            if ranks.binary_search_by_key(&peer, |rank| rank.rank).is_err() {
+                continue;
+            }
             let (tag, bytes) = (
                 call.asked.tag,
                 call.asked.bytes_in.saturating_add(call.asked.bytes_out),

@@ -22,6 +22,8 @@ use rank_capture::RankCapture;
 pub struct ConvertOptions {
     /// Only the step with this number, by its `ProfilerStep#N`.
     pub step: Option<u64>,
+    /// Number of ranks that the job had, if those without a capture are to be inferred.
+    pub infer_ranks: Option<u32>,
     /// Number of ranks read at once; 0 for as many as the machine has processors.
     pub threads: usize,
     /// Kernels that communicate, by their names, beside those of NCCL and its like.
@@ -43,10 +45,13 @@ pub fn convert(
     files: &mut OutputSet,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
-    let mut job = JobCapture::new(RankCapture::read_all(pairs, options, progress)?)?;
+    let mut job = JobCapture::new(
+        RankCapture::read_all(pairs, options, progress)?,
+        options.infer_ranks,
+    )?;
     let mut written = Vec::new();
-    for i in 0..job.ranks.len() {
-        let to = path(job.ranks[i].rank);
+    for i in 0..job.models.len() {
+        let to = path(job.models[i].number);
         let io = |source| TraceError::io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());
         let file = files.create(&to)?.hashed();
@@ -54,7 +59,7 @@ pub fn convert(
         let out = job.write(i, BufWriter::with_capacity(1 << 18, packer), &to)?;
         let packer = out.into_inner().map_err(|e| io(e.into_error()))?;
         let file = packer.finish().map_err(io)?;
-        written.push((job.ranks[i].rank, files.finish(file)?));
+        written.push((job.models[i].number, files.finish(file)?));
     }
     Ok((job.summary, written))
 }
@@ -79,11 +84,11 @@ pub fn convert_bytes(
         let kineto = kineto.map(KinetoTrace::from_bytes).transpose()?;
         RankCapture::new(number, host, kineto, Path::new("capture"), options)
     });
-    let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?)?;
+    let mut job = JobCapture::new(parts.collect::<Result<_, _>>()?, options.infer_ranks)?;
     let mut traces = Vec::new();
-    for i in 0..job.ranks.len() {
+    for i in 0..job.models.len() {
         let trace = job.write(i, Vec::new(), Path::new("trace"))?;
-        traces.push((job.ranks[i].rank, trace));
+        traces.push((job.models[i].number, trace));
     }
     Ok((traces, job.summary))
 }

@@ -56,6 +56,9 @@ pub struct KinetoTrace {
     pub span: Option<(i64, i64)>,
     /// Number of events that were dropped because they lie outside that span, or before 1970.
     pub outside: u64,
+    /// Number of events that were dropped because they have no duration, or a negative one, as where the profiler stopped
+    /// before they ended.
+    pub untimed: u64,
 }
 
 /// An event with a duration.

@@ -9,6 +9,7 @@ mod utf16;
 mod window;
 
 use super::name_repair::{NameLayout, repair_name};
+use super::number_repair::repair_numbers;
 use super::{JsonRepair, JsonRepairKind, number};
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
@@ -116,7 +117,9 @@ impl JsonWalker<'_> {
                         self.small(|value, at| format.value(&key, value, at))?;
                     }
                     first = false;
-                    if self.0.take(b",}", "`,` or `}` after a value")? == b',' {
+                    if self.0.take(b",}", "`,` or `}` after a value")? == b','
+                        && !self.ends_after_comma(b'}', format)?
+                    {
                         continue;
                     }
                 }
@@ -144,11 +147,31 @@ impl JsonWalker<'_> {
             let offset = self.0.offset();
             self.element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
-            if self.0.take(b",]", "`,` or `]` after an element")? == b']' {
+            if self.0.take(b",]", "`,` or `]` after an element")? == b']'
+                || self.ends_after_comma(b']', format)?
+            {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Takes what closes an array or object directly behind a comma, as scripts write that end every line with one.
+    fn ends_after_comma(
+        &mut self,
+        close: u8,
+        format: &mut impl ElementReader,
+    ) -> Result<bool, TraceError> {
+        let ends = self.0.peek()? == Some(close);
+        if ends {
+            format.repaired(JsonRepair {
+                offset: self.0.offset(),
+                what: JsonRepairKind::Comma,
+                text: char::from(close).to_string(),
+            });
+            self.0.advance(1);
+        }
+        Ok(ends)
     }
 
     fn element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
@@ -175,7 +198,20 @@ impl JsonWalker<'_> {
                 continue;
             }
             let Some(mended) = repair_name(text, &F::LAYOUT) else {
-                return Err(explain(text, offset, &error));
+                let Some(mended) = repair_numbers(text) else {
+                    return Err(explain(text, offset, &error));
+                };
+                let (element, _) = parse::<F::Element<'_>>(&mended.text)
+                    .map_err(|error| explain(&mended.text, offset, &error))?;
+                format.repaired(JsonRepair {
+                    offset: offset + mended.number_at as u64,
+                    what: JsonRepairKind::Number,
+                    text: mended.number.to_owned(),
+                });
+                let text = &mended.text;
+                format.element(element, LocatedElement { text, offset })?;
+                self.0.advance(mended.length);
+                return Ok(());
             };
             let before = mended.text.len();
             // Start that the repaired text would have for the bytes behind the name to keep their place.

@@ -7,6 +7,7 @@ use super::clock::ClockOffset;
 use super::emit::EmittedCounts;
 use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinks};
 use super::group_inference::{GroupInference, JobGroup};
+use super::inferred_ranks::RankModel;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::transfer_times::{CallTime, TimeAnomalies};
 use std::collections::BTreeMap;
@@ -70,6 +71,9 @@ pub struct GroupSummary {
 pub struct RankConversion {
     /// Its number.
     pub rank: u32,
+    /// Captured rank that it is made of, if it has no capture of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inferred_from: Option<u32>,
     /// Trace file.
     pub path: PathBuf,
     /// Bytes of JSON read.
@@ -190,12 +194,13 @@ impl ConversionSummary {
 }
 
 impl RankConversion {
-    /// Returns the summary of `rank`.
+    /// Returns the summary of the rank `model`, which is of the capture `rank`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a stage of the conversion"
     )]
     pub fn new(
+        model: RankModel,
         rank: &RankTimeline,
         calls: &CommCalls,
         activities: &Activities,
@@ -232,6 +237,8 @@ impl RankConversion {
         events_left_out.push(("outside the step".to_owned(), outside));
         let beyond = "outside the profiler's span".to_owned();
         events_left_out.push((beyond, rank.kineto.outside));
+        let untimed = "without a duration, or a negative one".to_owned();
+        events_left_out.push((untimed, rank.kineto.untimed));
         events_left_out.push(("communication nobody asked for".to_owned(), calls.orphans));
         host_left_out.retain(|(_, count)| *count > 0);
         events_left_out.retain(|(_, count)| *count > 0);
@@ -253,6 +260,8 @@ impl RankConversion {
             let what = match repair.what {
                 super::JsonRepairKind::Name => "a name that was not escaped",
                 super::JsonRepairKind::Groups => "a list of groups that was cut short",
+                super::JsonRepairKind::Number => "a number that JSON does not have",
+                super::JsonRepairKind::Comma => "a comma behind the last element",
             };
             format!(
                 "{file}, byte {}: {what}: `{}`",
@@ -261,9 +270,13 @@ impl RankConversion {
             )
         });
         Self {
-            rank: rank.rank,
+            rank: model.number,
+            inferred_from: model.inferred.then_some(rank.rank),
             path: path.to_owned(),
-            bytes: rank.host.bytes + rank.kineto.bytes,
+            bytes: match model.inferred {
+                true => 0,
+                false => rank.host.bytes + rank.kineto.bytes,
+            },
             schema: rank.host.schema.clone(),
             method: link.method,
             threads: link.threads.clone(),

@@ -16,18 +16,22 @@
 //! Where members have no capture, the last to start may be one of them, and what is left after the last start that is
 //! known is an upper bound of the transfer. Such collectives take the smallest transfer of their *size class*, those of
 //! one kind, in groups of one size, whose bytes have the same power of two, and of larger ones, which cannot be faster; the
-//! rest of their time is waiting. Where an absent rank is always the last, that is still too long.
+//! rest of their time is waiting. Where an absent rank is always the last, that is still too long. Where absent ranks are
+//! inferred, waiting that no captured rank explains was for one of them: the first of the group starts that much later
+//! than its model did.
 //!
 //! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
 //! there are any, and not more than the times allow.
 
+use super::activities::Activities;
 use super::call_matching::{CallMatches, MatchedCollective};
 use super::calls::CommCalls;
 use super::clock::ClockOffset;
 use super::group_inference::JobGroup;
+use super::inferred_ranks::RankModel;
 use crate::matching::CommRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct CallTime {
     pub wait: u64,
     /// Time from the last start to the end.
     pub transfer: u64,
+    /// Time by which an inferred rank starts it later than its model.
+    pub late: u64,
     /// Whether it ended without waiting for its partners.
     pub eager: bool,
     /// Whether it was matched; its time is all transfer if not.
@@ -54,17 +60,29 @@ pub struct TimeAnomalies {
     pub estimated: u64,
     /// Calls with absent partners whose transfer is that of others of their size class.
     pub bounded: u64,
+    /// Collectives for which an inferred rank starts later than its model.
+    pub late: u64,
 }
 
-/// Divides the time of every call into waiting and transfer: per rank, per call. `blocked` marks calls for which the
-/// program was seen to block.
+/// Calls of a job's ranks, and the captures that tell their times.
+pub struct JobCalls<'a> {
+    /// Calls of each rank.
+    pub calls: &'a [CommCalls],
+    /// Ranks, each with its capture.
+    pub models: &'a [RankModel],
+    /// Activities of each capture, which tell the calls that the program was seen to block for.
+    pub captures: &'a [Activities],
+    /// Clock offset of each capture.
+    pub offsets: &'a [ClockOffset],
+}
+
+/// Divides the time of every call into waiting and transfer: per rank, per call.
 pub fn divide(
-    calls: &[CommCalls],
-    blocked: &[Vec<bool>],
-    offsets: &[ClockOffset],
+    job: &JobCalls<'_>,
     matches: &CallMatches,
     groups: &[JobGroup],
 ) -> (Vec<Vec<CallTime>>, TimeAnomalies) {
+    let (calls, models) = (job.calls, job.models);
     let mut odd = TimeAnomalies::default();
     let mut times: Vec<Vec<CallTime>> = calls
         .iter()
@@ -78,7 +96,7 @@ pub fn divide(
         .collect();
     let span = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
-        let offset = offsets[at.0 as usize].applied;
+        let offset = job.offsets[models[at.0 as usize].capture].applied;
         (
             call.start.saturating_add(offset),
             call.end.saturating_add(offset),
@@ -108,7 +126,8 @@ pub fn divide(
             }
         }
     }
-    odd.bounded = bound_by_class(&mut times, matches, groups);
+    odd.bounded = bound_by_class(&mut times, matches, groups, models);
+    odd.late = delay_inferred(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: CommRef| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
@@ -116,7 +135,7 @@ pub fn divide(
     };
     let sure = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
-        call.on_device() || blocked[at.0 as usize][at.1 as usize]
+        call.on_device() || job.captures[models[at.0 as usize].capture].blocked[at.1 as usize]
     };
     for message in &matches.messages {
         let needed = span(message.send).0.max(span(message.receive).0);
@@ -155,7 +174,12 @@ type SizeClass = (usize, usize, Option<u32>);
 
 /// Bounds the transfers of collectives with members that have no capture by the smallest of their size class; returns
 /// the number of calls that changed.
-fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[JobGroup]) -> u64 {
+fn bound_by_class(
+    times: &mut [Vec<CallTime>],
+    matches: &CallMatches,
+    groups: &[JobGroup],
+    models: &[RankModel],
+) -> u64 {
     let size = |matched: &MatchedCollective| groups[matched.group as usize].ranks.len();
     let class = |matched: &MatchedCollective| {
         let power = matched.bytes.checked_ilog2();
@@ -184,7 +208,7 @@ fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[
         larger = Some((*class, *least));
     }
     let mut changed = 0;
-    let partial = |matched: &&MatchedCollective| matched.members.len() < size(matched);
+    let partial = |matched: &&MatchedCollective| observed(matched, models) < size(matched);
     for matched in matches.collectives.iter().filter(partial) {
         let Some(&least) = smallest.get(&class(matched)) else {
             continue;
@@ -201,20 +225,54 @@ fn bound_by_class(times: &mut [Vec<CallTime>], matches: &CallMatches, groups: &[
     changed
 }
 
+/// Returns the number of members of a collective whose starts were observed: a rank that is inferred has the start of its
+/// model, which is of the same collective or of another that ran beside it.
+fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
+    let captures = matched
+        .members
+        .iter()
+        .map(|at| models[at.0 as usize].capture);
+    let captures: BTreeSet<usize> = captures.collect();
+    captures.len()
+}
+
+/// Lets the first inferred member of a collective start when all others wait for nobody else; returns the number of calls.
+fn delay_inferred(times: &mut [Vec<CallTime>], matches: &CallMatches, models: &[RankModel]) -> u64 {
+    let mut changed = 0;
+    for matched in &matches.collectives {
+        let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
+        // Others wait for a root alone.
+        let root = matched.root.map(|root| &matched.members[root as usize]);
+        let first = root.filter(inferred);
+        let Some(&first) = first.or_else(|| matched.members.iter().find(inferred)) else {
+            continue;
+        };
+        let waits = matched.members.iter();
+        let waits = waits.map(|at| times[at.0 as usize][at.1 as usize].wait);
+        if waits.min().is_none_or(|least| least == 0) {
+            continue;
+        }
+        let time = &mut times[first.0 as usize][first.1 as usize];
+        (time.late, time.wait) = (time.wait, 0);
+        changed += 1;
+    }
+    changed
+}
+
 fn part(start: i64, end: i64, needed: i64) -> CallTime {
     if end < needed {
         CallTime {
             transfer: length(end.saturating_sub(start)),
             eager: true,
-            wait: 0,
             met: true,
+            ..CallTime::default()
         }
     } else {
         CallTime {
             wait: length(needed.saturating_sub(start)),
             transfer: length(end.saturating_sub(needed)),
-            eager: false,
             met: true,
+            ..CallTime::default()
         }
     }
 }

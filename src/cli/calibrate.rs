@@ -1,13 +1,15 @@
 //! `chakram calibrate`: measured steps or captured jobs in, a machine file out.
 
+mod collectives;
 mod kernels;
+mod products;
 
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
-use crate::config;
+use crate::config::{self, ConfigLiteral};
 use crate::engine::ReplayOptions;
 use crate::files::OutputSet;
-use crate::machine;
+use crate::machine::{self, Machine, MachineSource};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::score::{RunColumns, RunTable, StepCorrection, calibrate};
@@ -20,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Sections that a calibration writes at the end of a machine file.
-const SECTIONS: [&str; 2] = ["Kernels", "Corrections"];
+const SECTIONS: [&str; 4] = ["Kernels", "GEMMs", "Collectives", "Corrections"];
 
-/// Correct a machine's prices by measured steps, or by the kernels of captured jobs
+/// Correct a machine's prices by measured steps, kernels of captured jobs, tables of GEMMs, or logs of nccl-tests
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,14 +33,16 @@ Examples:
   chakram generate gpt3-13b --tensor 8 --machine ours.toml
   chakram calibrate --kernels job --machine dgx-h100 -o ours.toml
   chakram replay other --machine ours.toml --compute curves
+  chakram calibrate --gemm gemms.csv --nccl all_reduce_8.txt --machine dgx-h100 -o ours.toml
 
 Steps of models of one width, with as many tokens in a micro-batch and members in a tensor group, share a
-correction; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes.")]
+correction; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes. A
+table of GEMMs has the columns format, m, n, k and us (or ms, or s).")]
 pub struct CalibrateArgs {
     /// The measured steps: CSV with a line of headings, a step in each row, as `chakram score` reads it
     #[arg(
         value_name = "STEPS.csv",
-        required_unless_present = "kernels",
+        required_unless_present_any = ["kernels", "gemm", "nccl"],
         requires = "columns"
     )]
     steps: Option<PathBuf>,
@@ -48,6 +52,17 @@ pub struct CalibrateArgs {
     /// Traces whose recorded kernels price kernels of the same names, as `chakram replay` takes them
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
+    /// Measured GEMMs as CSV, which correct the curves of their number formats between the shapes that are there
+    #[arg(
+        long,
+        value_name = "GEMMS.csv",
+        conflicts_with = "steps",
+        requires = "machine"
+    )]
+    gemm: Option<PathBuf>,
+    /// Logs of nccl-tests, each of one collective, which take the place of the machine's curves
+    #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with = "steps", requires = "machine")]
+    nccl: Vec<PathBuf>,
     /// Correct this machine instead of the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
@@ -72,17 +87,43 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             correct(args, steps, columns)?
         }
         (_, _, Some(machine)) => {
-            args.kernels.iter().for_each(|path| outputs.reads(path));
-            kernels::measure(&args.kernels, &machine::source(machine)?)?
+            let inputs = args.kernels.iter().chain(&args.gemm).chain(&args.nccl);
+            inputs.for_each(|path| outputs.reads(path));
+            measure(args, &machine::source(machine)?)?
         }
-        _ => return Err("neither steps nor kernels\n  try: --help".into()),
+        _ => return Err("neither steps nor what was measured\n  try: --help".into()),
     };
     // The text that is written can be read.
-    machine::Machine::parse(&text, &path)?;
+    Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;
     write!(out, "{path}: {summary}")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the text of the machine in `base` with what was measured, and a summary of it.
+fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String), Box<dyn Error>> {
+    let machine = Machine::parse(&base.text, &base.file)?;
+    let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
+    let mut more;
+    if !args.kernels.is_empty() {
+        (text, more) = kernels::measure(&text, &machine, &args.kernels)?;
+        said += &more;
+    }
+    if let Some(table) = &args.gemm {
+        (text, more) = products::measure(&text, &machine, table)?;
+        said += &more;
+    }
+    if !args.nccl.is_empty() {
+        (text, more) = collectives::measure(&text, &machine, &args.nccl)?;
+        said += &more;
+    }
+    Ok((text, said))
+}
+
+/// A string as TOML has it.
+fn string(text: &str) -> String {
+    ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
 /// Returns the text of the machine with corrections by measured steps, and a summary of these.

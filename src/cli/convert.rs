@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 mod door;
+mod goal;
 mod msccl;
 mod text;
 mod text_workload;
@@ -49,6 +50,7 @@ pub struct ConvertArgs {
 #[derive(Debug, Subcommand)]
 enum ConvertCommand {
     Auto(door::ConvertAutoArgs),
+    Goal(goal::ConvertGoalArgs),
     Msccl(msccl::ConvertMscclArgs),
     Pytorch(PytorchArgs),
     Text(text_workload::ConvertTextArgs),
@@ -80,6 +82,9 @@ pub struct PytorchArgs {
     /// Convert only this step, ProfilerStep#N of the capture
     #[arg(long, value_name = "N")]
     step: Option<u64>,
+    /// Infer the ranks without a capture, of N in all, from captured ranks of the same role
+    #[arg(long, value_name = "N")]
+    infer_ranks: Option<u32>,
     /// Compress the traces (ASTRA-sim reads uncompressed ones only)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
@@ -154,6 +159,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
             }
         },
         Some(ConvertCommand::Auto(args)) => door::auto(args, out),
+        Some(ConvertCommand::Goal(args)) => goal::run(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
@@ -182,6 +188,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
     let options = ConvertOptions {
         step: args.step,
+        infer_ranks: args.infer_ranks,
         threads: args.threads,
         comm_kernels,
     };

@@ -58,6 +58,10 @@ pub struct RunArgs {
     /// Simulate every collective message by message, also where an analytical answer is exact
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub stepwise: bool,
+    /// Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer events, the same
+    /// answer
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
+    pub aggregate: bool,
     /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
     /// repeatable
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
@@ -169,6 +173,13 @@ impl RunArgs {
                 self.comm.policy()
             ));
         }
+        if self.aggregate && self.comm != CommArg::Model {
+            return Err(format!(
+                "--aggregate is for networks that carry communication, and with --comm {} it lasts as {0}\n  \
+                 try: leave one of the two out",
+                self.comm.policy()
+            ));
+        }
         if self.stepwise && self.comm != CommArg::Model {
             return Err(format!(
                 "--stepwise carries out collectives in messages, and with --comm {} they last as {0}\n  \
@@ -244,6 +255,7 @@ impl RunArgs {
             (self.latency.is_some(), "--latency"),
             (self.map.is_some(), "--map"),
             (self.stepwise, "--stepwise"),
+            (self.aggregate, "--aggregate"),
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
@@ -417,6 +429,7 @@ impl RunArgs {
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
+            aggregate: self.aggregate,
             links: self.counts_links(),
             ..ReplayOptions::default()
         })

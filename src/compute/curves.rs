@@ -1,6 +1,9 @@
 //! Prices of kernels by class and shape: constants of an NPU class that were fitted to measurements.
 
-use super::{AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredKernels, PeakRates};
+use super::{
+    AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
+    PeakRates,
+};
 use crate::trace::{Dtype, KernelShape, MovingKernel};
 use crate::units::{Bandwidth, Span};
 
@@ -24,6 +27,8 @@ pub struct KernelCurves {
     pub measured: MeasuredKernels,
     /// By number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
+    /// By number format: shapes that were measured, which correct the curve.
+    pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// By number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
     /// Of all formats.
@@ -31,18 +36,6 @@ pub struct KernelCurves {
     /// Time of a kernel that begins while a collective runs on the NPU, over its time alone: collectives take some of the
     /// multiprocessors and of the memory's bandwidth.
     pub beside_collectives: Option<f64>,
-}
-
-/// Bytes of an element.
-fn element_bytes(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::Fp64 => 8.0,
-        Dtype::Fp32 | Dtype::Tf32 => 4.0,
-        Dtype::Fp16 | Dtype::Bf16 => 2.0,
-        Dtype::Fp8 | Dtype::Int8 => 1.0,
-        // A scale of a byte goes with 16 numbers.
-        Dtype::Fp4 => 0.5625,
-    }
 }
 
 impl KernelCurves {
@@ -71,10 +64,14 @@ impl KernelCurves {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                (
-                    curve.seconds(sizes, element_bytes(dtype), peak, memory),
-                    curve.error,
-                )
+                let seconds = curve.seconds(sizes, dtype.element_bytes(), peak, memory);
+                let table = self.products[dtype as usize].as_ref();
+                let table = table.filter(|_| batch == 1);
+                let known = table.and_then(|table| Some((table.factor([m, n, k])?, table.error)));
+                match known {
+                    Some((factor, error)) => (seconds * factor, error),
+                    None => (seconds, curve.error),
+                }
             }
             KernelShape::Attention {
                 batch,
@@ -91,7 +88,7 @@ impl KernelCurves {
                 let of = AttentionSizes {
                     sizes: [batch, heads, kv_heads, queries, keys, width],
                     causal,
-                    element: element_bytes(dtype),
+                    element: dtype.element_bytes(),
                 };
                 let forward = curve.seconds(&of, peak, memory);
                 let times = if backward { curve.backward } else { 1.0 };

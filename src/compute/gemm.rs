@@ -8,12 +8,23 @@
 //! waves = ceil(ceil(m / a) ceil(n / b) batch s / multiprocessors)
 //! T     = waves (max(k, 32) / s step + ab w / results)           w = 2 bytes of a result, 4 of a partial sum
 //! M     = batch (d (mk + kn) + 2mn) / (memory fraction x bandwidth)
-//! t     = start + min over tiles and splits of (T^4 + M^4)^(1/4) + (reduction if s > 1)
+//! u     = start + min over tiles and splits of (T^4 + M^4)^(1/4) + (reduction if s > 1)
+//! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend what overlaps imperfectly.
+//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend what overlaps imperfectly. Products that
+//! last for milliseconds meet the limit of power, and clocks fall: the last line, where an NPU class says by how much.
 
 use crate::units::Bandwidth;
+
+/// Slowdown of products that last long enough to meet the limit of power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PowerThrottling {
+    /// Part by which the longest products are slower.
+    pub slower: f64,
+    /// Seconds after which half of that is reached.
+    pub after: f64,
+}
 
 /// Constants of GEMMs on an NPU class in some number format.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +45,8 @@ pub struct GemmCurve {
     pub reduction: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
+    /// Slowdown of long products, where it is known.
+    pub throttling: Option<PowerThrottling>,
 }
 
 /// Tiles, rows by columns.
@@ -89,6 +102,10 @@ impl GemmCurve {
                 best = best.min(blend4(time, memory) + sum);
             }
         }
-        self.start + best
+        let time = self.start + best;
+        match self.throttling {
+            Some(limit) => time * (1.0 + limit.slower * time / (time + limit.after)),
+            None => time,
+        }
     }
 }

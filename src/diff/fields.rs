@@ -146,6 +146,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
             match place {
                 MemoryLocation::Local => format!("local {what}"),
                 MemoryLocation::Remote => format!("remote {what}"),
+                MemoryLocation::Named(name) => format!("remote {what} of {}", escape(name)),
             }
         }
         Op::Message { receive: true, .. } => "receive".to_owned(),

@@ -203,6 +203,19 @@ impl Agenda {
         self.spill.clear();
     }
 
+    /// Pushes copies of those pending nodes of the instance `from` that `is_copied` accepts, with each of `to` in its place.
+    pub fn copy(&mut self, from: u32, to: &[u32], is_copied: impl Fn(Event) -> bool) {
+        for bucket in &mut self.buckets {
+            for place in 0..bucket.len() {
+                let (at, event) = bucket[place];
+                if event.is_of_node() && event.rank() == from && is_copied(event) {
+                    let copy = |&to: &u32| (at, Event::new(event.class(), to, event.payload()));
+                    bucket.extend(to.iter().map(copy));
+                }
+            }
+        }
+    }
+
     /// Moves the events due at [`Self::next_time`] into `batch`, in the order they were scheduled.
     #[inline]
     pub fn take(&mut self, batch: &mut Vec<Event>) {

@@ -12,6 +12,7 @@ use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
 use crate::report::CollectiveRecord;
 use crate::report::Observer;
+use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 
 /// Bound on the state of one stepwise collective, in entries: chunks · members · (stages + 1). Some gigabytes.
@@ -354,6 +355,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if all {
             self.begin_all(now, id);
         }
+        if let Some(latency) = self.wired_barrier(id) {
+            self.collectives.runs[id as usize]
+                .arrivals
+                .arrived_now
+                .clear();
+            if all {
+                self.outcome.closed += 1;
+                let event = Event::new(EventClass::Run, 0, id);
+                self.agenda.push(now + latency, event);
+            }
+            return;
+        }
         // A measured collective begins when its last member arrives, whoever came earlier.
         let run = &mut self.collectives.runs[id as usize];
         let measured = !N::SHARED
@@ -378,6 +391,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return;
         }
         self.step(now, id, all);
+    }
+
+    /// Returns the time of a run that is a barrier over wires of its own, which takes no links.
+    fn wired_barrier(&self, id: u32) -> Option<Span> {
+        let latency = self.settings.topology.tiles()?.barrier?;
+        let request = self.collectives.runs[id as usize].request?;
+        (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
     /// Continues message by message with the members that arrived at this instant; `all` says that every member has.

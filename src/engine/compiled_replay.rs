@@ -77,6 +77,7 @@ pub struct CompiledReplay<'a> {
     pub(super) plan: ReplayPlan,
     pub(super) stepwise: bool,
     pub(super) links: bool,
+    pub(super) aggregate: bool,
     pub(super) extensions: Extensions,
     pub(super) comm: CommTiming,
     pub(super) host: HostTiming,
@@ -138,6 +139,7 @@ impl<'a> CompiledReplay<'a> {
             machine,
             stepwise: options.stepwise || options.links,
             links: options.links && options.comm == CommTiming::Model,
+            aggregate: options.aggregate && options.comm == CommTiming::Model,
             extensions: options.extensions.clone(),
             comm: options.comm,
             host: options.host,
@@ -157,6 +159,11 @@ impl<'a> CompiledReplay<'a> {
     /// The share of communication and kernels that has a price, and its sources.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
+    }
+
+    /// Whether one of several ranks that do the same runs for all.
+    pub fn aggregates(&self) -> bool {
+        self.aggregate
     }
 
     /// The source of durations of collectives and messages.
@@ -225,6 +232,14 @@ impl<'a> CompiledReplay<'a> {
         let sequence = planned.sequences.as_ref();
         let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
         (planned.slots[call.group as usize].group, sequence)
+    }
+
+    /// The machine's named memory that a load or store reaches, if it names one.
+    pub fn named_memory(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload().instances()[instance as usize];
+        let slot = self.workload().graph(of).remote_memory(node)?;
+        let planned = &self.plan.instances[instance as usize];
+        Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
     /// The lane of its NPU that a node holds while it runs, if it holds one.

@@ -26,6 +26,7 @@ impl Discipline for ContentOrder {
     ) {
         let mut round = std::mem::take(&mut engine.instant.round);
         engine.agenda.take(&mut round);
+        engine.instant.events += round.len() as u64;
         engine.sort_round(&mut round);
         for &event in &round {
             engine.handle(now, event, 0);
@@ -38,6 +39,9 @@ impl Discipline for ContentOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
+        if engine.tile_groups.are_uneven() {
+            engine.settle_uneven(now, None);
+        }
         engine.dispatch_ready(now);
         if !engine.launches.ended.is_empty() || engine.feeds.are_woken() {
             engine.tell_feeds(now);
@@ -59,6 +63,10 @@ impl Discipline for ContentOrder {
         if engine.settle_memory(now) {
             engine.instant.progress.settle();
         }
+        // Ends that followed from what was settled.
+        if engine.tile_groups.are_uneven() {
+            engine.settle_uneven(now, None);
+        }
         ControlFlow::Continue(())
     }
 
@@ -68,8 +76,7 @@ impl Discipline for ContentOrder {
         now: Time,
         (instance, node): (u32, NodeIndex),
     ) {
-        let event = Event::new(EventClass::Node, instance, node.0);
-        engine.agenda.push(now, event);
+        engine.announce(now, instance, node);
     }
 
     #[inline]
@@ -129,8 +136,8 @@ impl Discipline for ContentOrder {
         let state = &mut engine.messages.pairs[pair as usize];
         state.delivered = true;
         if let Some(node) = state.posted.checked_sub(1) {
-            let event = Event::new(EventClass::Node, state.waiter, node);
-            engine.agenda.push(now, event);
+            let waiter = state.waiter;
+            engine.announce(now, waiter, NodeIndex(node));
         }
     }
 

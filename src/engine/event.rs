@@ -88,6 +88,11 @@ impl EventClass {
 }
 
 impl Event {
+    /// Whether it is the end of a node, or of the delay of one.
+    pub fn is_of_node(self) -> bool {
+        matches!(self.class(), EventClass::Node | EventClass::Ready)
+    }
+
     #[inline]
     pub fn new(class: EventClass, rank: u32, payload: u32) -> Self {
         debug_assert!(

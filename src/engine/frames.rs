@@ -234,13 +234,17 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         let frame = &self.launches.frames[number as usize];
         let (first, count) = (frame.first_instance, frame.plan.instances.len() as u32);
+        if self.settings.aggregate && !self.launches.many {
+            self.form_tile_groups(first, count);
+        }
         for instance in first..first + count {
             let running = &mut self.flow.instances[instance as usize];
             if running.left == 0 {
                 self.launches.ended.push(instance);
             } else if held {
                 running.flags |= HELD;
-            } else {
+            } else if !self.follows(instance) {
+                let running = &self.flow.instances[instance as usize];
                 let at = now + running.of.release.since(Time::ZERO);
                 let event = Event::new(EventClass::Release, instance, 0);
                 self.agenda.push(at, event);

@@ -11,6 +11,7 @@ use crate::graph::Graph;
 use crate::ids::{NodeIndex, Rank};
 use crate::machine::Machine;
 use crate::matching::first_difference;
+use crate::memory::RemoteMemory;
 use crate::units::Bytes;
 use crate::workload::Workload;
 use std::collections::BTreeSet;
@@ -29,12 +30,15 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
     };
     let first = of(graph).next().expect("it was found by that");
     let (name, npus) = (machine.name(), machine.topology().npus());
-    if let Some(remote) = machine.remote() {
+    for node in of(graph) {
+        let Some(remote) = memory(machine, graph, node) else {
+            continue;
+        };
         if !remote.attachment.has_switches() {
             return Err(refusal(
                 instance.rank,
                 graph,
-                first,
+                node,
                 &format!(
                     "switches are to gather or reduce what it moves, and the remote memory of machine \
                      `{name}`, which is attached as `{}`, has none",
@@ -43,9 +47,11 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
                 "take a machine with `attachment` hierarchical or switch, or drop `in_switch`",
             ));
         }
-        let whole = |node| graph.bytes(node).saturating_mul(u64::from(npus));
-        if let Some(node) = of(graph).find(|&node| whole(node) > remote.capacity.0) {
-            let (bytes, room) = (Bytes(whole(node)), remote.capacity);
+        let (bytes, room) = (
+            Bytes(graph.bytes(node).saturating_mul(u64::from(npus))),
+            remote.capacity,
+        );
+        if bytes > room {
             return Err(refusal(
                 instance.rank,
                 graph,
@@ -97,9 +103,29 @@ fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
-/// Returns the bytes of these accesses, and whether they store.
-fn accesses(graph: &Graph) -> impl Iterator<Item = (u64, Option<bool>)> + '_ {
-    of(graph).map(|node| (graph.bytes(node), graph.in_switch(node)))
+/// Returns the memory that `node` reaches, if the machine has it.
+fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'a RemoteMemory> {
+    match name(graph, node) {
+        None => machine.remote(),
+        Some(name) => {
+            let mut named = machine.named_memories().iter();
+            Some(&named.find(|memory| memory.name == name)?.memory)
+        }
+    }
+}
+
+/// Returns the name of the memory that `node` reaches, if the trace states one.
+fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
+    let slot = graph.remote_memory(node)?;
+    Some(&graph.remote_memories()[slot as usize])
+}
+
+/// In-switch access: bytes, direction, and memory.
+type SwitchedAccess<'a> = (u64, Option<bool>, Option<&'a str>);
+
+/// Returns the bytes of these accesses, whether they store, and the memory that they name.
+fn accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_>> {
+    of(graph).map(|node| (graph.bytes(node), graph.in_switch(node), name(graph, node)))
 }
 
 /// Formats a node with its bytes, or its absence.

@@ -160,6 +160,18 @@ impl Lanes {
         Some(node)
     }
 
+    /// Makes lane `to` as lane `from` is, with nodes as `own` names them.
+    pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
+        let of = &self.states[from as usize];
+        let holder = match of.holder {
+            FREE => FREE,
+            node => own(node),
+        };
+        let queue = of.queue.iter().map(|&node| own(node)).collect();
+        let state = &mut self.states[to as usize];
+        (state.holder, state.queue) = (holder, queue);
+    }
+
     /// Has a node wait for a lane by its id, in insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         let by_id = self.states[lane as usize].by_id.get_or_insert_default();

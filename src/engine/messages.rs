@@ -228,8 +228,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         state.posted = node.0 + 1;
         state.waiter = instance;
         if state.delivered {
-            self.agenda
-                .push(now, Event::new(EventClass::Node, instance, node.0));
+            self.announce(now, instance, node);
         }
     }
 
@@ -281,8 +280,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             match notice {
                 DeliveryNotice::Injected(op) => match self.messages.ops.get(op) {
                     InFlightOp::Send { sender, node, .. } => {
-                        self.agenda
-                            .push(now, Event::new(EventClass::Node, sender, node));
+                        self.announce(now, sender, NodeIndex(node));
                     }
                     InFlightOp::Step { run, from, .. } => {
                         if let Some(progress) = &mut self.collectives.runs[run as usize].progress {
@@ -313,8 +311,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                         ports,
                     } => {
                         self.network.close(ports);
-                        self.agenda
-                            .push(now, Event::new(EventClass::Node, receiver, node));
+                        self.announce(now, receiver, NodeIndex(node));
                     }
                     InFlightOp::Step {
                         run,

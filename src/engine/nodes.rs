@@ -4,6 +4,7 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::frames::{SERVED, TURNS, key, node_of};
 use super::plan::NONE;
+use super::tile_groups::GROUPED;
 use super::{COMPLETE, CommTiming, DELAYED, Engine};
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu};
@@ -18,12 +19,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let delay = self.settings.host.duration(delay);
         let number = self.flow.instances[instance as usize].number;
         self.observer.delayed(now, number, node);
+        if self.flow.instances[instance as usize].flags & GROUPED != 0 {
+            self.tell_of_followers(instance, |observer, number| {
+                observer.delayed(now, number, node);
+            });
+        }
         let event = Event::new(EventClass::Ready, instance, node.0);
         self.agenda.push(now + delay, event);
     }
 
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
+            self.complete_alone(now, instance, node);
+        } else {
+            self.complete_together(now, instance, node);
+        }
+    }
+
+    /// Completes a node of an instance, which is no member of a group or runs for all of its group.
+    #[inline]
+    pub(super) fn complete_alone(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &mut self.flow.instances[instance as usize];
         let (graph, first, flags) = (running.graph, running.first_node, running.flags);
         let (lanes, first_lane) = (&running.shared.lanes, running.first_lane);
@@ -67,6 +83,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn dispatch_ready(&mut self, now: Time) {
         if !self.processors.lanes.freed.is_empty() {
             self.grant_freed_lanes(now);
+            self.start_deferred_accesses(now);
         }
         if self.flow.ready.is_empty() {
             return;
@@ -79,12 +96,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ready.sort_unstable();
             }
         }
-        for &word in &ready {
+        // Groups that are split on the way add nodes to those that are left.
+        let mut next = 0;
+        while let Some(&word) = ready.get(next) {
+            next += 1;
             let (instance, node) = node_of(word);
             self.post(now, instance, node);
+            if self.tile_groups.are_uneven() {
+                self.settle_uneven(now, Some((&mut ready, next)));
+            }
         }
         ready.clear();
         self.flow.ready = ready;
+        self.start_deferred_accesses(now);
     }
 
     /// Schedules the completion of a node that holds its lane until `end`.
@@ -140,10 +164,21 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             NodeKind::Nothing => {
                 let number = running.number;
                 self.observer.issued(now, number, node, NodeKind::Nothing);
+                if self.flow.instances[instance as usize].flags & GROUPED != 0 {
+                    self.tell_of_followers(instance, |observer, number| {
+                        observer.issued(now, number, node, NodeKind::Nothing);
+                    });
+                }
                 self.agenda
                     .push(now, Event::new(EventClass::Node, instance, node.0));
             }
+            NodeKind::Receive if running.flags & GROUPED != 0 => {
+                self.post_receives_together(now, instance, node);
+            }
             NodeKind::Receive => self.post_receive(now, instance, node),
+            NodeKind::Collective if running.flags & GROUPED != 0 => {
+                self.post_together(now, instance, node);
+            }
             NodeKind::Collective => {
                 let alone = self.settings.comm != CommTiming::Model
                     && self.waits_for_nobody(instance, node);
@@ -160,19 +195,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 if launch_order.ready(slot.member, sequence, parked) && !alone {
                     self.enqueue(now, instance, node);
                 }
-                let parked = |e: &mut Self| {
-                    e.collectives.groups[slot.group as usize]
-                        .order
-                        .next_parked()
-                };
-                while let Some((member, node)) = parked(self) {
-                    if node == NONE {
-                        continue;
-                    }
-                    let group = &self.collectives.groups[slot.group as usize];
-                    let instance = group.instance(group.plan.members[member as usize]);
-                    self.enqueue(now, instance, NodeIndex(node));
-                }
+                self.queue_parked(now, slot.group);
             }
             kind if self.is_served(instance, kind) => {
                 let number = self.flow.instances[instance as usize].number;
@@ -180,6 +203,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 self.submit_job(now, instance, node);
             }
             _ => self.enqueue(now, instance, node),
+        }
+    }
+
+    /// Has collectives of a group queue for their lanes whose place in its launch order has come.
+    #[inline]
+    pub(super) fn queue_parked(&mut self, now: Time, group: u32) {
+        let parked = |e: &mut Self| e.collectives.groups[group as usize].order.next_parked();
+        while let Some((member, node)) = parked(self) {
+            if node == NONE {
+                continue;
+            }
+            let group = &self.collectives.groups[group as usize];
+            let instance = group.instance(group.plan.members[member as usize]);
+            self.may_queue(now, instance, NodeIndex(node));
         }
     }
 
@@ -212,6 +249,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let running = &mut self.flow.instances[instance as usize];
+        if running.flags & GROUPED != 0 {
+            self.issue_together(now, instance, node);
+            return;
+        }
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
         let running = &*running;
@@ -221,6 +262,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 let end = now + self.price(instance, node);
                 self.complete_at(end, instance, node);
             }
+            NodeKind::RemoteMemory if self.tile_groups.exist() => self.defer_access(instance, node),
             NodeKind::RemoteMemory => self.start_remote_access(now, instance, node),
             NodeKind::Send => {
                 let index = running.graph.message_index(node);

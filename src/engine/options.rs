@@ -37,6 +37,9 @@ pub struct ReplayOptions {
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
+    /// Let one of several ranks that do the same at the same time run for all of them, for as long as they do; the answer is
+    /// the same. Has no effect unless [`CommTiming::Model`] carries out collectives and messages.
+    pub aggregate: bool,
     /// Models of the caller's own, in place of the machine's.
     pub extensions: Extensions,
     /// Count the bytes over every link; every collective is carried out message by message for that.

@@ -114,6 +114,8 @@ pub(super) struct SharedGraphPlan {
     pub prices: Vec<Span>,
     /// Lane of the NPU for each lane of the graph, [`NONE`] for no lane.
     pub lanes: Vec<u32>,
+    /// For each memory beyond NPUs that the graph names, the machine's.
+    pub memories: Vec<u32>,
     /// Number of lanes of the NPU in use.
     pub lane_count: u32,
     /// Per group slot: whether its collectives share a lane with anything else.

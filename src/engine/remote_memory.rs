@@ -8,10 +8,13 @@ use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::frames::key;
 use super::plan::NONE;
-use super::{CommTiming, Engine, ReplayOptions, ReplayRefusal};
+use super::{CommTiming, CompiledReplay, Engine, ReplayOptions, ReplayRefusal};
 use crate::ids::{NodeIndex, Npu};
 use crate::machine::Machine;
-use crate::memory::{EdgePorts, MOST_CHUNKS, PortRequest, RemoteMemoryAccess, RemoteMemoryModel};
+use crate::memory::{
+    EdgePorts, MOST_CHUNKS, NetworkAttachment, PortRequest, RemoteMemory, RemoteMemoryAccess,
+    RemoteMemoryModel,
+};
 use crate::network::{EdgeAccess, NetworkBackend, NetworkKind, ServerId};
 use crate::report::Observer;
 use crate::units::{BufferShare, Time};
@@ -24,6 +27,7 @@ pub(super) const FEWER: &str =
 /// simulated.
 pub(super) fn too_many_chunks(
     machine: &Machine,
+    remote: &RemoteMemory,
     options: &ReplayOptions,
     bytes: u64,
 ) -> Option<String> {
@@ -32,7 +36,7 @@ pub(super) fn too_many_chunks(
         return None;
     }
     let npus = machine.topology().npus();
-    let chunks = machine.remote()?.chunks(bytes, npus)?;
+    let chunks = remote.chunks(bytes, npus)?;
     (chunks > MOST_CHUNKS).then(|| {
         format!(
             "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
@@ -60,7 +64,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             in_switch: graph.in_switch(node).is_some(),
             token: key(instance, node),
         };
-        if let Some((memory, ports)) = self.memory.edge {
+        let memory = match graph.remote_memory(node) {
+            None => 0,
+            Some(slot) => {
+                let shared = self.flow.instances[instance as usize].shared;
+                shared.memories[slot as usize] + 1
+            }
+        };
+        if let Some((memory, ports)) = self.memory.edge.filter(|_| memory == 0) {
             let port = self.edge_port(access.npu, ports);
             let end = self.network.access(
                 now,
@@ -74,19 +85,25 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     latency: memory.latency,
                 },
             );
-            self.complete_at(end, instance, node);
+            self.end_access(end, instance, node);
             return;
         }
-        if let Some(dimension) = self.memory.attached_dimension {
+        let remote = self.memory.remotes[memory as usize].as_mut();
+        let remote = remote.expect("the plan refused machines without");
+        if let Some(dimension) = remote.attached_dimension {
             let place = port(access.npu, dimension, access.store);
             self.memory.approached_ports.push(place);
         }
-        let remote = self
-            .memory
-            .remote
-            .as_mut()
-            .expect("the plan refused machines without");
-        if let Some(end) = remote.begin(now, access) {
+        if let Some(end) = remote.model.begin(now, access) {
+            self.end_access(end, instance, node);
+        }
+    }
+
+    /// Schedules the completion of a load or store.
+    fn end_access(&mut self, end: Time, instance: u32, node: NodeIndex) {
+        if self.tile_groups.exist() {
+            self.announce(end, instance, node);
+        } else {
             self.complete_at(end, instance, node);
         }
     }
@@ -120,14 +137,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.memory.approached_ports = reaching;
     }
 
-    /// Submits chunks of loads and stores to their ports.
-    fn submit_chunks(&mut self, now: Time) {
-        let Some((remote, dimension)) = self
-            .memory
-            .remote
-            .as_mut()
-            .zip(self.memory.attached_dimension)
-        else {
+    /// Submits chunks of loads and stores of a memory to their ports.
+    fn submit_chunks(&mut self, now: Time, memory: usize) {
+        let Some(remote) = &mut self.memory.remotes[memory] else {
+            return;
+        };
+        let Some(dimension) = remote.attached_dimension else {
             return;
         };
         let network = &mut self.network;
@@ -144,7 +159,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         };
         let ends = &mut self.memory.ends;
-        remote.pass(now, serve, |end| ends.push(end));
+        remote.model.pass(now, serve, |end| ends.push(end));
         self.end_accesses();
     }
 
@@ -153,45 +168,90 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut ends = std::mem::take(&mut self.memory.ends);
         for end in ends.drain(..) {
             let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
-            self.complete_at(end.at, instance, node);
+            self.end_access(end.at, instance, node);
         }
         self.memory.ends = ends;
     }
 
-    /// Shares the links of the remote memory anew, if accesses began or ended at this instant and no event of it is
+    /// Shares the links of remote memories anew, if accesses began or ended at this instant and no event of it is
     /// left. Returns whether it did.
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
-        let unsettled = self
-            .memory
-            .remote
-            .as_ref()
-            .is_some_and(RemoteMemoryModel::is_unsettled);
-        if !unsettled || self.agenda.has(now) {
-            return false;
+        let mut settled = false;
+        for memory in 0..self.memory.remotes.len() {
+            let remote = self.memory.remotes[memory].as_ref();
+            let unsettled = remote.is_some_and(|remote| remote.model.is_unsettled());
+            // What one of them ended at this instant may concern the next, which is then settled after it.
+            if unsettled && !self.agenda.has(now) {
+                self.settle_one_memory(now, memory);
+                settled = true;
+            }
         }
-        self.submit_chunks(now);
-        let Some(remote) = &mut self.memory.remote else {
-            return false;
+        settled
+    }
+
+    fn settle_one_memory(&mut self, now: Time, memory: usize) {
+        self.submit_chunks(now, memory);
+        let Some(remote) = &mut self.memory.remotes[memory] else {
+            return;
         };
-        if remote.is_full() {
+        if remote.model.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
             self.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
-        if let Some((at, settlement)) = remote.settle(now) {
-            let event = Event::new(EventClass::Memory, 0, settlement);
+        if let Some((at, settlement)) = remote.model.settle(now) {
+            let event = Event::new(EventClass::Memory, memory as u32, settlement);
             self.agenda.push(at, event);
         }
-        true
     }
 
-    /// Ends accesses that have streamed, unless a later settlement has replaced `settlement`.
-    pub(super) fn memory_event(&mut self, now: Time, settlement: u32) {
+    /// Ends accesses of a memory that have streamed, unless a later settlement has replaced `settlement`.
+    pub(super) fn memory_event(&mut self, now: Time, memory: u32, settlement: u32) {
         let ends = &mut self.memory.ends;
-        if let Some(remote) = &mut self.memory.remote {
-            remote.handle_settlement(now, settlement, |end| ends.push(end));
+        if let Some(remote) = &mut self.memory.remotes[memory as usize] {
+            (remote.model).handle_settlement(now, settlement, |end| ends.push(end));
         }
         self.end_accesses();
+    }
+}
+
+/// State of a memory beyond NPUs in a run.
+#[derive(Debug)]
+pub(super) struct RemoteState {
+    model: RemoteMemoryModel,
+    /// Dimension of the network whose ports loads and stores share with messages, if any.
+    attached_dimension: Option<usize>,
+}
+
+impl RemoteState {
+    /// Creates the idle memories of the machine of `prepared`: the one without a name, if there is one, and the others.
+    pub(super) fn all<N: NetworkBackend>(
+        prepared: &CompiledReplay<'_>,
+        network: &mut N,
+    ) -> Vec<Option<Self>> {
+        let machine = prepared.machine;
+        // Ports are shared only where the network models contention and carries the messages.
+        let shared = prepared.comm == CommTiming::Model && network.attachments().is_some();
+        let state = |memory: &RemoteMemory| {
+            let own = prepared.extensions.memory.as_ref();
+            if let Some(model) = own.and_then(|design| design.remote()) {
+                let model = RemoteMemoryModel::of_model(memory, model);
+                return Self {
+                    model,
+                    attached_dimension: None,
+                };
+            }
+            let through = memory.through.as_ref().filter(|_| shared);
+            Self {
+                model: RemoteMemoryModel::new(memory, machine.topology().npus(), shared),
+                attached_dimension: through.map(NetworkAttachment::dimension),
+            }
+        };
+        let named = machine.named_memories().iter();
+        let named = named.map(|named| Some(state(&named.memory)));
+        std::iter::once(machine.remote().map(state))
+            .chain(named)
+            .collect()
     }
 }

@@ -122,7 +122,9 @@ pub(super) fn check(
             }
         }
         let mut loads = graph.nodes();
-        let loads = loads.any(|node| graph.kind(node) == NodeKind::RemoteMemory);
+        let loads = loads.any(|node| {
+            graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()
+        });
         if let Some(MemoryAttachment::Edge(ports)) = attachment
             && loads
             && ports.nearest(planned.npu, topology).is_none()

@@ -18,8 +18,10 @@ pub struct MemoryPattern {
     pub loads: u32,
     /// Bytes of each load and store; with `in_switch`, those of this rank, which all share.
     pub bytes: u64,
-    /// Memory that is accessed.
-    pub place: MemoryLocation,
+    /// True for the NPU's own memory.
+    pub local: bool,
+    /// Name of the memory beyond the NPU, if that is not the one without a name.
+    pub memory: Option<String>,
     /// Recorded duration of each kernel; whole nanoseconds. Zero for no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
@@ -37,7 +39,8 @@ impl MemoryPattern {
             ranks,
             loads,
             bytes,
-            place: MemoryLocation::Remote,
+            local: false,
+            memory: None,
             kernel: Span::ZERO,
             store: false,
             in_switch: false,
@@ -50,9 +53,13 @@ impl MemoryPattern {
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
-        if self.in_switch && self.place == MemoryLocation::Local {
+        if self.in_switch && self.local {
             let expected = "remote: local memory is behind no switch";
             return Err(refused("place", "local, with in_switch", expected));
+        }
+        if self.memory.is_some() && self.local {
+            let expected = "none: the NPU's own memory has no name";
+            return Err(refused("memory", "a name, with local", expected));
         }
         Ok(MemoryGenerator(self))
     }
@@ -63,10 +70,14 @@ impl MemoryPattern {
 pub(super) struct MemoryGenerator(MemoryPattern);
 
 impl MemoryGenerator {
-    fn access(&self, store: bool) -> Op<'static> {
+    fn access(&self, store: bool) -> Op<'_> {
         Op::Memory {
             store,
-            place: self.0.place,
+            place: match &self.0.memory {
+                _ if self.0.local => MemoryLocation::Local,
+                None => MemoryLocation::Remote,
+                Some(name) => MemoryLocation::Named(name),
+            },
             bytes: self.0.bytes,
             in_switch: self.0.in_switch,
         }
@@ -156,7 +167,7 @@ mod tests {
             format!("Memory {{ store: {store}, place: Remote, bytes: 8, in_switch: true }}")
         };
         assert_eq!(ops, [what(false), what(true)]);
-        options.place = MemoryLocation::Local;
+        options.local = true;
         let why = why_not(WorkloadPattern::Memory(options.clone()));
         assert!(why.contains("behind no switch"), "{why}");
         options.loads = 0;

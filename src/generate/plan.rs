@@ -172,6 +172,16 @@ words! {
 }
 
 words! {
+    /// Implementation of the cross entropy of logits.
+    LossKernel {
+        /// Kernel by kernel in single precision, as PyTorch and Megatron-LM do.
+        Composite = "composite",
+        /// One kernel each way, which leaves gradients in place of logits, as Transformer Engine's does.
+        Fused = "fused",
+    }
+}
+
+words! {
     /// Kernels beside products.
     ElementwiseKernels {
         /// One for each operator, as hand-written kernels and compilers make them.
@@ -179,8 +189,18 @@ words! {
         /// Megatron-LM's: also sums for biases, copies around unfused attention, a sum of weights' gradients apart from
         /// their product, and the passes of its optimizer.
         Megatron = "megatron",
-        /// PyTorch's operations one by one: RMSNorm, and gates of activations.
+        /// PyTorch's operations one by one: RMSNorm, rotary positions, and gates of activations.
         Eager = "eager",
+        /// PyTorch's, fused within a block as `torch.compile` does.
+        Compiled = "compiled",
+    }
+}
+
+impl ElementwiseKernels {
+    /// Returns whether the framework is PyTorch itself: heads of keys and values are repeated for all query heads, and
+    /// FSDP2 copies parameters and gradients out of and into the buffers of its collectives.
+    pub fn is_pytorch(self) -> bool {
+        matches!(self, Self::Eager | Self::Compiled)
     }
 }
 

@@ -12,7 +12,7 @@ use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
 use super::{GenerateError, MOST_WORK, check_limit};
 use crate::model::{Model, OperatorKind};
-use crate::trace::Dtype;
+use crate::trace::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -161,6 +161,7 @@ impl TrainingGenerator {
             sums: micro_batches > 1,
             fused: plan.attention == AttentionKernel::Flash,
             softmax: plan.softmax,
+            loss: plan.loss,
             dropout: plan.dropout && plan.trains(),
             linear: plan.linears.filter(|linears| *linears != plan.dtype),
             scaling: plan.scaling,
@@ -301,6 +302,16 @@ impl TrainingGenerator {
                 bytes += 12;
             }
         }
+        if self.plan.elementwise.is_pytorch() {
+            // Adam one operation after another over lists of tensors in single precision: decay (8), first moment (12), second
+            // moment (8 + 12), root, correction and epsilon (8 each), weights (16): 80, of which 28 are those of one kernel.
+            if self.plan.optimizer == Optimizer::Adam {
+                bytes += 52;
+            }
+            if self.plan.clip {
+                bytes += 12;
+            }
+        }
         if self.sizes.quantizes() {
             // Weights are read, and written as operands, as they are and transposed.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
@@ -345,6 +356,12 @@ impl TrainingGenerator {
         self.plan.zero == ZeroStage::Parameters && self.communicates()
     }
 
+    /// Returns true if parameters are copied out of the buffers in which they are gathered, and gradients into those in
+    /// which they are reduced, as FSDP2 does.
+    fn copies_parameters(&self) -> bool {
+        self.gathers_parameters() && self.plan.elementwise.is_pytorch()
+    }
+
     fn gathers_after_step(&self) -> bool {
         let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
@@ -359,6 +376,15 @@ impl TrainingGenerator {
     /// Bytes of a layer's parameters when they are gathered.
     fn gathered_bytes(&self, layer: usize) -> u64 {
         self.parts.weights(layer) * self.sizes.number
+    }
+
+    /// A kernel that moves `bytes`.
+    fn copy(&self, bytes: u64) -> Op<'static> {
+        Op::Compute {
+            flops: 0,
+            bytes,
+            dtype: Some(self.plan.dtype),
+        }
     }
 
     /// Gradients that are reduced when they are found in `layer`.

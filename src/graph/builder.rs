@@ -1,8 +1,8 @@
 //! Builder of a graph from nodes in any order of ids.
 
 use super::{
-    CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane, MessageNode, NO_DTYPE,
-    NameTable, NodeKind, REDUCED, STORED,
+    ACCESS_BITS, CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane, MessageNode,
+    NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::ids::NodeIndex;
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
@@ -65,6 +65,8 @@ pub struct GraphBuilder {
     peers: Interner<u32>,
     declared: DeclaredGroups,
     changes: Interner<MemoryChanges>,
+    /// Names of memories beyond the NPU.
+    remote_memories: Interner<String>,
     /// Shapes of kernels, and whether they are of a backward pass.
     kernels: Interner<(KernelShape, bool)>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
@@ -88,6 +90,7 @@ impl GraphBuilder {
             peers: Interner::default(),
             declared: DeclaredGroups::new(),
             changes: Interner::default(),
+            remote_memories: Interner::default(),
             kernels: Interner::default(),
             preds: Vec::new(),
             pred_end: Vec::new(),
@@ -247,7 +250,11 @@ impl GraphBuilder {
             } => {
                 let kind = match place {
                     MemoryLocation::Local => NodeKind::LocalMemory,
-                    MemoryLocation::Remote => NodeKind::RemoteMemory,
+                    MemoryLocation::Remote | MemoryLocation::Named(_) => NodeKind::RemoteMemory,
+                };
+                let memory = match place {
+                    MemoryLocation::Named(name) => self.remote_memories.intern(name.to_owned()) + 1,
+                    MemoryLocation::Local | MemoryLocation::Remote => 0,
                 };
                 let detail = match (in_switch, store) {
                     (false, false) => 0,
@@ -255,6 +262,7 @@ impl GraphBuilder {
                     (true, false) => GATHERED,
                     (true, true) => REDUCED,
                 };
+                let detail = detail | memory << ACCESS_BITS;
                 (kind, stream(Lane::Memory), 0, bytes, detail)
             }
             Op::Message {
@@ -387,6 +395,7 @@ impl GraphBuilder {
             .unzip();
         graph.groups = slots;
         graph.changes = self.changes.into_keys();
+        graph.remote_memories = self.remote_memories.into_keys();
         graph.kernels = self.kernels.into_keys();
         graph.shrink();
         let binding = SlotBinding {

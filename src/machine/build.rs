@@ -13,6 +13,7 @@ mod curves;
 mod host;
 mod measured;
 mod network;
+mod products;
 mod remote;
 mod tiles;
 mod wiring;
@@ -28,8 +29,10 @@ const ROOT: &[&str] = &[
     "network",
     "collectives",
     "remote_memory",
+    "remote_memories",
     "host",
     "correction",
+    "measured_collective",
     "link",
 ];
 
@@ -58,6 +61,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         .map(|field| remote::remote(&field, &network.topology))
         .transpose()?
         .or(edge);
+    let named_memories = remote::named(&root, &network.topology)?;
     Ok(Machine {
         name,
         description,
@@ -71,6 +75,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         classes,
         class_of,
         remote,
+        named_memories,
         host: host::host(&root)?,
         corrections: corrections::corrections(&root)?,
     })

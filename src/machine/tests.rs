@@ -327,6 +327,8 @@ fn power_slows_products_by_the_root_of_its_ratio() {
         ("sustained = 1.1", "at most 1"),
         ("limit = 500", "the watts at which rates were measured"),
         ("limit = 800\nrated = 700", "at most 700"),
+        ("slower = 0.05", "the time after which half"),
+        ("slower_after = \"3 ms\"", "the part by which long products"),
     ] {
         let refused = Machine::parse(&text(power), "h100.toml")
             .unwrap_err()

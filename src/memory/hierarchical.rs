@@ -29,9 +29,10 @@
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
+use serde::Serialize;
 
 /// A pool behind two levels of switches. NPUs of a node are consecutive.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HierarchicalPool {
     /// Groups of memories; at least 1.
     pub groups: u32,
@@ -40,10 +41,13 @@ pub struct HierarchicalPool {
     /// NPUs of a node; at least 1, and the machine's NPUs are a multiple.
     pub npus_per_node: u32,
     /// Bytes per second between a node and all out-node switches together.
+    #[serde(rename = "node_bandwidth_bytes_per_s")]
     pub node_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and the switch of its node.
+    #[serde(rename = "in_node_bandwidth_bytes_per_s")]
     pub in_node_bandwidth: Bandwidth,
     /// Bytes that go at once over a link between a group and an out-node switch.
+    #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 

@@ -30,19 +30,23 @@
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
+use serde::Serialize;
 
 /// A pool on a mesh. Stations are numbered along the rows, and NPUs of one are neighbours by number.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeshPool {
     /// Stations along a row; at least 1.
     pub columns: u32,
     /// Rows; at least 1. The stations are at most [`Self::MOST`], and the machine's NPUs a multiple.
     pub rows: u32,
     /// Bytes per second of a link, in its one direction.
+    #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
     /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 

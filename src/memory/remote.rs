@@ -82,17 +82,14 @@ impl RemoteMemoryModel {
                 layout, latency, chunks,
             )))
         };
-        let state = match &memory.attachment {
-            MemoryAttachment::PerNpu => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
-            MemoryAttachment::Pool => AttachmentState::Pool(pool::PoolChannel::default()),
-            MemoryAttachment::PerNode(size) => {
+        let state = match (&memory.attachment, memory.attachment.pool()) {
+            (_, Some(design)) => shared(design.layout(one, npus)),
+            (MemoryAttachment::Pool, _) => AttachmentState::Pool(pool::PoolChannel::default()),
+            (MemoryAttachment::PerNode(size), _) => {
                 AttachmentState::PerNode(per_node::NodeChannels::new(npus, *size))
             }
-            MemoryAttachment::Hierarchical(design) => shared(design.layout(one, npus)),
-            MemoryAttachment::Switch(design) => shared(design.layout(one, npus)),
-            MemoryAttachment::Ring(design) => shared(design.layout(one, npus)),
-            MemoryAttachment::Mesh(design) => shared(design.layout(one, npus)),
-            MemoryAttachment::Edge(_) => AttachmentState::Network,
+            (MemoryAttachment::Edge(_), _) => AttachmentState::Network,
+            _ => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
         };
         Self {
             latency: memory.latency,

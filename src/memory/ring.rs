@@ -30,17 +30,21 @@
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use crate::units::{Bandwidth, Bytes};
+use serde::Serialize;
 
 /// A pool on a ring. NPUs of a station are neighbours by number.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RingPool {
     /// Stations, each with a memory; 1 to [`Self::MOST`], and the machine's NPUs are a multiple.
     pub groups: u32,
     /// Bytes per second of a link, in its one direction.
+    #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
     /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 

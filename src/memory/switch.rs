@@ -22,26 +22,30 @@
 
 use super::pool_layout::PoolLayout;
 use crate::units::{Bandwidth, Bytes};
+use serde::Serialize;
 
 /// A level of switches that are alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SwitchLevel {
     /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
     pub fan_in: u32,
     /// Bytes per second of its link up.
+    #[serde(rename = "bandwidth_bytes_per_s")]
     pub bandwidth: Bandwidth,
 }
 
 /// A pool behind levels of switches. NPUs of a switch are consecutive.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchPool {
     /// Memories; at least 1.
     pub groups: u32,
     /// Bytes per second between an NPU and its switch.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
     /// The levels, that of the NPUs first. The machine's NPUs are a multiple of their fan-ins' product.
     pub levels: Vec<SwitchLevel>,
     /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
 

@@ -14,7 +14,7 @@
 //!   several, how often to `repeat` it and the `first` number behind its name (0). Sizes of an operator's input follow
 //!   from what stands before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
 //!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
-//!   - `attention`: `heads`, `kv_heads` (heads), `causal` (false), `dropout` (false);
+//!   - `attention`: `heads`, `kv_heads` (heads), `causal`, `dropout`, `rotary` (false);
 //!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);
 //!   - `pool`: `kernel`, `stride` (kernel), `padding` (0);
 //!   - `norm`: `bias` (true); `activation`: `function`, `gated` (false); `residual`: `dropout` (false); `loss`;

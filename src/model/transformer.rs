@@ -53,6 +53,8 @@ pub struct TransformerBlock {
     pub causal: bool,
     /// True if training uses dropout.
     pub dropout: bool,
+    /// True if queries and keys are turned by their positions.
+    pub rotary: bool,
 }
 
 /// Position encoding of a transformer.
@@ -151,6 +153,7 @@ impl TransformerBlock {
             width: self.head_width,
             causal: self.causal,
             dropout: self.dropout,
+            rotary: self.rotary,
         }
     }
 

@@ -54,6 +54,7 @@ impl VisionTransformer {
             biases: true,
             causal: false,
             dropout: self.dropout,
+            rotary: false,
         };
         let operators = block.operators();
         let mut layers = vec![ModelLayer::new(

@@ -3,6 +3,7 @@
 pub(super) mod table;
 
 use super::issue_times::IssueTimes;
+use super::memory_accesses::{MemoryAccessRow, MemoryAccessSums};
 use super::{CollectiveRecord, Observer};
 use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;
@@ -69,6 +70,7 @@ pub struct OperatorObserver<'a> {
     sums: Vec<Vec<OperatorSum>>,
     /// Sums of names that nodes of another kind have too, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
+    accesses: MemoryAccessSums,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,11 +104,12 @@ impl<'a> OperatorObserver<'a> {
                 .map(|graph| vec![empty; graph.names().len()])
                 .collect(),
             others: BTreeMap::new(),
+            accesses: MemoryAccessSums::new(prepared),
         }
     }
 
-    /// The operators, longest first, those of equal time by name and kind.
-    pub fn finish(self) -> Vec<OperatorTime> {
+    /// The operators, longest first, those of equal time by name and kind; and loads and stores by memory.
+    pub fn finish(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
             let named = (0..).zip(sums);
@@ -123,7 +126,7 @@ impl<'a> OperatorObserver<'a> {
             all.calls += sum.calls;
             all.total += sum.total;
         }
-        sorted(by_name)
+        (sorted(by_name), self.accesses.finish())
     }
 }
 
@@ -147,8 +150,14 @@ impl Observer for OperatorObserver<'_> {
             let key = (graph, name, kind as u8);
             sum = self.others.entry(key).or_insert(OperatorSum::empty(kind));
         }
+        let span = now.since(self.started.get(instance, node, kind));
         sum.calls += 1;
-        sum.total += now.since(self.started.get(instance, node, kind));
+        sum.total += span;
+        if matches!(kind, NodeKind::LocalMemory | NodeKind::RemoteMemory) {
+            let memory = self.prepared.named_memory(instance, node);
+            let graph = self.started.graph(instance);
+            self.accesses.add(graph, node, memory, span);
+        }
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}

@@ -1,6 +1,7 @@
 //! Replays that are reported: the observers that a report needs, and the report that they fill.
 
 use super::Observer;
+use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::critical_path::RunRecorder;
@@ -90,7 +91,7 @@ pub(super) type ReportObservers<'a, O> = (
         CollectiveObserver,
         (
             OperatorObserver<'a>,
-            (MemoryObserver<'a>, (TileObserver, O)),
+            (MemoryObserver<'a>, (TileObserver, (LoopObserver, O))),
         ),
     ),
 );
@@ -102,7 +103,8 @@ pub(super) fn observers<'a, O: Observer>(
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.groups().count());
     let operators = OperatorObserver::new(prepared);
-    let others = (operators, (memory, (TileObserver::default(), extra)));
+    let ended = (TileObserver::default(), (LoopObserver::default(), extra));
+    let others = (operators, (memory, ended));
     (BreakdownObserver::new(prepared), (collectives, others))
 }
 
@@ -127,7 +129,8 @@ pub(super) fn finish<O>(
         network,
     } = finished;
     let times = launches.len().max(1) as u64;
-    let (breakdown, (collectives, (operators, (memory, (tiles, extra))))) = observers;
+    let (breakdown, (collectives, (operators, (memory, (tiles, (counts, extra)))))) = observers;
+    let (operators, memory_accesses) = operators.finish();
     let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -166,10 +169,12 @@ pub(super) fn finish<O>(
         collectives: rows_of_collectives(prepared, &collectives, &charged),
         messages_charged,
         exposed: exposed(prepared, &charged, messages_charged),
-        operators: operators.finish(),
+        operators,
+        memory_accesses,
         warnings: Vec::new(),
         memory: memory.finish(),
         tiles: tiles.finish(prepared),
+        aggregation: counts.finish(prepared),
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         critical_path: None,
         pictures: None,

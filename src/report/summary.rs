@@ -3,6 +3,7 @@
 //! JSON is this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these
 //! types. A field may be added under the same schema, never changed.
 
+use super::aggregation::RankAggregation;
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
@@ -11,6 +12,7 @@ use super::keyed::{by_part, fitting};
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::MemoryRow;
+use super::memory_accesses::MemoryAccessRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
@@ -252,6 +254,9 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
+    /// Loads and stores by memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_accesses: Vec<MemoryAccessRow>,
     /// Reasons why the numbers may be other than they seem.
     pub warnings: Vec<String>,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
@@ -261,6 +266,9 @@ pub struct Report {
     /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
+    /// Ranks of which one ran for all, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<RankAggregation>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,

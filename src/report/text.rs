@@ -5,7 +5,9 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::{critical_path, launched, links, memory, operators, throughput, tiles};
+use super::{
+    critical_path, launched, links, memory, memory_accesses, operators, throughput, tiles,
+};
 use crate::trace::escaped;
 use crate::units::Span;
 use std::fmt::Write as _;
@@ -108,6 +110,9 @@ fn write_all(
             counted(outcome.messages, "message")
         )?;
     }
+    if let Some(aggregation) = &report.aggregation {
+        writeln!(out, "          {}", aggregation.line())?;
+    }
     if let Some(rates) = throughput::line(report) {
         writeln!(out, "          {rates}")?;
     }
@@ -133,6 +138,7 @@ fn write_all(
         links::table,
         table::exposed,
         tiles::table,
+        memory_accesses::table,
         operators::table::table,
     ];
     let mut sections = Vec::new();

@@ -32,6 +32,8 @@ pub struct TileGrid {
     pub borders: DieBorders,
     /// True if both directions of a link share it.
     pub half_duplex: bool,
+    /// Time from the last arrival at a barrier until all go on, over wires of its own; `None` where barriers are messages.
+    pub barrier: Option<Span>,
     /// Cores that run nothing.
     pub faulty_cores: BTreeSet<u32>,
     /// Links that carry nothing, in neither direction: the core at the lower end, and the dimension.

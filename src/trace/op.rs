@@ -36,11 +36,13 @@ impl<'a> GroupName<'a> {
 
 /// Memory that a load or store accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryLocation {
+pub enum MemoryLocation<'a> {
     /// Memory of the NPU itself.
     Local,
     /// Memory beyond the NPU.
     Remote,
+    /// The memory beyond the NPU that the machine has under this name.
+    Named(&'a str),
 }
 
 /// Operation of a node.
@@ -64,7 +66,7 @@ pub enum Op<'a> {
         /// Whether bytes leave the NPU.
         store: bool,
         /// The memory.
-        place: MemoryLocation,
+        place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
         /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
@@ -112,6 +114,7 @@ pub(super) struct NodeAttributes<'a> {
     pub tensor_size: u64,
     pub tensor_loc: u64,
     pub in_switch: Option<&'a str>,
+    pub remote_memory: Option<&'a str>,
     pub dtype: Option<Dtype>,
     pub kernel: Option<KernelShape>,
     pub phase: Option<TrainingPhase>,
@@ -165,6 +168,16 @@ impl<'a> NodeAttributes<'a> {
                 "drop the attribute; collectives among NPUs are nodes of their own",
             ));
         }
+        if let Some(found) = self.remote_memory.filter(|_| !matches!(kind, 2 | 3)) {
+            return Err(TraceError::refused(
+                id,
+                format!(
+                    "`remote_memory` is \"{}\" on a node of type {kind}, which is no load or store",
+                    escape(found)
+                ),
+                "drop the attribute; it names the memory that a load or store reaches",
+            ));
+        }
         match kind {
             0 | 1 => Ok(Op::NoOp),
             2 | 3 => self.memory(id, kind == 3),
@@ -204,7 +217,24 @@ impl<'a> NodeAttributes<'a> {
     fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
             // 0 is the default of an absent attribute.
-            0 | 2 => MemoryLocation::Remote,
+            0 | 2 => match self.remote_memory {
+                None => MemoryLocation::Remote,
+                Some("") => {
+                    return Err(TraceError::refused(
+                        id,
+                        "`remote_memory` is empty, and names no memory",
+                        "name one of the machine's [remote_memories.NAME], or drop the attribute",
+                    ));
+                }
+                Some(name) => MemoryLocation::Named(name),
+            },
+            1 if self.remote_memory.is_some() => {
+                return Err(TraceError::refused(
+                    id,
+                    "`remote_memory` on an access of local memory",
+                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                ));
+            }
             1 => MemoryLocation::Local,
             other => {
                 return Err(TraceError::refused(

@@ -384,12 +384,13 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 35] = [
+pub const REPLAY_ATTRIBUTES: [&str; 36] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
     "tensor_loc",
     "in_switch",
+    "remote_memory",
     "dtype",
     "kernel_shape",
     "phase",
@@ -432,6 +433,7 @@ fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), Tr
         b"tensor_size" => facts.tensor_size = attr.as_u64()?,
         b"tensor_loc" => facts.tensor_loc = attr.as_u64()?,
         b"in_switch" => facts.in_switch = Some(attr.as_text()?),
+        b"remote_memory" => facts.remote_memory = Some(attr.as_text()?),
         b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
         b"kernel_shape" => facts.kernel = Some(attr.as_kernel_shape()?),
         b"phase" => facts.phase = attr.as_str()?.and_then(TrainingPhase::from_name),

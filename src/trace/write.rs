@@ -304,9 +304,12 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             push("tensor_size", Proto::Uint64Val(bytes));
             let number = match place {
                 MemoryLocation::Local => 1,
-                MemoryLocation::Remote => 2,
+                MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
             };
             push("tensor_loc", Proto::Uint32Val(number));
+            if let MemoryLocation::Named(name) = place {
+                push("remote_memory", Proto::StringVal(name.to_owned()));
+            }
             if in_switch {
                 let text = NodeAttributes::gathering(store).to_owned();
                 push("in_switch", Proto::StringVal(text));

@@ -12,6 +12,7 @@ mod degenerate;
 mod described;
 mod faithful;
 mod host_alone;
+mod inferred;
 mod kineto_alone;
 mod mixed;
 mod piped;

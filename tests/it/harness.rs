@@ -124,6 +124,8 @@ fn seeds_of_profiles_hold() {
 
 #[test]
 fn seeds_of_algorithms_hold() {
+    every_seed("goal", sources::goal);
+    every_mutation("goal", sources::goal);
     every_seed("msccl", sources::msccl);
     every_mutation("msccl", sources::msccl);
 }

@@ -78,6 +78,7 @@ mod page;
 mod paper;
 mod peaks;
 mod physics;
+mod price_tables;
 mod prices;
 mod rates;
 mod readers;

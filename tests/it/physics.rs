@@ -39,6 +39,8 @@ mod messages;
 mod mirror;
 mod monotone;
 mod naive;
+mod named_memories;
+
 mod oracle;
 mod pipeline;
 mod placement;
@@ -52,6 +54,7 @@ mod skewed;
 mod stuck;
 mod table_v;
 mod through;
+mod tile_groups;
 mod tile_transfers;
 mod tiles;
 mod trains;

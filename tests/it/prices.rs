@@ -6,7 +6,7 @@
 use crate::commands::chakram;
 use crate::corpus::corpus;
 use chakram::internals::collective::{CollectiveCurve, CollectiveProtocol};
-use chakram::internals::compute::AttentionSizes;
+use chakram::internals::compute::{AttentionSizes, PowerThrottling};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
@@ -54,6 +54,8 @@ fn gemm_curves_follow_their_formula() {
         let class = &machine.classes()[0];
         let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
         curve.efficiency = efficiency;
+        // Neither has it the slowdown of long products.
+        curve.throttling = None;
         let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
         let [m, n, k] = ["m", "n", "k"].map(|head| number(head) as u64);
         let peak = class
@@ -77,6 +79,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     let mut curve = machine.classes()[0].curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
     (curve.start, curve.efficiency, curve.multiprocessors) = (1e-6, 1.0, 1.0);
     (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
+    curve.throttling = None;
     let memory = Bandwidth::new(1e30).expect("it is a rate");
     // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us, 128 x 128 x 2 / 1e9 = 32.77 us, and 1 us to start.
     let seconds = curve.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
@@ -84,6 +87,14 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
         "{seconds}"
     );
+    // Ten times as long as this product is half of a slowdown of a tenth: 1 + 0.1 x 1 / 11.
+    let mut hot = curve;
+    hot.throttling = Some(PowerThrottling {
+        slower: 0.1,
+        after: 10.0 * seconds,
+    });
+    let slower = hot.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
+    assert!((slower / seconds - (1.0 + 0.1 / 11.0)).abs() < 1e-12);
     // Two products are two waves.
     let two = curve.seconds([2, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(

@@ -137,8 +137,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "score",
         &[
-            "config", "compute", "machine", "model", "generate", "trace", "graph", "engine",
-            "report", "workload",
+            "config",
+            "compute",
+            "collective",
+            "machine",
+            "model",
+            "generate",
+            "trace",
+            "graph",
+            "engine",
+            "report",
+            "workload",
         ],
     ),
     // Requests over time: it launches on the engine, lowers models to jobs, opens those that are traces, and renders as

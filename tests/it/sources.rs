@@ -3,12 +3,14 @@
 //!
 //! - `door`: the list of sources, and files whose source is told by their contents
 //! - `export`: operator graphs of models, against their run
+//! - `goal`: schedules in GOAL, against LogGP's formula
 //! - `msccl`: algorithms of MSCCL, against the machine's own
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
 //! - `xplane`: profiles of JAX, against a plain parse and made ones
 
 mod door;
 mod export;
+mod goal;
 mod msccl;
 mod text;
 mod xplane;

@@ -487,3 +487,156 @@ fn the_book_shows_the_map_of_the_case() {
         "docs/images/wafer-8.svg is of another replay"
     );
 }
+
+/// Samples per second of a model of Table VII by the rules of PALM's public code, all replicas and micro-batches together.
+fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
+    let degree = tensor.to_string();
+    let machine = "wafer-5x4-published";
+    let run = [
+        "generate",
+        "palm",
+        model,
+        "--tensor",
+        &degree,
+        "--machine",
+        machine,
+    ];
+    samples as f64 * 1e12 / makespan(&json(folder, &run)) as f64
+}
+
+/// Table VII by the rules of PALM's public code: 2.0652 samples per second are its T-76B, of 21 micro-batches of 89 samples. A
+/// plain simulator of those rules in another language, which shares no code with chakram, has them to four digits, and for
+/// T-18B and T-145B the 8.4373 and 1.0213 that the code has (the paper prints 7.3457 and 1.1238); with all micro-batches
+/// simulated, in place of 6 and an extrapolation, 2.0648; and with links between dies along y as fast as those along x, where
+/// the code takes links of a die, what is here.
+#[test]
+fn published_rules_give_published_numbers() {
+    let folder = Folder::new();
+    for (model, tensor, samples, plain) in [
+        ("t-76b", 8, 1869, 2.0635),
+        ("t-18b", 8, 1071, 8.4203),
+        ("t-145b", 8, 2415, 1.0208),
+        ("t-76b", 16, 1869, 1.4479),
+    ] {
+        let found = by_published_rules(&folder, model, tensor, samples);
+        assert!((found - plain).abs() < 5.1e-5, "{model} {tensor}: {found}");
+    }
+    let found = by_published_rules(&folder, "t-76b", 8, 1869);
+    assert!((found / 2.0652 - 1.0).abs() < 1e-3, "{found}");
+}
+
+/// All tensor degrees of 16, as the public code has them to three or four digits, within 4 parts in a thousand.
+#[test]
+#[ignore = "long: fifteen replays on 320 cores"]
+fn published_rules_give_published_numbers_for_all_degrees() {
+    let folder = Folder::new();
+    for (model, samples, rates) in [
+        ("t-18b", 1071, [7.399, 8.4373, 8.513, 8.538, 8.538]),
+        ("t-76b", 1869, [1.450, 2.0652, 2.086, 2.094, 2.095]),
+        ("t-145b", 2415, [0.670, 1.0213, 1.093, 1.097, 1.098]),
+    ] {
+        for (tensor, published) in [16, 8, 4, 2, 1].into_iter().zip(rates) {
+            let found = by_published_rules(&folder, model, tensor, samples);
+            let off: f64 = found / published - 1.0;
+            assert!(off.abs() < 4e-3, "{model} {tensor}: {found} {published}");
+        }
+    }
+}
+
+/// Of a stage's ranks one runs for all while they do the same; the report is the one of each by itself but for what it says of
+/// that. On the wafer cores of a stage lie differently to their neighbours, which is found.
+#[test]
+fn one_core_runs_for_all_that_do_the_same() {
+    let folder = Folder::new();
+    for (machine, more) in [
+        (
+            "wafer-5x4",
+            &["--place", "s_shape", "--residency", "corrected"][..],
+        ),
+        (
+            "wafer-5x4",
+            &["--place", "line", "--network", "contention-free"],
+        ),
+        ("dgx-a100x4", &[]),
+    ] {
+        let alone = json(&folder, &args(machine, more));
+        let mut together = json(&folder, &args(machine, &[more, &["--aggregate"]].concat()));
+        let found = together["aggregation"].take();
+        assert_eq!(found["groups"], 4, "{found}");
+        assert_eq!(found["ranks"], 32, "{found}");
+        assert_eq!(found["split"].is_null(), found["together"] == 4, "{found}");
+        assert!(alone["aggregation"].is_null());
+        for key in [
+            "makespan_ps",
+            "nodes",
+            "messages",
+            "npus",
+            "collectives",
+            "tiles",
+            "memory",
+            "operators",
+        ] {
+            assert_eq!(alone[key], together[key], "{machine} {more:?} {key}");
+        }
+    }
+    let text = folder.ok(&args("dgx-a100x4", &["--aggregate"]));
+    assert!(text.contains("32 ranks in 4 groups; in "), "{text}");
+    let refused = folder.refused(&args("dgx-a100x4", &["--aggregate", "--comm", "recorded"]));
+    assert!(refused.contains("leave one of the two out"), "{refused}");
+}
+
+/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of kernels, fixed on the first. What
+/// the paper calls published is the leading term of Megatron-LM's FLOP formula over its TFLOP/s; with the whole formula the
+/// rates are those here, and PALM's own predictions are off by -4.9, 5.7, 13.4, 9.6, 10.9 and 14.1 %. A flat efficiency
+/// underrates wide models, whose products are larger, so errors grow with the model.
+#[test]
+#[ignore = "long: six models on 256 to 2520 GPUs"]
+fn table_iv_follows_from_its_first_row() {
+    let folder = Folder::new();
+    let mut off = Vec::new();
+    for (model, data, pipeline, batch, published) in [
+        ("megatron-18.4b", 32, 1, 1024, 108.944),
+        ("megatron-39.1b", 32, 2, 1536, 106.272),
+        ("megatron-76.1b", 32, 4, 1792, 111.597),
+        ("megatron-145.6b", 24, 8, 2304, 92.838),
+        ("megatron-310.1b", 15, 16, 2160, 57.425),
+        ("megatron-529.6b", 9, 35, 2520, 46.593),
+    ] {
+        let machine = format!("palm-gpux{}", data * pipeline);
+        let [data, pipeline, step] = [data, pipeline, batch].map(|n: u32| n.to_string());
+        let run = [
+            "generate",
+            model,
+            "--tensor",
+            "8",
+            "--data",
+            &data,
+            "--pipeline",
+            &pipeline,
+            "--batch",
+            &step,
+            "--recompute",
+            "full",
+            "--dtype",
+            "fp16",
+            "--machine",
+            &machine,
+            "--compute",
+            "roofline",
+            "--efficiency",
+            "0.5552",
+        ];
+        let seconds = makespan(&json(&folder, &run)) as f64 / 1e12;
+        off.push(f64::from(batch) / seconds / published - 1.0);
+    }
+    assert!(
+        off[0].abs() < 2e-3,
+        "the constant is of another row: {off:?}"
+    );
+    assert!(off.iter().all(|off| off.abs() < 0.17), "{off:?}");
+    let mean = off.iter().map(|off| off.abs()).sum::<f64>() / off.len() as f64;
+    assert!(
+        mean < 0.0623,
+        "PALM's own mean is 9.8 %, that of its rules with one constant 6.2: {off:?}"
+    );
+}

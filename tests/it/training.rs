@@ -68,6 +68,7 @@ const GPT: TransformerBlock = TransformerBlock {
     biases: true,
     causal: true,
     dropout: true,
+    rotary: false,
 };
 
 fn gpt() -> Model {
@@ -84,6 +85,7 @@ fn llama() -> Model {
         norm_bias: false,
         biases: false,
         dropout: false,
+        rotary: true,
         ..GPT
     };
     transformer("llama", block, PositionEncoding::Rotary, false)

@@ -16,6 +16,10 @@ pub struct CallArgs {
     pub dtype: Option<Dtype>,
     /// Group rank of the root, or of the other end of a message.
     pub peer: Option<u32>,
+    /// Rank of the job at the other end of a message, where a record says that.
+    pub peer_rank: Option<u32>,
+    /// Number of the collective in its group, which is the same on all members, where a record says it.
+    pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
     /// Whether the caller continues at once (`async_op`); unknown in captures before PyTorch 2.9.
@@ -239,6 +243,8 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             bytes_out: out.bytes,
             dtype: dtype(types),
             peer: number(layout.peer),
+            peer_rank: None,
+            sequence: None,
             tag: match layout.act {
                 Collective(_) => 0,
                 _ => tag.and_then(|tag| i32::try_from(tag).ok()).unwrap_or(0),

@@ -283,11 +283,13 @@ fn call_of(
         text("out_split_size", "Out split size"),
     ];
     let uneven = splits.iter().flatten().any(|list| uneven(list));
-    let peer = match act {
-        CommOp::Send => text("dst_rank", "Dst Rank"),
-        CommOp::Receive => text("src_rank", "Src Rank"),
-        CommOp::Collective(kind) if kind.has_root() => text("root", "Root"),
-        CommOp::Collective(_) => None,
+    let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
+    // Of messages the profiler writes ranks of the job; operators have ranks of the group.
+    let (peer, peer_rank) = match act {
+        CommOp::Send => (None, number(text("dst_rank", "Dst Rank"))),
+        CommOp::Receive => (None, number(text("src_rank", "Src Rank"))),
+        CommOp::Collective(kind) if kind.has_root() => (number(text("root", "Root")), None),
+        CommOp::Collective(_) => (None, None),
     };
     Some((
         act,
@@ -295,7 +297,9 @@ fn call_of(
             bytes_in: inputs.saturating_mul(size),
             bytes_out: outputs.saturating_mul(size),
             dtype: Dtype::from_name(&dtype),
-            peer: peer.and_then(|peer| peer.parse().ok()),
+            peer,
+            peer_rank,
+            sequence: text("seq", "Seq").and_then(|sequence| sequence.parse().ok()),
             tag: 0,
             asynchronous: Some(true),
             group: text("pg_name", "Process Group Name")

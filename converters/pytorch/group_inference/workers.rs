@@ -35,7 +35,7 @@ impl WorkerPools {
             threads.push((tid.unwrap_or(u64::MAX), call.worker));
             let name = call.asked.group.as_ref();
             let group =
-                name.and_then(|name| own.iter().find(|&&g| groups[g as usize].name == *name));
+                name.and_then(|name| own.iter().find(|&&g| groups[g as usize].called == *name));
             if let Some(&group) = group {
                 named.insert(call.worker, group);
             }

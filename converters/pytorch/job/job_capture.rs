@@ -2,16 +2,17 @@
 
 use super::rank_capture::RankCapture;
 use crate::converters::pytorch::activities::Activities;
-use crate::converters::pytorch::call_matching::{self, CallMatches};
+use crate::converters::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
 use crate::converters::pytorch::calls::CommCalls;
 use crate::converters::pytorch::clock::{self, ClockOffset};
 use crate::converters::pytorch::emit::{self, CallMatchInfo};
 use crate::converters::pytorch::event_links::HostNodeLinks;
 use crate::converters::pytorch::group_inference::{self, JobGroup};
+use crate::converters::pytorch::inferred_ranks::{self, RankModel};
 use crate::converters::pytorch::rank_timeline::RankTimeline;
 use crate::converters::pytorch::steps::MeasuredSteps;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
-use crate::converters::pytorch::transfer_times::{self, CallTime};
+use crate::converters::pytorch::transfer_times::{self, CallTime, JobCalls};
 use crate::trace::TraceError;
 use crate::trace::scan;
 use crate::trace::write::{AttributeValue, TraceWriter};
@@ -21,14 +22,18 @@ use std::path::{Path, PathBuf};
 
 /// A job whose ranks were matched.
 pub(super) struct JobCapture {
-    pub ranks: Vec<RankTimeline>,
+    /// Its ranks, captured or inferred, by number.
+    pub models: Vec<RankModel>,
+    /// Calls of each rank, their times and matches.
     calls: Vec<CommCalls>,
-    activities: Vec<Activities>,
-    links: Vec<HostNodeLinks>,
-    groups: Vec<JobGroup>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
+    /// Captures that the ranks are of.
+    captures: Vec<RankTimeline>,
+    activities: Vec<Activities>,
+    links: Vec<HostNodeLinks>,
     offsets: Vec<ClockOffset>,
+    groups: Vec<JobGroup>,
     world: u32,
     /// Start of the first rank, ns since the epoch by the reference clock.
     first: i64,
@@ -39,8 +44,8 @@ pub(super) struct JobCapture {
 }
 
 impl JobCapture {
-    /// Matches `parts`.
-    pub fn new(mut parts: Vec<RankCapture>) -> Result<Self, TraceError> {
+    /// Matches `parts`, and infers the ranks that have none if `infer` says how many the job has.
+    pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
         if let Some(pair) = parts.windows(2).find(twice) {
@@ -55,7 +60,7 @@ impl JobCapture {
                 "convert one job at a time, each rank once",
             ));
         }
-        let world = world_size(&parts)?;
+        let world = world_size(&parts, infer)?;
         check_together(&parts)?;
         let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
         let median = MeasuredSteps::median(parts.iter().filter_map(|part| part.steps.as_ref()));
@@ -72,25 +77,46 @@ impl JobCapture {
             let at = ranks.iter().position(|r| r.rank == rank).unwrap_or(0);
             files.get(at).map_or(Path::new(""), |file| file)
         };
-        let (groups, inferred) =
+        let (mut groups, inferred) =
             group_inference::resolve(&ranks, &mut calls, world).map_err(|unknown| {
                 TraceError::refused_in(file(unknown.rank), unknown.found, &unknown.hint)
             })?;
-        let matches = call_matching::matching(&ranks, &calls, &groups).map_err(|disagreement| {
-            TraceError::refused_in(file(u32::MAX), disagreement.0, ONE_RUN)
-        })?;
+        let disagree = |no: CallMismatch| TraceError::refused_in(file(u32::MAX), no.0, ONE_RUN);
+        let captured = ranks.iter().map(|rank| JobRank {
+            number: rank.rank,
+            timeline: rank,
+        });
+        let captured: Vec<JobRank<'_>> = captured.collect();
+        let mut matches = call_matching::matching(&captured, &calls, &groups).map_err(disagree)?;
         let offsets = clock::offsets(&ranks, &calls, &matches);
-        let blocked: Vec<Vec<bool>> = activities
-            .iter()
-            .map(|activities| activities.blocked.clone())
-            .collect();
-        let (times, odd) = transfer_times::divide(&calls, &blocked, &offsets, &matches, &groups);
+        let mut models: Vec<RankModel> = (0..).zip(&ranks).map(RankModel::captured).collect();
+        if infer.is_some() {
+            let found = inferred_ranks::infer(&captured, &calls, &mut groups, world);
+            let found = found.map_err(|unknown| {
+                let hint = "capture a rank of each pipeline stage, tensor shard and expert";
+                TraceError::refused_in(file(unknown.nearest), unknown.to_string(), hint)
+            })?;
+            (models, calls) = found.into_iter().unzip();
+            let all = models.iter().map(|model| JobRank {
+                number: model.number,
+                timeline: &ranks[model.capture],
+            });
+            let all: Vec<JobRank<'_>> = all.collect();
+            matches = call_matching::matching(&all, &calls, &groups).map_err(disagree)?;
+        }
+        let seen = JobCalls {
+            calls: &calls,
+            captures: &activities,
+            offsets: &offsets,
+            models: &models,
+        };
+        let (times, odd) = transfer_times::divide(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
         let starts =
             starts.map(|(activities, offset)| activities.span().0.saturating_add(offset.applied));
         let host_computes = ranks.iter().all(|rank| rank.devices.is_empty());
         Ok(Self {
-            met: matched_calls(&calls, &matches, &ranks),
+            met: matched_calls(&calls, &matches, &models),
             first: starts.min().unwrap_or(0),
             summary: ConversionSummary::new(
                 &groups,
@@ -102,7 +128,8 @@ impl JobCapture {
                 unprofiled,
             ),
             unprofiled,
-            ranks,
+            models,
+            captures: ranks,
             calls,
             activities,
             links,
@@ -116,20 +143,23 @@ impl JobCapture {
 
     /// Writes the trace of the `i`-th rank into `out`, which is called `to` in the summary.
     pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
-        let (rank, activities) = (&self.ranks[i], &self.activities[i]);
-        let offset = self.offsets[i];
+        let model = self.models[i];
+        let rank = &self.captures[model.capture];
+        let (activities, link) = (&self.activities[model.capture], &self.links[model.capture]);
+        let offset = self.offsets[model.capture];
         let captured = activities
             .span()
             .1
             .saturating_add(offset.applied)
             .saturating_sub(self.first);
         let job = emit::EmitContext {
+            number: model.number,
             groups: &self.groups,
             times: &self.times[i],
             matches: &self.met[i],
             start: self.first.saturating_sub(offset.applied),
             host_computes: self.host_computes,
-            method: self.links[i].method,
+            method: link.method,
         };
         let lanes = emit::lane_names(rank, activities, self.host_computes);
         let on_device = !self.host_computes || rank.untimed && rank.host.on_device;
@@ -139,10 +169,14 @@ impl JobCapture {
             ("captured_ns", AttributeValue::Uint(ns)),
             ("schema", AttributeValue::Text(&rank.host.schema)),
             ("source", AttributeValue::Text("pytorch")),
-            ("rank", AttributeValue::Int(i64::from(rank.rank))),
+            ("rank", AttributeValue::Int(i64::from(model.number))),
             ("world_size", AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
+        if model.inferred {
+            let of = AttributeValue::Int(i64::from(rank.rank));
+            metadata.push(("inferred_from", of));
+        }
         if let Some((steps, step)) = self.unprofiled {
             metadata.push((scan::CAPTURED_STEPS, AttributeValue::Uint(steps)));
             metadata.push((scan::UNPROFILED_STEP, AttributeValue::Uint(step)));
@@ -156,10 +190,11 @@ impl JobCapture {
         let written =
             emit::write(rank, calls, activities, &job, &mut writer).map_err(|e| e.in_file(to))?;
         self.summary.ranks.push(RankConversion::new(
+            model,
             rank,
             calls,
             activities,
-            &self.links[i],
+            link,
             offset,
             written,
             captured,
@@ -173,8 +208,8 @@ impl JobCapture {
 /// Largest number of ranks of a job.
 const LARGEST_WORLD: u32 = 1 << 20;
 
-/// Returns the number of ranks of the job, which all captures agree about.
-fn world_size(parts: &[RankCapture]) -> Result<u32, TraceError> {
+/// Returns the number of ranks of the job, which all captures agree about, and `wanted` too.
+fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
     let said = |part: &RankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());
     for part in parts {
@@ -196,7 +231,16 @@ fn world_size(parts: &[RankCapture]) -> Result<u32, TraceError> {
         .iter()
         .map(|part| part.rank.rank.saturating_add(1))
         .max();
-    let world = first.and_then(said).unwrap_or(0).max(seen.unwrap_or(0));
+    let known = first.and_then(said);
+    let world = known.or(wanted).unwrap_or(0).max(seen.unwrap_or(0));
+    if let Some(wanted) = wanted.filter(|&wanted| wanted != world) {
+        let file = parts.first().map_or(Path::new(""), |part| &part.file);
+        return Err(TraceError::refused_in(
+            file,
+            format!("it is of a job of {world} ranks, and {wanted} are to be inferred"),
+            "infer the ranks that the job had; `chakram scale` makes larger jobs of whole ones",
+        ));
+    }
     if world > LARGEST_WORLD {
         let file = first.map_or(Path::new(""), |part| &part.file);
         return Err(TraceError::refused_in(
@@ -276,7 +320,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
 fn matched_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
-    ranks: &[RankTimeline],
+    models: &[RankModel],
 ) -> Vec<Vec<CallMatchInfo>> {
     let mut met: Vec<Vec<CallMatchInfo>> = calls
         .iter()
@@ -285,7 +329,7 @@ fn matched_calls(
     for matched in &matches.collectives {
         let root = matched
             .root
-            .map(|root| ranks[matched.members[root as usize].0 as usize].rank);
+            .map(|root| models[matched.members[root as usize].0 as usize].number);
         for &(rank, call) in &matched.members {
             met[rank as usize][call as usize] = CallMatchInfo {
                 bytes: matched.bytes,

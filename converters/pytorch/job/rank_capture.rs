@@ -74,7 +74,7 @@ impl JoinedFiles {
                 offset: None,
             });
         }
-        let ordered = kineto.with_rf_id == 0;
+        let ordered = !HostNodeLinks::by_id(&host, &kineto);
         let link = HostNodeLinks::new(&host, &kineto)?;
         if ordered {
             operator_order::assign_ids(&mut kineto);
@@ -183,6 +183,13 @@ impl RankCapture {
         let kineto = pair.kineto.as_deref();
         let kineto = kineto.map(|path| pair.read(path, KinetoTrace::read, KinetoTrace::from_bytes));
         let kineto = kineto.transpose()?;
+        if pair.unnumbered && kineto.as_ref().is_none_or(|kineto| kineto.rank.is_none()) {
+            return Err(TraceError::refused_in(
+                pair.named(),
+                "nothing tells its rank: neither its name, nor `distributedInfo` inside",
+                "name the files of the ranks host.0.json, kineto.0.json, host.1.json, …",
+            ));
+        }
         let steps = pair.steps.as_deref().map(MeasuredSteps::read).transpose()?;
         let capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
         Ok(Self { steps, ..capture })

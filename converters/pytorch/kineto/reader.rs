@@ -124,11 +124,14 @@ impl KinetoReader {
         category: EventCategory,
         at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        let duration = time(raw.dur, "dur", at)?;
-        let Ok(duration_ns) = u64::try_from(duration) else {
-            let found = format!("`dur` is {duration} ns, expected no less than 0");
-            let text = raw.dur.map_or("", RawValue::get);
-            return Err(at.refused(text, found, DAMAGED));
+        let duration = match raw.dur {
+            Some(dur) if is_number(dur.get()) => nanoseconds(dur.get()),
+            Some(_) => Some(time(raw.dur, "dur", at)?),
+            None => None,
+        };
+        let Some(duration_ns) = duration.and_then(|duration| u64::try_from(duration).ok()) else {
+            self.trace.untimed += 1;
+            return Ok(());
         };
         let raw_args = &raw.args;
         let mut args = NONE;
@@ -215,9 +218,20 @@ impl KinetoReader {
 }
 
 /// Drops events that cannot have been recorded: those before 1970, and those that lie outside the profiler's span by
-/// more than its length. Kernels end, and profilers stop, a little after it.
+/// more than its length. Kernels end, and profilers stop, a little after it. Where the file does not state the span, those
+/// are dropped that lie a day or more from the median.
 fn drop_outside(trace: &mut KinetoTrace) {
-    let (from, to) = match trace.span {
+    let middle = || {
+        let starts = trace.events.iter().map(|event| event.start_ns);
+        let mut starts: Vec<i64> = starts.filter(|&start| start >= 0).collect();
+        let middle = starts.len() / 2;
+        (!starts.is_empty()).then(|| *starts.select_nth_unstable(middle).1)
+    };
+    let (from, to) = match trace
+        .span
+        .or_else(|| middle().map(|middle| (middle, middle)))
+    {
+        Some((from, to)) if from == to => (from.saturating_sub(DAY).max(0), to.saturating_add(DAY)),
         Some((from, to)) => {
             let length = to.saturating_sub(from).max(SLACK);
             (
@@ -237,6 +251,13 @@ fn drop_outside(trace: &mut KinetoTrace) {
 
 /// Time around the profiler's span in which events may lie, ns, where the span itself is shorter.
 const SLACK: i64 = 1_000_000_000;
+/// Time that no capture takes, ns.
+const DAY: i64 = 86_400_000_000_000;
+
+/// Returns whether a value is a number of JSON, however large.
+fn is_number(json: &str) -> bool {
+    json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+}
 
 /// Parses the nanoseconds of a required time.
 fn time(value: Option<&RawValue>, what: &str, at: &LocatedElement<'_>) -> Result<i64, TraceError> {

@@ -111,6 +111,11 @@ impl<'s> TextWindow<'s> {
                 Ok(0) => self.ended = true,
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                // Packed data that end early, or that cannot be what was packed.
+                Err(e) if e.raw_os_error().is_none() => {
+                    let found = format!("it cannot be decompressed: {e}");
+                    return Err(refused(self.base + self.end as u64, found, TRUNCATED));
+                }
                 Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),
             }
         }

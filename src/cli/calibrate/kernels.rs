@@ -1,9 +1,8 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
-use super::with_section;
-use crate::config::ConfigLiteral;
+use super::{string, with_section};
 use crate::job::{Job, JobOptions};
-use crate::machine::{Machine, MachineSource};
+use crate::machine::Machine;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
@@ -17,16 +16,16 @@ use std::path::PathBuf;
 /// Rows of the summary.
 const SHOWN: usize = 12;
 
-/// Returns the text of the machine in `base` with the kernels that the job in `traces` recorded, and a summary of them.
+/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them.
 ///
 /// # Errors
 ///
 /// Traces that make no job, a machine with fewer NPUs than the job has ranks, or a job without a recorded kernel.
-pub fn measure(
+pub(super) fn measure(
+    text: &str,
+    machine: &Machine,
     traces: &[PathBuf],
-    base: &MachineSource,
 ) -> Result<(String, String), Box<dyn Error>> {
-    let machine = Machine::parse(&base.text, &base.file)?;
     // A rank's kernels are what they are, whether or not the others are there.
     let options = JobOptions {
         absent: MissingRankPolicy::Mirror,
@@ -43,7 +42,7 @@ pub fn measure(
         )
         .into());
     }
-    let found = recorded_kernels(job.workload(), &machine);
+    let found = recorded_kernels(job.workload(), machine);
     if found.is_empty() {
         return Err(format!(
             "no kernel of {} has a recorded time\n  try: traces that were converted from a capture",
@@ -51,13 +50,8 @@ pub fn measure(
         )
         .into());
     }
-    let text = with_section(&base.text, "Kernels", &tables(&found, &machine, job.name()));
+    let text = with_section(text, "Kernels", &tables(&found, machine, job.name()));
     Ok((text, summary(&found)))
-}
-
-/// A string as TOML has it.
-fn string(text: &str) -> String {
-    ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
 fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {

@@ -256,6 +256,30 @@ fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  ", &said)
 }
 
+/// Returns what was inferred of ranks without a capture.
+fn inferred(summary: &ConversionSummary) -> Option<String> {
+    let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
+    let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
+    let shown = ranks.iter().take(SHOWN).cloned().collect::<Vec<_>>();
+    let more = match ranks.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    let late = match summary.odd.late {
+        0 => String::new(),
+        n => format!(
+            "; in {} one of them is the last, as captured ranks wait for nobody else",
+            some(n, "collective")
+        ),
+    };
+    (!ranks.is_empty()).then(|| {
+        format!(
+            "ranks without a capture are inferred: {}{more}{late}",
+            shown.join(", ")
+        )
+    })
+}
+
 fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let mut notes = Vec::new();
     let alone = |method| {
@@ -306,6 +330,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             thousands(*n)
         ));
     }
+    notes.extend(inferred(summary));
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the smallest transfer of their size",

@@ -133,6 +133,9 @@ Examples:
         /// The NPU's own memory; that beyond it by default
         #[arg(long)]
         local: bool,
+        /// The memory beyond the NPU that the machine has under this name, [remote_memories.NAME]
+        #[arg(long, value_name = "NAME", conflicts_with = "local")]
+        memory: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },
@@ -172,6 +175,38 @@ Examples:
         #[command(flatten)]
         target: TargetArgs,
     },
+    /// A transformer on a wafer by the rules of PALM's public code, to compare with what was published with it
+    #[command(after_help = "\
+Examples:
+  chakram generate palm t-76b --machine wafer-5x4-published
+  chakram generate palm t-145b --tensor 4 --machine wafer-5x4-published --format json")]
+    Palm {
+        /// Model of Table VII
+        #[arg(value_enum)]
+        model: PublishedModelArg,
+        /// Members of a tensor group; the rest of a stage's 16 cores is replicas
+        #[arg(long, default_value_t = 8, value_name = "N")]
+        tensor: u32,
+        /// Samples of a micro-batch, all replicas together; a 20th of the batch by default
+        #[arg(long, value_name = "N")]
+        micro_batch: Option<u32>,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+}
+
+/// Model of PALM's Table VII.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum PublishedModelArg {
+    /// 18 billion parameters: 40 layers of 6144, batch 1024
+    #[value(name = "t-18b")]
+    T18b,
+    /// 76 billion parameters: 60 layers of 10240, batch 1792
+    #[value(name = "t-76b")]
+    T76b,
+    /// 145 billion parameters: 80 layers of 12288, batch 2304
+    #[value(name = "t-145b")]
+    T145b,
 }
 
 /// Traffic pattern of messages.

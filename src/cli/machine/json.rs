@@ -3,12 +3,12 @@
 use super::tile_ratios::TileRatios;
 use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
 use crate::machine::{Machine, NpuClass};
-use crate::memory::{MemoryAttachment, RemoteMemory};
+use crate::memory::{MemoryAttachment, PoolDesign, RemoteMemory};
 use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
-use crate::units::Bandwidth;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// A list of machines.
 #[derive(Serialize)]
@@ -61,6 +61,8 @@ pub(super) struct MachineDetails<'a> {
     class_runs: Vec<ClassRunDocument>,
     collectives: CollectivesDocument,
     remote_memory: Option<RemoteDocument<'a>>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    remote_memories: BTreeMap<&'a str, RemoteDocument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tiles: Option<TilesDocument>,
 }
@@ -75,6 +77,7 @@ struct TilesDocument {
     die_bandwidth_bytes_per_s: f64,
     die_latency_ps: u64,
     half_duplex: bool,
+    barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
     /// The lower end, and the dimension.
     faulty_links: Vec<([u32; 2], usize)>,
@@ -117,50 +120,11 @@ struct RemoteDocument<'a> {
     latency_ps: u64,
     capacity_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    design: Option<PoolDocument>,
+    design: Option<PoolDesign<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     through: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     chunk_bytes: Option<u64>,
-}
-
-/// The design of a memory pool that is a network.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum PoolDocument {
-    Hierarchical {
-        groups: u32,
-        out_switches: u32,
-        npus_per_node: u32,
-        node_bandwidth_bytes_per_s: f64,
-        in_node_bandwidth_bytes_per_s: f64,
-        chunk_bytes: u64,
-    },
-    Switch {
-        groups: u32,
-        npu_bandwidth_bytes_per_s: f64,
-        levels: Vec<LevelDocument>,
-        chunk_bytes: u64,
-    },
-    Ring {
-        groups: u32,
-        link_bandwidth_bytes_per_s: f64,
-        npu_bandwidth_bytes_per_s: f64,
-        chunk_bytes: u64,
-    },
-    Mesh {
-        columns: u32,
-        rows: u32,
-        link_bandwidth_bytes_per_s: f64,
-        npu_bandwidth_bytes_per_s: f64,
-        chunk_bytes: u64,
-    },
-}
-
-#[derive(Serialize)]
-struct LevelDocument {
-    fan_in: u32,
-    bandwidth_bytes_per_s: f64,
 }
 
 impl<'a> MachineSummary<'a> {
@@ -215,6 +179,11 @@ impl<'a> MachineDetails<'a> {
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
             remote_memory: machine.remote().map(RemoteDocument::of),
+            remote_memories: machine
+                .named_memories()
+                .iter()
+                .map(|named| (named.name.as_str(), RemoteDocument::of(&named.memory)))
+                .collect(),
             tiles: TilesDocument::of(machine),
         }
     }
@@ -240,6 +209,7 @@ impl TilesDocument {
             die_bandwidth_bytes_per_s: tiles.borders.bandwidth.bytes_per_second(),
             die_latency_ps: tiles.borders.latency.0,
             half_duplex: tiles.half_duplex,
+            barrier_ps: tiles.barrier.map(|latency| latency.0),
             faulty_cores: tiles
                 .faulty_cores
                 .iter()
@@ -279,56 +249,10 @@ impl<'a> RemoteDocument<'a> {
             bandwidth_bytes_per_s: remote.bandwidth.bytes_per_second(),
             latency_ps: remote.latency.0,
             capacity_bytes: remote.capacity.0,
-            design: PoolDocument::of(&remote.attachment),
+            design: remote.attachment.pool(),
             through: through.map(|through| through.name()),
             chunk_bytes: chunk.map(|through| through.chunk().0),
         }
-    }
-}
-
-impl PoolDocument {
-    fn of(attachment: &MemoryAttachment) -> Option<Self> {
-        let rate = |bandwidth: Bandwidth| bandwidth.bytes_per_second();
-        Some(match attachment {
-            MemoryAttachment::PerNpu
-            | MemoryAttachment::Pool
-            | MemoryAttachment::PerNode(_)
-            | MemoryAttachment::Edge(_) => return None,
-            MemoryAttachment::Hierarchical(design) => Self::Hierarchical {
-                groups: design.groups,
-                out_switches: design.out_switches,
-                npus_per_node: design.npus_per_node,
-                node_bandwidth_bytes_per_s: rate(design.node_bandwidth),
-                in_node_bandwidth_bytes_per_s: rate(design.in_node_bandwidth),
-                chunk_bytes: design.chunk.0,
-            },
-            MemoryAttachment::Switch(design) => Self::Switch {
-                groups: design.groups,
-                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
-                levels: design
-                    .levels
-                    .iter()
-                    .map(|level| LevelDocument {
-                        fan_in: level.fan_in,
-                        bandwidth_bytes_per_s: rate(level.bandwidth),
-                    })
-                    .collect(),
-                chunk_bytes: design.chunk.0,
-            },
-            MemoryAttachment::Ring(design) => Self::Ring {
-                groups: design.groups,
-                link_bandwidth_bytes_per_s: rate(design.link_bandwidth),
-                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
-                chunk_bytes: design.chunk.0,
-            },
-            MemoryAttachment::Mesh(design) => Self::Mesh {
-                columns: design.columns,
-                rows: design.rows,
-                link_bandwidth_bytes_per_s: rate(design.link_bandwidth),
-                npu_bandwidth_bytes_per_s: rate(design.npu_bandwidth),
-                chunk_bytes: design.chunk.0,
-            },
-        })
     }
 }
 

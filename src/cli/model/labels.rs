@@ -57,6 +57,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             width,
             causal,
             dropout,
+            rotary,
             ..
         } => {
             let shared = if kv_heads == heads {
@@ -65,7 +66,8 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
                 format!(" over {kv_heads}")
             };
             let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
-            format!("{heads} heads{shared} x {width}{causal}{dropout}")
+            let rotary = optional(rotary, ", rotary");
+            format!("{heads} heads{shared} x {width}{causal}{dropout}{rotary}")
         }
         OperatorKind::Norm { rows, width, bias } => {
             format!("{rows} x {width}{}", optional(bias, ", bias"))

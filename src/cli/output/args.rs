@@ -4,6 +4,7 @@ use crate::engine::CommTiming;
 use crate::network::NetworkKind;
 use crate::report::csv::CsvTable;
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,30 +38,34 @@ impl CommArg {
     }
 }
 
-/// Models of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NetworkArg {
-    /// No contention between operations
-    ContentionFree,
-    /// Operations share each NPU's port into a dimension
-    Ports,
-    /// Operations share every link of their routes
-    Links,
-    /// Messages in flight share every link of their routes at once, max-min fairly
-    FairSharing,
-    /// A transfer holds all links of its route from start to end
-    Exclusive,
-}
+/// Model of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkArg(NetworkKind);
 
 impl NetworkArg {
-    pub fn model(self) -> NetworkKind {
-        match self {
-            Self::ContentionFree => NetworkKind::ContentionFree,
-            Self::Ports => NetworkKind::Ports,
-            Self::Links => NetworkKind::Links,
-            Self::FairSharing => NetworkKind::FairSharing,
-            Self::Exclusive => NetworkKind::Exclusive,
+    const ALL: [Self; NetworkKind::ALL.len()] = {
+        let mut all = [Self(NetworkKind::ContentionFree); NetworkKind::ALL.len()];
+        let mut i = 0;
+        while i < all.len() {
+            all[i] = Self(NetworkKind::ALL[i].0);
+            i += 1;
         }
+        all
+    };
+
+    pub fn model(self) -> NetworkKind {
+        self.0
+    }
+}
+
+impl ValueEnum for NetworkArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let [name, summary] = self.0.option();
+        Some(PossibleValue::new(name).help(summary))
     }
 }
 

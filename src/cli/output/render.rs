@@ -169,6 +169,9 @@ impl RunArgs {
         };
         options.insert("absent".to_owned(), absent.into());
         options.insert("stepwise".to_owned(), self.stepwise.into());
+        if self.aggregate {
+            options.insert("aggregate".to_owned(), true.into());
+        }
         if self.links {
             options.insert("links".to_owned(), true.into());
         }

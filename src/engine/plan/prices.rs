@@ -9,6 +9,8 @@ use crate::engine::{ReplayRefusal, matching, remote_memory};
 use crate::graph::{Graph, Lane, NodeKind};
 use crate::ids::NodeIndex;
 use crate::machine::{Machine, NpuClass};
+use crate::memory::NamedMemory;
+use crate::trace::escape;
 use crate::units::{Bytes, Span};
 use crate::workload::RankInstance;
 use std::collections::BTreeMap;
@@ -35,6 +37,13 @@ pub(super) fn price_graph(
         }
         Ok(bytes.0)
     };
+    // Of the graph's memories with a name, those of the machine.
+    let memories: Vec<_> = (graph.remote_memories().iter())
+        .map(|name| {
+            let mut own = machine.named_memories().iter();
+            own.position(|memory| memory.name == *name)
+        })
+        .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
@@ -108,17 +117,18 @@ pub(super) fn price_graph(
                 own.unwrap_or_else(|| class.memory.access(bytes))
             }
             NodeKind::RemoteMemory => {
-                let Some(remote) = machine.remote() else {
-                    let name = machine.name();
-                    return Err(refusal(
-                        node,
-                        format!("it reaches remote memory, and machine `{name}` has none"),
-                        "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory",
-                    ));
+                let remote = match graph.remote_memory(node) {
+                    None => machine.remote().ok_or_else(|| without_memory(machine)),
+                    Some(slot) => memories[slot as usize]
+                        .map(|index| &machine.named_memories()[index].memory)
+                        .ok_or_else(|| {
+                            unknown_memory(machine, &graph.remote_memories()[slot as usize])
+                        }),
                 };
+                let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match remote_memory::too_many_chunks(machine, options, bytes) {
+                match remote_memory::too_many_chunks(machine, remote, options, bytes) {
                     Some(found) => return Err(refusal(node, found, remote_memory::FEWER)),
                     // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
@@ -162,7 +172,11 @@ pub(super) fn price_graph(
         .iter()
         .sum();
     let used = lanes.iter().filter(|&&lane| lane != NONE).max();
+    let memories = memories
+        .into_iter()
+        .map(|index| index.map_or(NONE, |index| index as u32));
     Ok(SharedGraphPlan {
+        memories: memories.collect(),
         prices,
         lane_count: used.map_or(0, |&lane| lane + 1),
         mixed: mixed_slots(graph, &lanes),
@@ -211,4 +225,41 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
         mixed[call.group as usize] |= users[lane as usize] == LaneUser::Several;
     }
     mixed
+}
+
+/// Refusal of a load or store of the memory without a name, which `machine` lacks.
+fn without_memory(machine: &Machine) -> (String, String) {
+    let name = machine.name();
+    let hint = match machine.named_memories() {
+        [] => "add [remote_memory] to the machine, or set `tensor_loc` to 1 for local memory"
+            .to_owned(),
+        named => format!(
+            "name one of its memories with the attribute `remote_memory`: {}; or add [remote_memory]",
+            names(named)
+        ),
+    };
+    let found = match machine.named_memories() {
+        [] => format!("it reaches remote memory, and machine `{name}` has none"),
+        _ => format!("it names no remote memory, and machine `{name}` has none without a name"),
+    };
+    (found, hint)
+}
+
+/// Refusal of a load or store of a memory that `machine` does not have.
+fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
+    let name = escape(name);
+    let found = format!(
+        "it reaches the remote memory \"{name}\", which machine `{}` does not have",
+        machine.name()
+    );
+    let hint = match machine.named_memories() {
+        [] => format!("add [remote_memories.{name}] to the machine"),
+        named => format!("it has {}", names(named)),
+    };
+    (found, hint)
+}
+
+fn names(memories: &[NamedMemory]) -> String {
+    let names: Vec<_> = memories.iter().map(|memory| escape(&memory.name)).collect();
+    names.join(", ")
 }

@@ -3,8 +3,8 @@
 use super::map::AxisMapping;
 use super::{
     AblationEffect, AblationSet, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels,
-    OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe,
-    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    LossKernel, OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -387,7 +387,7 @@ plan_options! {
         value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
     };
     elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
-    "Kernels beside products: fused (one an operator), megatron (as Megatron-LM) or eager (as PyTorch)" {
+    "Kernels beside products: fused (one an operator), megatron (as Megatron-LM), eager or compiled (as PyTorch)" {
         value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
     };
     attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
@@ -396,6 +396,10 @@ plan_options! {
     softmax: SoftmaxKernel = SoftmaxKernel::Fused,
     "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where Megatron-LM's is)" {
         value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
+    };
+    loss: LossKernel = LossKernel::Composite,
+    "Cross entropy of logits: composite (kernel by kernel in single precision) or fused (as Transformer Engine's)" {
+        value: "KERNEL", heading: NUMERICS, default: "composite", is_rare: true
     };
     dropout: bool = true, "Apply dropout where the model has it" {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true

@@ -276,6 +276,7 @@ fn attention() -> OperatorKind {
         width: 16,
         causal: true,
         dropout: false,
+        rotary: false,
     }
 }
 

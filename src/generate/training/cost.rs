@@ -16,6 +16,9 @@
 //! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
 //! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
+//! | … rotary positions, of queries and keys | | `2d n (a + v) w` | | as forward | |
+//! | … operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
 //! | RMSNorm, operation by operation | | `(4d + 28) nw`: cast, square, mean, product, cast, gain | | `(6d + 48) nw` | its input |
 //! | norm, `w` wide | | `2d nw` | | `3d nw` | its input |
 //! | activation, `w` wide | | `2d nw`; a gate `3d nw` | | `3d nw`; a gate `5d nw` | its input |
@@ -24,6 +27,7 @@
 //! | … with dropout | | `(3d + 1) nw` | | `(5d + 1) nw` | the mask, `nw` |
 //! | embedding | | `2d nw` | | `d nw + 2g nw` | |
 //! | loss over `m` classes | | `(d + 36) nm` | | `(d + 12) nm` | probabilities in single precision, `4nm` |
+//! | … fused, which reads logits twice and leaves gradients in their place | | `3d nm` | | `2d nm`: scaled | the same, though it needs no more than the gradients |
 //! | pool | | input and output | | the same | its input |
 //! | embedding bag, `l` rows per sample | | `d (l + 1) w` | | `d w + 2g l w` | |
 //! | interaction of `v` vectors, `w` wide | `v (v - 1) w` | input and output | the same twice | each as forward | its input |
@@ -37,7 +41,7 @@
 
 use super::super::{GenerateError, MOST_WORK, check_limit};
 use super::residency::OperandBytes;
-use crate::generate::plan::{ElementwiseKernels, ScalingRecipe, SoftmaxKernel};
+use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::OperatorKind;
 use crate::trace::{Dtype, KernelShape, MovingKernel};
 
@@ -60,6 +64,8 @@ pub(super) struct CostParameters {
     pub fused: bool,
     /// Softmax of unfused attention.
     pub softmax: SoftmaxKernel,
+    /// Cross entropy of logits.
+    pub loss: LossKernel,
     /// True if models that have dropout apply it.
     pub dropout: bool,
     /// Number format of the operands of linear layers, where it is another.
@@ -159,43 +165,77 @@ fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Kernels one after another, each of which moves some bytes for each element of `x`.
+/// Kernels one after another, each with its name, class, and bytes that it moves for each element of `x`.
 fn chain(
     x: [u128; 2],
-    class: MovingKernel,
-    names: &[&'static str],
-    bytes: &[u128],
+    kernels: &[(&'static str, MovingKernel, u128)],
 ) -> Result<Vec<LoweredKernel>, GenerateError> {
-    let one = |(name, bytes): (&&'static str, &u128)| {
+    let one = |&(name, class, bytes): &(&'static str, MovingKernel, u128)| {
         Ok(kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving(class))
     };
-    names.iter().zip(bytes).map(one).collect()
+    kernels.iter().map(one).collect()
 }
 
 impl CostParameters {
     /// RMSNorm operation by operation, in single precision between two casts, as PyTorch's composite function runs it.
+    /// Casts and products with a number for each row or column go by the rate of copies, sums of rows by that of a softmax.
     fn rms_norm(&self, x: [u128; 2]) -> Result<OperatorKernels, GenerateError> {
+        use MovingKernel::{Copy, ElementWise, Softmax};
         let d = u128::from(self.number);
-        let names = [".single", ".square", ".mean", ".product", ".half", ".gain"];
-        let back = [
-            ".gain.dinput",
-            ".gain.dgain",
-            ".single",
-            ".product.dinput",
-            ".product.dscale",
-            ".square",
-            ".sum",
-            ".half",
+        let forward = [
+            (".single", Copy, d + 4),
+            (".square", ElementWise, 8),
+            (".mean", Softmax, 4),
+            (".product", Copy, 8),
+            (".half", Copy, 4 + d),
+            (".gain", Copy, 2 * d),
         ];
-        let class = MovingKernel::ElementWise;
-        let forward = chain(x, class, &names, &[d + 4, 8, 4, 8, 4 + d, 2 * d])?;
-        let bytes = [2 * d, 2 * d, d + 4, 8, 8, 12, 12, 4 + d];
-        let backward = chain(x, class, &back, &bytes)?;
+        let backward = [
+            (".gain.dinput", Copy, 2 * d),
+            (".gain.dgain", Softmax, 2 * d),
+            (".single", Copy, d + 4),
+            (".product.dinput", Copy, 8),
+            (".product.dscale", Softmax, 8),
+            (".square", ElementWise, 12),
+            (".sum", ElementWise, 12),
+            (".half", Copy, 4 + d),
+        ];
+        let (forward, backward) = (chain(x, &forward)?, chain(x, &backward)?);
         Ok(OperatorKernels {
             forward,
             backward,
             ..OperatorKernels::default()
         })
+    }
+
+    /// Adds what is done to queries and keys, `x` elements together, and to heads of keys and values before attention, and
+    /// the same on the way back.
+    fn before_attention(
+        &self,
+        kernels: &mut OperatorKernels,
+        rotary: bool,
+        x: [u128; 2],
+        shares: bool,
+    ) -> Result<(), GenerateError> {
+        let d = u128::from(self.number);
+        let copy = MovingKernel::Copy;
+        let one_by_one = [
+            (".rotary.single", copy, d + 4),
+            (".rotary.turn", copy, 8),
+            (".rotary.half", copy, 4 + d),
+        ];
+        let in_one = [(".rotary", MovingKernel::ElementWise, 2 * d)];
+        let mut before = match (rotary, self.elementwise) {
+            (false, _) => Vec::new(),
+            (true, ElementwiseKernels::Eager) => chain(x, &one_by_one)?,
+            (true, _) => chain(x, &in_one)?,
+        };
+        if shares && self.elementwise.is_pytorch() {
+            before.extend(chain(x, &[(".repeat", copy, 2 * d)])?);
+        }
+        kernels.backward.extend(before.iter().rev().cloned());
+        kernels.forward.splice(..0, before);
+        Ok(())
     }
 
     /// The kernels of `work`, which is one member's shard of an operator.
@@ -228,7 +268,7 @@ impl CostParameters {
     }
 
     /// Sets the operands of an operator at its first kernel forwards, at the one that finds the gradient of its input, and
-    /// at the one of its weights.
+    /// at the one of its weights. A look-up reads rows, and adds to them, once.
     fn set_operands(&self, work: &OperatorKind, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
@@ -236,17 +276,37 @@ impl CostParameters {
         let weights = work.parameters().saturating_mul(self.number);
         let found = work.parameters().saturating_mul(self.gradient);
         let both = input.saturating_add(output);
-        let forward = OperandBytes {
-            input,
-            weights,
-            output,
+        let looks_up = matches!(
+            work,
+            OperatorKind::Embedding { .. } | OperatorKind::EmbeddingBag { .. }
+        );
+        let forward = if looks_up {
+            OperandBytes {
+                input: 0,
+                weights: weights.min(output),
+                output,
+            }
+        } else {
+            OperandBytes {
+                input,
+                weights,
+                output,
+            }
         };
         // The gradient of the output comes in; without a kernel of its own the weights' gradient needs the input too.
         let apart = kernels.weights.is_some();
-        let backward = OperandBytes {
-            input: if apart { output } else { both },
-            weights,
-            output: input,
+        let backward = if looks_up {
+            OperandBytes {
+                input: output,
+                weights: 0,
+                output: found.min(output),
+            }
+        } else {
+            OperandBytes {
+                input: if apart { output } else { both },
+                weights,
+                output: input,
+            }
         };
         let gradient = OperandBytes {
             input: both,
@@ -310,12 +370,13 @@ impl CostParameters {
                 width,
                 causal,
                 dropout,
+                rotary,
             } => {
                 let [s, a, v, w] = [tokens, heads, kv_heads, width].map(u128::from);
                 let q = [b, a, s, w];
                 let kv = [b, v, s, w];
                 let n = b * s;
-                if self.fused {
+                let mut kernels = if self.fused {
                     // Each token with itself and those before it, or with all.
                     let pairs = if causal { s * (s + 1) / 2 } else { s * s };
                     let product = 2 * b * pairs * a * w;
@@ -353,7 +414,9 @@ impl CostParameters {
                     }
                 } else {
                     self.unfused(dropout, n, s, [a, v, w], q, kv)?
-                }
+                };
+                self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
+                kernels
             }
             OperatorKind::Norm { rows, width, bias } => {
                 let x = [wide(rows), width.into()];
@@ -367,12 +430,13 @@ impl CostParameters {
             } => {
                 let x = [wide(rows), width.into()];
                 if gated && self.elementwise == ElementwiseKernels::Eager {
-                    let names = [".function", ".gate"];
-                    let back = [".gate.dgate", ".gate.dvalue", ".function"];
                     let class = MovingKernel::ElementWise;
+                    let forward = [(".function", class, 2 * d), (".gate", class, 3 * d)];
+                    let backward = [".gate.dgate", ".gate.dvalue", ".function"]
+                        .map(|name| (name, class, 3 * d));
                     return Ok(OperatorKernels {
-                        forward: chain(x, class, &names, &[2 * d, 3 * d])?,
-                        backward: chain(x, class, &back, &[3 * d; 3])?,
+                        forward: chain(x, &forward)?,
+                        backward: chain(x, &backward)?,
                         ..OperatorKernels::default()
                     });
                 }
@@ -396,7 +460,11 @@ impl CostParameters {
             }
             OperatorKind::Loss { rows, classes } => {
                 let x = [wide(rows), classes.into()];
-                let mut kernels = self.moving(MovingKernel::CrossEntropy, x, d + 36, d + 12)?;
+                let [forward, backward] = match self.loss {
+                    LossKernel::Composite => [d + 36, d + 12],
+                    LossKernel::Fused => [3 * d, 2 * d],
+                };
+                let mut kernels = self.moving(MovingKernel::CrossEntropy, x, forward, backward)?;
                 let all = kernels.forward.iter_mut().chain(&mut kernels.backward);
                 all.for_each(|kernel| kernel.moves = false);
                 kernels

@@ -166,9 +166,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Beside layers there is one kernel.
-        let kernel = match node.phase {
-            TrainingPhase::Optimizer => Some(KernelShape::Moving(MovingKernel::Optimizer)),
+        // Beside layers there are the optimizer's kernel, and copies around collectives.
+        let kernel = match (node.phase, node.op) {
+            (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
+            (_, Op::Compute { .. }) => Some(KernelShape::Moving(MovingKernel::ElementWise)),
             _ => None,
         };
         self.dedup_dependencies();
@@ -203,6 +204,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.gather(&mut gathers, k, pass)?;
             }
             self.chain_tail.extend(gathers.ids.get(k));
+            if gathers.ids.len() > k && plan.copies_parameters() {
+                self.copy_out(layer, pass)?;
+            }
             let lowered = plan.lowered(layer);
             let program = lowered.program(pass.direction, self.place.tensor);
             let frees = plan.gathers_parameters() && (plan.plan.reshard || complete);
@@ -237,6 +241,29 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.chain_tail.push(sent);
             }
         }
+        Ok(())
+    }
+
+    /// Copies the parameters of a layer out of the buffer in which they were gathered: read and written once.
+    fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
+        let plan = self.plan;
+        self.data.clear();
+        self.data.append(&mut self.chain_tail);
+        let name = &plan.model.layers[layer].name;
+        let id = self.node(StepNode {
+            name: format_args!(
+                "mb{}/{name}/{}/unpack",
+                pass.micro_batch,
+                direction_label(pass)
+            ),
+            op: plan.copy(plan.gathered_bytes(layer).saturating_mul(2)),
+            lane: Some(COMPUTE_LANE),
+            phase: TrainingPhase::Synchronize,
+            pass: Some(pass),
+            layer: Some(layer as u32),
+            memory: MemoryChanges::default(),
+        })?;
+        self.chain_tail.push(id);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | first norm | all | all: the block's input |
 //! | product of queries, keys and values | that of keys | |
+//! | rotary positions, heads that are repeated | all | |
 //! | attention | | all, and its own output |
 //! | product behind attention | all | all: attention's output |
 //! | residual sum, norm before the perceptron | all | |
@@ -15,7 +16,9 @@
 //! | activation | all | half of a gate, all without one |
 //! | product out of the perceptron, last sum | | |
 //!
-//! It is done at the beginning of the block's backward pass.
+//! It is done at the beginning of the block's backward pass. The policy counts `aten.mm`; products of 8 bits are
+//! `aten._scaled_mm`, which is not among the operators whose outputs are saved, so all of them are done again whose outputs
+//! the backward pass needs: all but the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
@@ -44,12 +47,18 @@ pub(super) fn recomputed(
         |kind: Option<&OperatorKind>| matches!(kind, Some(OperatorKind::Attention { .. }));
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
+    let unsaved = sizes.quantizes();
     let (kernels, dropped) = match work {
         OperatorKind::Norm { .. } => (all(), if i == 0 { 0 } else { kept }),
         OperatorKind::Linear { outputs, .. } => {
             // Columns that are found again.
             let columns = match behind {
                 _ if is_attention(before) => *outputs,
+                Some(OperatorKind::Attention { .. } | OperatorKind::Activation { .. })
+                    if unsaved =>
+                {
+                    *outputs
+                }
                 Some(OperatorKind::Attention {
                     heads, kv_heads, ..
                 }) => {
@@ -69,7 +78,14 @@ pub(super) fn recomputed(
             };
             (again, if is_attention(before) { 0 } else { kept })
         }
+        OperatorKind::Activation { .. } if unsaved => (all(), kept),
         OperatorKind::Activation { gated, .. } => (all(), if *gated { kept / 2 } else { 0 }),
+        OperatorKind::Attention { .. } => {
+            let before = [".rotary", ".repeat"];
+            let mut again = all();
+            again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
+            (again, 0)
+        }
         OperatorKind::Residual { .. } if i + 1 < operators.len() => (all(), kept),
         _ => (Vec::new(), 0),
     };

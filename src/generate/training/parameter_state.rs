@@ -10,8 +10,8 @@
 //! | none | `d` | 0 | 0 | 0 |
 //!
 //! Passes beside the optimizer's own kernel add to what a step moves: Megatron-LM's for gradients in fp16 (16: copied to
-//! single precision, unscaled and checked, copied back to weights), those that clip (12: norm, and product), and weights
-//! that are cast for products of 8 bits.
+//! single precision, unscaled and checked, copied back to weights), PyTorch's Adam operation by operation (52), those that clip
+//! (12: norm, and product), and weights that are cast for products of 8 bits.
 //!
 //! With 16 bits Adam in mixed precision is 16 bytes, and a third of what is kept by each of `N` replicas with ZeRO
 //! (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).

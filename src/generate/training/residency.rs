@@ -10,8 +10,8 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! and of two that it could keep, that with less traffic. Neither means that one operand is cut into parts that fit, and
-//! the other comes once for each part. This is Algorithm 1 of Fang et al. (PALM), mended: as printed its second branch
+//! and of two that it could keep, that with less traffic. Neither means that one operand is cut into parts that fit, one
+//! at least, and the other comes once for each part. This is Algorithm 1 of Fang et al. (PALM), mended: as printed its second branch
 //! (ΣWSG ≤ C) is never taken, for it comes after ΣW ≤ C; ΣI is summed up and not used; ⌈O/C⌉ stands for ⌈I/C⌉; the operand
 //! that stays is never loaded; and nothing can keep both. [`ResidencyRule::AsPrinted`] is the algorithm as it is.
 //!
@@ -73,8 +73,9 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                let weights_stay = w.saturating_add(parts(w).saturating_mul(i));
-                let inputs_stay = i.saturating_add(parts(i).saturating_mul(w));
+                // What is not there is one part: an operator without weights loads its input.
+                let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
+                let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
             }
         };
@@ -178,6 +179,19 @@ mod tests {
                 "{capacity}"
             );
         }
+    }
+
+    /// An operator without weights loads its input all the same, and a look-up, which is one of weights alone, its rows.
+    #[test]
+    fn what_is_not_there_is_one_part() {
+        let of = |input, weights| OperandBytes {
+            input,
+            weights,
+            output: 20,
+        };
+        let neither = |operand| policy(10).traffic(SramResidency::Neither, operand);
+        assert_eq!(neither(of(30, 0)), [30, 20]);
+        assert_eq!(neither(of(0, 50)), [50, 20]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
-use super::{BANDWIDTH, LATENCY, capacity, curves, measured};
+use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
 use crate::compute::{PeakRates, SystolicArrays};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::machine::NpuClass;
@@ -23,6 +23,7 @@ const KEYS: &[&str] = &[
     "beside_collectives",
     "systolic",
     "measured",
+    "product",
 ];
 
 /// An example of a rate, for messages.
@@ -58,25 +59,19 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
         let field = table.need(key, format_args!("a whole number from 1 to {MAX_LANES}"))?;
         field.count(MAX_LANES)
     };
+    let mut peaks = peaks(&table)?;
+    let arrays = table.get("systolic");
+    peaks.set_systolic(arrays.map(|field| systolic(&field)).transpose()?);
+    let bandwidth = table.quantity("memory_bandwidth", BANDWIDTH)?;
+    let mut curves = curves::curves(&table)?;
+    curves.measured = measured::measured(&table)?;
+    products::add(&table, &mut curves, &peaks, bandwidth)?;
     Ok(NpuClass {
         name: name.to_owned(),
-        curves: {
-            let mut curves = curves::curves(&table)?;
-            curves.measured = measured::measured(&table)?;
-            curves
-        },
-        peaks: {
-            let mut peaks = peaks(&table)?;
-            peaks.set_systolic(
-                table
-                    .get("systolic")
-                    .map(|field| systolic(&field))
-                    .transpose()?,
-            );
-            peaks
-        },
+        curves,
+        peaks,
         memory: LocalMemory {
-            bandwidth: table.quantity("memory_bandwidth", BANDWIDTH)?,
+            bandwidth,
             latency: table.quantity("memory_latency", LATENCY)?,
             capacity: capacity(&table, "memory_capacity")?,
         },

@@ -3,6 +3,7 @@
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{CollectiveCurve, CollectiveProtocol};
 use crate::config::{ConfigError, ConfigTable, quoted};
+use crate::topology::TopologyDimension;
 use crate::trace::CollectiveKind;
 use crate::units::{Bandwidth, Bytes, Span};
 
@@ -20,6 +21,8 @@ const KINDS: [(CollectiveKind, &str); 4] = [
 
 /// Most members of a curve, and factor between its sizes.
 const MOST: u32 = 1 << 20;
+/// Most bytes of a buffer, which is what TOML can say.
+const MOST_BYTES: u64 = i64::MAX as u64;
 
 /// The curves that the table of a dimension has.
 pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>, ConfigError> {
@@ -66,6 +69,60 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
         });
     }
     Ok(curves)
+}
+
+const MEASURED: &[&str] = &["dimension", "collective", "members", "points"];
+
+/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions, in
+/// place of curves of the same kind and number of members.
+pub(super) fn add_measured(
+    root: &ConfigTable<'_>,
+    dimensions: &[TopologyDimension],
+    curves: &mut [Vec<CollectiveCurve>],
+) -> Result<(), ConfigError> {
+    let Some(field) = root.get("measured_collective") else {
+        return Ok(());
+    };
+    let mut seen = Vec::new();
+    for table in field.tables(MEASURED)? {
+        let expected = "the name of a dimension";
+        let name = table.need("dimension", expected)?;
+        let at = name.text(expected)?;
+        let Some(at) = dimensions.iter().position(|one| one.name == at) else {
+            let names: Vec<_> = dimensions.iter().map(|one| quoted(&one.name)).collect();
+            return Err(name.refuse(quoted(at), format_args!("one of {}", names.join(", "))));
+        };
+        let kind = table.choice("collective", &KINDS)?;
+        let expected = format!("a whole number from 2 to {MOST}");
+        let members = table.need("members", &expected)?.count(MOST)?;
+        let list = "a list of [bytes, time], bytes ascending";
+        let field = table.need("points", list)?;
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for item in field.items(list)? {
+            let pair = item.items("bytes and a time")?;
+            let [bytes, time] = pair.as_slice() else {
+                return Err(item.refuse(format_args!("{} values", pair.len()), list));
+            };
+            let bytes = bytes.between(1, MOST_BYTES)? as f64;
+            let span: Span = time.quantity(LATENCY)?;
+            if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
+                return Err(item.refuse("no time, or no more bytes than before", list));
+            }
+            points.push((bytes, span.seconds()));
+        }
+        if points.is_empty() || seen.contains(&(at, kind, members)) {
+            let found = "no point, or a second table of its kind and number of members";
+            return Err(table.refuse(found, "one for each dimension, kind and number of members"));
+        }
+        seen.push((at, kind, members));
+        curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
+        curves[at].push(CollectiveCurve {
+            kind,
+            members,
+            points,
+        });
+    }
+    Ok(())
 }
 
 /// The protocols that the table of a dimension has.

@@ -3,6 +3,7 @@
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
     AttentionCurve, AttentionWaves, DecodeCurve, GemmCurve, KernelCurves, MovingCurve,
+    PowerThrottling,
 };
 use crate::config::{ConfigError, ConfigField, ConfigTable};
 use crate::trace::{Dtype, MovingKernel};
@@ -25,14 +26,27 @@ const ATTENTION: &[&str] = &[
 const WAVES: &[&str] = &["multiprocessors", "tail"];
 const DECODE: &[&str] = &["start", "memory", "head", "multiprocessors"];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
-const POWER: &[&str] = &["sustained", "limit", "rated"];
+const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"];
 
-/// Parts of their rates that products and attention keep under continuous load and a limit of power.
+/// Rates under limits of power.
+struct KeptRates {
+    /// Part that products keep under continuous load and a limit of power.
+    products: f64,
+    /// Part that attention keeps under a limit of power.
+    attention: f64,
+    throttling: Option<PowerThrottling>,
+}
+
+/// What a class says of power.
 ///
 /// Near its limit an NPU's rate goes with the square root of its power.
-fn kept_rates(class: &ConfigTable<'_>) -> Result<[f64; 2], ConfigError> {
+fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok([1.0; 2]);
+        return Ok(KeptRates {
+            products: 1.0,
+            attention: 1.0,
+            throttling: None,
+        });
     };
     let table = field.table(Some(POWER))?;
     let sustained = match table.get("sustained") {
@@ -50,7 +64,43 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<[f64; 2], ConfigError> {
         }
         (None, Some(_)) => return Err(table.missing("limit", "the watts that an NPU may take")),
     };
-    Ok([sustained * capped, capped])
+    let throttling = match (table.get("slower"), table.get("slower_after")) {
+        (None, None) => None,
+        (Some(slower), Some(after)) => Some(PowerThrottling {
+            slower: slower.positive(1.0)?,
+            after: after.quantity::<Span>(LATENCY)?.seconds(),
+        }),
+        (Some(_), None) => {
+            let expected = "the time after which half of the slowdown is reached";
+            return Err(table.missing("slower_after", expected));
+        }
+        (None, Some(_)) => {
+            let expected = "the part by which long products are slower";
+            return Err(table.missing("slower", expected));
+        }
+    };
+    Ok(KeptRates {
+        products: sustained * capped,
+        attention: capped,
+        throttling,
+    })
+}
+
+/// The curve of products that run for a short time: without the slowdown of continuous load.
+pub(super) fn in_short_runs(
+    class: &ConfigTable<'_>,
+    curve: GemmCurve,
+) -> Result<GemmCurve, ConfigError> {
+    let power = class.get("power");
+    let power = power.map(|field| field.table(Some(POWER))).transpose()?;
+    let sustained = match power.as_ref().and_then(|table| table.get("sustained")) {
+        Some(field) => field.positive(1.0)?,
+        None => 1.0,
+    };
+    Ok(GemmCurve {
+        efficiency: curve.efficiency / sustained,
+        ..curve
+    })
 }
 
 /// Most multiprocessors of an NPU, queries of a ramp, watts and factors.
@@ -61,17 +111,18 @@ const MOST_BESIDE: f64 = 10.0;
 /// The curves that the table of a class has.
 pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigError> {
     let mut curves = KernelCurves::default();
-    let [products, attention] = kept_rates(class)?;
+    let kept = kept_rates(class)?;
     for table in tables(class, "gemm", GEMM)? {
         let curve = GemmCurve {
             start: seconds(&table, "start")?,
-            efficiency: products * number(&table, "efficiency", 1.0)?,
+            efficiency: kept.products * number(&table, "efficiency", 1.0)?,
             multiprocessors: number(&table, "multiprocessors", MOST)?,
             operands: rate(&table, "operands")?,
             results: rate(&table, "results")?,
             memory: number(&table, "memory", 2.0)?,
             reduction: seconds(&table, "reduction")?,
             error: number(&table, "error", 10.0)?,
+            throttling: kept.throttling,
         };
         for dtype in formats(&table)? {
             curves.gemm[dtype as usize] = Some(curve);
@@ -80,7 +131,7 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
     for table in tables(class, "attention", ATTENTION)? {
         let curve = AttentionCurve {
             start: seconds(&table, "start")?,
-            compute: attention * number(&table, "compute", 1.0)?,
+            compute: kept.attention * number(&table, "compute", 1.0)?,
             memory: number(&table, "memory", 2.0)?,
             ramp: number(&table, "ramp", MOST)?,
             backward: number(&table, "backward", MOST)?,

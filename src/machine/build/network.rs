@@ -82,6 +82,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
         protocols.push(collective_curves::protocols(table)?);
         dimensions.push(dimension);
     }
+    collective_curves::add_measured(root, &dimensions, &mut curves)?;
     let topology =
         Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
     let topology = wiring::wired(root, &tables, topology)?;

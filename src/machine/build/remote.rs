@@ -3,8 +3,8 @@
 use super::{BANDWIDTH, LATENCY, capacity, size};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MeshPool, NetworkAttachment, RemoteMemory, RingPool,
-    SwitchLevel, SwitchPool,
+    HierarchicalPool, MemoryAttachment, MeshPool, NamedMemory, NetworkAttachment, RemoteMemory,
+    RingPool, SwitchLevel, SwitchPool,
 };
 use crate::topology::Topology;
 use crate::units::Bandwidth;
@@ -42,6 +42,36 @@ const MOST: u32 = 1 << 20;
 
 /// An example of a chunk, for messages.
 const CHUNK: &str = "1 MB";
+
+/// Memories that traces reach by their names, as the file orders them.
+pub(super) fn named(
+    root: &ConfigTable<'_>,
+    topology: &Topology,
+) -> Result<Vec<NamedMemory>, ConfigError> {
+    let Some(field) = root.get("remote_memories") else {
+        return Ok(Vec::new());
+    };
+    let tables = field.table(None)?;
+    let memories: Vec<_> = tables
+        .fields()
+        .map(|(name, field)| {
+            if name.trim().is_empty() || name.chars().any(char::is_control) {
+                return Err(tables.refuse(quoted(name), "a name for the memory"));
+            }
+            Ok(NamedMemory {
+                name: name.to_owned(),
+                memory: remote(&field, topology)?,
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    if memories.is_empty() {
+        return Err(tables.refuse(
+            "no memory",
+            "a table [remote_memories.NAME] for each memory",
+        ));
+    }
+    Ok(memories)
+}
 
 /// Reads and checks the table for a machine with this network.
 pub(super) fn remote(

@@ -23,6 +23,7 @@ const KEYS: &[&str] = &[
     "die_bandwidth",
     "die_latency",
     "algorithm",
+    "barrier",
     "faulty_cores",
     "faulty_links",
     "dram",
@@ -120,6 +121,10 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
         half_duplex: match table.get("duplex") {
             Some(field) => field.choice(&DUPLEX)?,
             None => false,
+        },
+        barrier: match table.get("barrier") {
+            Some(_) => Some(table.quantity("barrier", LATENCY)?),
+            None => None,
         },
         faulty_cores: BTreeSet::new(),
         faulty_links: BTreeSet::new(),

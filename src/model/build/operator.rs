@@ -100,7 +100,7 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
     (
         OperatorKeyword::Attention,
         "attention",
-        &["heads", "kv_heads", "causal", "dropout"],
+        &["heads", "kv_heads", "causal", "dropout", "rotary"],
     ),
     (OperatorKeyword::Norm, "norm", &["bias"]),
     (
@@ -290,6 +290,7 @@ fn attention(
         width,
         causal: flag_or(table, "causal", false)?,
         dropout: flag_or(table, "dropout", false)?,
+        rotary: flag_or(table, "rotary", false)?,
     };
     Ok((work, shape.with_columns(heads.saturating_mul(width))))
 }

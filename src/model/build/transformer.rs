@@ -79,7 +79,10 @@ pub(super) fn layers(
     let norm_after = flag_or(root, "norm_after", false)?;
     let transformer = TransformerModel {
         layers,
-        block: block(root, [tokens, hidden], norm_after)?,
+        block: TransformerBlock {
+            rotary: positions == PositionEncoding::Rotary,
+            ..block(root, [tokens, hidden], norm_after)?
+        },
         vocabulary: size(root, "vocabulary")?,
         positions,
         segments: size_or(root, "segments", 0, 0)?,
@@ -111,6 +114,7 @@ fn block(
         biases: root.need("biases", "true or false")?.flag()?,
         causal: flag_or(root, "causal", true)?,
         dropout: flag_or(root, "dropout", false)?,
+        rotary: false,
     })
 }
 

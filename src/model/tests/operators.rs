@@ -81,6 +81,7 @@ fn attention_multiplies_what_the_loops_do() {
         width,
         causal,
         dropout: false,
+        rotary: false,
     };
     for causal in [false, true] {
         assert_eq!(work(causal).multiplications(), all);
@@ -131,6 +132,7 @@ fn counts_stop_at_the_largest_number() {
             width: most,
             causal: true,
             dropout: true,
+            rotary: true,
         },
         OperatorKind::Activation {
             function: ActivationFunction::Silu,

@@ -9,7 +9,7 @@ use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, paragraph, share};
-use crate::trace::Dtype;
+use crate::trace::{Dtype, escape};
 use crate::units::Span;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
@@ -87,6 +87,9 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
         }
         if let Some(memory) = column.machine.remote().filter(|_| remote) {
             text += &format!("; remote memory {memory}");
+        }
+        for named in column.machine.named_memories().iter().filter(|_| remote) {
+            text += &format!("; remote memory {} {}", escape(&named.name), named.memory);
         }
         paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
     }

@@ -15,6 +15,7 @@ fn grid() -> TileGrid {
             latency: Span::from_ns(5),
         },
         half_duplex: false,
+        barrier: None,
         faulty_cores: BTreeSet::new(),
         faulty_links: BTreeSet::new(),
     }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 50] = [
+const COMMANDS: [&str; 51] = [
     "",
     "convert",
     "convert auto",
+    "convert goal",
     "convert msccl",
     "convert xplane",
     "convert pytorch",

@@ -162,7 +162,133 @@ fn kineto_traces_of_another_run_are_left_aside() {
     for rank in 0..2 {
         std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
     }
-    refusal(folder, &["same kind of file"]);
+    refusal(
+        folder,
+        &["of rank 0 by what it says itself", "each rank once"],
+    );
+}
+
+/// Windows of calls of one size that open and close elsewhere: collectives end together, which tells them apart.
+#[test]
+fn windows_that_open_at_different_calls_are_aligned() {
+    let rank = |rank: u32, calls: std::ops::Range<i64>| {
+        let events = calls.flat_map(|call| {
+            let start = 1_000_000 + call * 10_000_000 + i64::from(rank) * 20_000;
+            let ns = 500_000 - u64::from(rank) * 20_000;
+            let id = 10 + call as u64 * 4;
+            let [asks, flight] = all_reduce(true, 20, start, ns, id);
+            [asks, flight, op("b", start + 600_000, 10, id + 2)]
+        });
+        let events: Vec<Event> = events.collect();
+        let rank = Rank {
+            rank,
+            world: 2,
+            groups: &[("0", &[0, 1])],
+            events: &events,
+        };
+        (rank.host(), rank.kineto())
+    };
+    let whole = [rank(0, 0..6), rank(1, 0..6)];
+    let cut = [rank(0, 1..6), rank(1, 0..4)];
+    let convert = |files: &[(String, String)]| {
+        let files = (0..).zip(files);
+        let files = files
+            .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())));
+        let files: Vec<RankFiles<'_>> = files.collect();
+        let (_, summary) = convert_bytes(&files, &Conversion::default()).unwrap();
+        let waits: Vec<u64> = summary.ranks.iter().map(|rank| rank.wait_ns).collect();
+        let alone: u64 = summary.alone.values().sum();
+        (summary.collectives["all-reduce"], waits, alone)
+    };
+    // Rank 1 is 20 us late, every time.
+    assert_eq!(convert(&whole), (6, vec![120_000, 0], 0));
+    assert_eq!(convert(&cut), (3, vec![60_000, 0], 3));
+}
+
+/// Where ranks split a group, every part has the name of the whole: they are told apart by their members.
+#[test]
+fn parts_of_a_split_share_a_name() {
+    for (device, style) in [(Device::Cuda, Style::Ddp), (Device::Cpu, Style::Functional)] {
+        let options = Options {
+            tensor_parallel: 2,
+            ..Options::new(device, style, 4)
+        };
+        let job = capture(&options);
+        let folder = job.folder.path();
+        let first = convert(folder);
+        // Groups 1 and 2 are ranks 0 and 1, and ranks 2 and 3.
+        for file in [
+            "host.2.json",
+            "kineto.2.json",
+            "host.3.json",
+            "kineto.3.json",
+        ] {
+            let path = folder.join(file);
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text
+                .replace("\"2\"", "\"1\"")
+                .replace("\\\"2\\\"", "\\\"1\\\"");
+            std::fs::write(&path, text).unwrap();
+        }
+        let split = convert(folder);
+        let groups = |job: &super::rig::Job| {
+            let groups = job.summary.groups.iter();
+            let mut groups: Vec<_> = groups.map(|g| (g.ranks.clone(), g.collectives)).collect();
+            groups.sort();
+            groups
+        };
+        assert_eq!(groups(&split), groups(&first));
+        let names = split.summary.groups.iter().map(|group| &*group.name);
+        let names: Vec<&str> = names.collect();
+        assert!(names.contains(&"1") && names.contains(&"1@2"), "{names:?}");
+    }
+}
+
+/// Files as the profiler names them, by process and time, tell their ranks themselves, in folders or side by side.
+#[test]
+fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
+    let job = job(0);
+    let from = job.folder.path();
+    let first = convert(from);
+    let pid = |name: &str| {
+        let text = std::fs::read_to_string(from.join(name)).unwrap();
+        let at = text.find("\"pid\": ").unwrap() + 7;
+        text[at..at + text[at..].find(',').unwrap()].to_owned()
+    };
+    let named = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let (host, kineto) = (format!("host.{rank}.json"), format!("kineto.{rank}.json"));
+        let pid = pid(&kineto);
+        copy(
+            from,
+            &host,
+            named.path(),
+            &format!("et_{}.json", ["b", "a"][rank]),
+        );
+        let name = format!("node-07_{pid}.1694128201123456789.pt.trace.json");
+        copy(from, &kineto, named.path(), &name);
+    }
+    assert_eq!(convert(named.path()).traces, first.traces);
+    let folders = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let folder = folders.path().join(format!("rank{rank}"));
+        std::fs::create_dir(&folder).unwrap();
+        copy(from, &format!("host.{rank}.json"), &folder, "et.json");
+        copy(from, &format!("kineto.{rank}.json"), &folder, "trace.json");
+    }
+    assert_eq!(convert(folders.path()).traces, first.traces);
+    // A process is no rank: alone it is the first.
+    let alone = tempfile::tempdir().unwrap();
+    let name = format!(
+        "node_{}.1694128201123456789.pt.trace.json",
+        pid("kineto.1.json")
+    );
+    copy(from, "kineto.1.json", alone.path(), &name);
+    let path = alone.path().join(name);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replacen("\"distributedInfo\"", "\"nobody\"", 1)).unwrap();
+    let job = convert(alone.path());
+    assert_eq!((job.traces[0].rank, job.summary.world), (0, 1));
 }
 
 /// One event far before the profiler's span would make a job of two months.
@@ -229,4 +355,56 @@ fn versions_in_names_are_no_ranks() {
     std::fs::write(folder.path().join("trace.json"), rank.kineto()).unwrap();
     let job = convert(folder.path());
     assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
+}
+
+/// Messages of NCCL between ranks 1 and 3, the group of which is not that of all: records have ranks of the job.
+#[test]
+fn ends_of_messages_are_ranks_of_the_job() {
+    let kineto = |rank: u32, name: &str, other: &str, start: u32| {
+        let args = format!(
+            r#""Collective name": "{name}", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256,
+            "Group size": 2, "Process Group Name": "7", "Process Group Ranks": "[1, 3]", {other}"#
+        );
+        let event = |category: &str, name: &str, tid: u32, at: u32, ns: &str, args: &str| {
+            format!(
+                r#"{{"ph": "X", "cat": "{category}", "name": "{name}", "pid": {}, "tid": {tid}, "ts": {at}, "dur": {ns},
+                "args": {{{args}}}}}"#,
+                500 + rank
+            )
+        };
+        let launch = r#""correlation": 9, "cbid": 211"#;
+        let kernel = format!(r#""correlation": 9, "stream": 20, "device": 0, {args}"#);
+        let events = [
+            event("cpu_op", "record_param_comms", 1, start, "20", &args),
+            event(
+                "cuda_runtime",
+                "cudaLaunchKernelExC",
+                1,
+                start + 5,
+                "10",
+                launch,
+            ),
+            event(
+                "kernel",
+                "ncclDevKernel_SendRecv(ncclDevKernelArgs)",
+                20,
+                start + 30,
+                "100",
+                &kernel,
+            ),
+        ];
+        format!(
+            r#"{{"distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": 4}},
+            "traceEvents": [{}]}}"#,
+            events.join(",")
+        )
+    };
+    let send = kineto(1, "send", r#""Dst Rank": 3"#, 1_000_000_000);
+    let receive = kineto(3, "recv", r#""Src Rank": 1"#, 1_000_000_000);
+    let files: [RankFiles<'_>; 2] = [
+        (1, None, Some(send.as_bytes())),
+        (3, None, Some(receive.as_bytes())),
+    ];
+    let (_, summary) = convert_bytes(&files, &Conversion::default()).unwrap();
+    assert_eq!(summary.messages, 1, "{:?}", summary.alone);
 }

@@ -54,7 +54,8 @@ pub fn device(data: &[u8]) {
     };
     assert_eq!(trace.bytes, text.len() as u64);
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
-    let seen = trace.events.len() + trace.flows.len() + (left + trace.outside) as usize;
+    let seen =
+        trace.events.len() + trace.flows.len() + (left + trace.outside + trace.untimed) as usize;
     if trace.repairs.count == 0
         && let Some(count) = elements(&text, "traceEvents")
     {

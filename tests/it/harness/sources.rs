@@ -1,6 +1,7 @@
 //! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
 
 use chakram::internals::astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram::internals::converters::goal::{GoalProgram, GoalSchedule};
 use chakram::internals::converters::msccl::{MscclAlgorithm, MscclScripts};
 use chakram::internals::converters::text_workload::TextWorkload;
 use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
@@ -68,4 +69,32 @@ pub fn msccl(data: &[u8]) {
     if let Err(fault) = read.matched() {
         assert!(format!("{fault:?}").starts_with("Cycle"), "{fault:?}");
     }
+}
+
+/// Any bytes are refused or are a schedule, whose text is the same schedule and whose traces are graphs of as many nodes. What
+/// these make of it, with beginnings resolved and delays apart, is the same again.
+pub fn goal(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(schedule) = GoalSchedule::parse(text) else {
+        return;
+    };
+    assert!(GoalSchedule::begins(data) || text.len() > 1 << 15);
+    let programs = (0..).zip(&schedule.programs).map(|(rank, program)| {
+        let (trace, nodes) = schedule.write(rank, Vec::new()).ok()?;
+        let (graph, binding) =
+            Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, nodes);
+        assert_eq!(nodes, program.operations.len().max(1) as u64);
+        Some(GoalProgram::of(&graph, &binding.peers).expect("it has times and no collectives"))
+    });
+    // Operations that require one another in a circle have no trace.
+    let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let written = GoalSchedule { programs };
+    let again = GoalSchedule::parse(&written.to_string()).expect("it was written");
+    assert_eq!(again.to_string(), written.to_string());
+    assert!(again.operations() >= schedule.operations());
 }

@@ -12,7 +12,7 @@ fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
     })
 }
 
-fn load(place: MemoryLocation, bytes: u64) -> Line {
+fn load(place: MemoryLocation<'static>, bytes: u64) -> Line {
     line(Op::Memory {
         store: false,
         place,

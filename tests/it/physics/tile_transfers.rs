@@ -46,6 +46,7 @@ fn topology(grid: &Grid) -> Topology {
             latency: Span(grid.border.latency_ps),
         },
         half_duplex: grid.half_duplex,
+        barrier: None,
         faulty_cores: Default::default(),
         faulty_links: Default::default(),
     };

@@ -280,3 +280,59 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     );
     near(run(&broken, &pair, &[], &[0, 7], Links).ps(), T + 4000.0);
 }
+
+/// Fig. 6: a ring all-reduce on 4 and on 16 cores, within 5 % of the rings that it is held against: 2 (P - 1) / P of the bytes at a
+/// link's rate. Sixteen cores have a cycle of neighbours, so each step takes one link; the four of a line go back over three.
+#[test]
+fn rings_of_fig_6_take_their_bytes() {
+    let die = die("", "", 1);
+    let cycle = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4];
+    for megabytes in [1_u64, 8, 64, 512] {
+        for cores in [&[0, 1, 2, 3][..], &[0, 1, 5, 4], &cycle] {
+            let group: Vec<u32> = (0..cores.len() as u32).collect();
+            let (ranks, group) = all_reduces(K::AllReduce, 1, megabytes * MB, &group);
+            let found = run(&die, &ranks, &group, cores, Exclusive).ps() as f64;
+            let size = cores.len() as f64;
+            let bytes = 2.0 * (size - 1.0) / size * megabytes as f64 * T;
+            assert!(
+                found >= bytes && found <= 1.05 * bytes,
+                "{cores:?} {megabytes}: {found}"
+            );
+        }
+    }
+}
+
+/// Fig. 7: all-reduces, all-to-alls, loads and stores of four cores at once, against the same without contention. One all-reduce
+/// meets nobody, and waits 8 ns: each of its six steps lasts for the way back of three links, where without contention six steps
+/// one after another pass at most 3 + 1 + 1 + 1 + 3 + 1 links. The more tasks the farther off is what knows no contention, and from
+/// 8 MB on the share is that of any size. The paper has 30 % for five tasks of 8 MB and at most 50 %; its mix is not published,
+/// so those numbers are not asserted.
+#[test]
+fn stacked_tasks_of_fig_7_miss_contention() {
+    let die = die("", "", 1);
+    let line = [0, 1, 2, 3];
+    let task = |index: u64, bytes: u64| {
+        let on = index as i64;
+        match index {
+            0 | 4 => call(K::AllReduce, bytes).group("g").on(on),
+            1 => call(K::AllToAll, bytes).group("g").on(on),
+            2 => load(false, bytes).on(on),
+            _ => load(true, bytes).on(on),
+        }
+    };
+    let missed = |count: u64, bytes: u64| {
+        let lines: Vec<Line> = (0..count).map(|index| task(index, bytes)).collect();
+        let ranks = vec![lines; 4];
+        let time = |network| run(&die, &ranks, &line, &line, network).ps() as f64;
+        1.0 - time(ContentionFree) / time(Exclusive)
+    };
+    for bytes in [MB, 8 * MB, 64 * MB] {
+        let shares: Vec<f64> = (1..=5).map(|count| missed(count, bytes)).collect();
+        let steps = 1.5 * (bytes / MB) as f64 * T;
+        let waits = 8000.0 / (steps + 18_000.0);
+        assert!((shares[0] - waits).abs() < 1e-5, "{shares:?} {waits}");
+        assert!(shares[1] > 0.1 && shares[4] > 0.3, "{shares:?}");
+    }
+    let [small, large] = [8, 64].map(|size| missed(5, size * MB));
+    assert!((small - large).abs() < 0.01, "{small} {large}");
+}

@@ -43,6 +43,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
                 width: d,
                 causal: yes,
                 dropout: also,
+                rotary: also,
             },
             2 => OperatorKind::Norm {
                 rows: a,

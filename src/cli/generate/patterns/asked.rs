@@ -1,12 +1,12 @@
 //! The pattern that arguments ask for.
 
 use super::super::TargetArgs;
-use super::{PatternArgs, TrafficArg};
+use super::{PatternArgs, PublishedModelArg, TrafficArg};
 use crate::generate::{
-    ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern,
+    ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern, PalmPattern,
     TrafficPattern, WorkloadPattern,
 };
-use crate::trace::{CollectiveKind, MemoryLocation};
+use crate::trace::CollectiveKind;
 use clap::ValueEnum;
 
 impl PatternArgs {
@@ -105,17 +105,15 @@ impl PatternArgs {
                 prefetch,
                 in_switch,
                 local,
+                memory,
                 target,
             } => {
                 let pattern = WorkloadPattern::Memory(MemoryPattern {
                     ranks: *ranks,
                     loads: *loads,
                     bytes: bytes.0,
-                    place: if *local {
-                        MemoryLocation::Local
-                    } else {
-                        MemoryLocation::Remote
-                    },
+                    local: *local,
+                    memory: memory.clone(),
                     kernel: *kernel,
                     store: *store,
                     in_switch: *in_switch,
@@ -147,6 +145,28 @@ impl PatternArgs {
                     reference_bandwidth: *reference_bandwidth,
                 });
                 (pattern, format!("data-parallel, {layers} layers"), target)
+            }
+            PatternArgs::Palm {
+                model,
+                tensor,
+                micro_batch,
+                target,
+            } => {
+                let (name, layers, hidden, heads, batch) = match model {
+                    PublishedModelArg::T18b => ("T-18B", 40, 6144, 48, 1024),
+                    PublishedModelArg::T76b => ("T-76B", 60, 10240, 80, 1792),
+                    PublishedModelArg::T145b => ("T-145B", 80, 12288, 96, 2304),
+                };
+                let pattern = WorkloadPattern::Palm(PalmPattern {
+                    layers,
+                    hidden,
+                    heads,
+                    sequence: 2048,
+                    batch,
+                    micro_batch: micro_batch.unwrap_or(batch / 20),
+                    tensor: *tensor,
+                });
+                (pattern, format!("{name} by PALM's rules"), target)
             }
         })
     }

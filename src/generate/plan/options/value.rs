@@ -5,9 +5,9 @@ use crate::config::{ConfigError, ConfigField, quoted};
 use crate::generate::plan::map::AxisMapping;
 use crate::generate::plan::tile_order::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels, Optimizer,
-    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
-    SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels, LossKernel,
+    Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName,
+    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -115,6 +115,7 @@ words! {
     AttentionKernel: "", |field| field.choice(Self::ALL);
     SoftmaxKernel: "", |field| field.choice(Self::ALL);
     ElementwiseKernels: "", |field| field.choice(Self::ALL);
+    LossKernel: "", |field| field.choice(Self::ALL);
     ScalingRecipe: "", |field| field.choice(Self::ALL);
     SplitUnit: "", |field| field.choice(Self::ALL);
     TensorNeighbours: "", |field| field.choice(Self::ALL);

@@ -65,6 +65,25 @@ impl RankEmitter<'_, '_> {
             }
         }
         let bytes = self.plan.bucket_bytes(bucket);
+        let [layer, slash, operator] = self.plan.bucket_end(bucket);
+        if self.plan.copies_parameters() {
+            // Read as they were found, and written as they are reduced.
+            let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
+            let id = self.node(StepNode {
+                name: format_args!(
+                    "mb{}/{layer}{slash}{operator}/gradients/pack",
+                    pass.micro_batch
+                ),
+                op: self.plan.copy(copied.saturating_add(bytes)),
+                lane: Some(COMPUTE_LANE),
+                phase: TrainingPhase::Synchronize,
+                pass: Some(pass),
+                layer: Some(bucket.layer as u32),
+                memory: MemoryChanges::default(),
+            })?;
+            self.data.clear();
+            self.data.push(id);
+        }
         let (kind, what) = match self.plan.plan.zero {
             ZeroStage::None => (CollectiveKind::AllReduce, "all-reduce"),
             _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
@@ -73,7 +92,6 @@ impl RankEmitter<'_, '_> {
         if self.plan.shares_gradients() {
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
-        let [layer, slash, operator] = self.plan.bucket_end(bucket);
         let id = self.node(StepNode {
             name: format_args!(
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",

@@ -3,7 +3,7 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
-use crate::generate::plan::{ElementwiseKernels, ScalingRecipe, SplitUnit};
+use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SplitUnit};
 
 fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::named(model).unwrap();
@@ -158,4 +158,112 @@ fn embedding_and_head_can_count_as_layers() {
     (plan.pipeline, plan.batch) = (3, 3);
     let refused = prepare(&plan).unwrap_err().to_string();
     assert!(refused.contains("14 layers"), "{refused}");
+}
+
+/// Queries and keys of llama3-8b: 8,192 tokens, 32 and 8 heads of 128 columns.
+const TURNED: u64 = 8192 * (32 + 8) * 128;
+
+#[test]
+fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
+    let mut plan = ParallelismPlan::new();
+    let core = |nodes: &[EmittedNode], phase: &str, suffix: &str| {
+        kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
+    };
+    let fused = nodes("llama3-8b", plan.clone());
+    // 2 B are read and 2 B written, on both ways.
+    for phase in ["fwd", "bwd"] {
+        assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
+    }
+    assert_eq!(count(&fused, ".repeat"), 0);
+    // GPT-2 learns its positions.
+    assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
+    plan.elementwise = ElementwiseKernels::Eager;
+    let eager = nodes("llama3-8b", plan.clone());
+    // From 2 to 4 B, a product of 4 B numbers in place, and back to 2 B: 6 + 8 + 6.
+    for (suffix, each) in [("single", 6), ("turn", 8), ("half", 6)] {
+        let suffix = format!(".rotary.{suffix}");
+        assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
+        assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
+    }
+    // Of keys and of values 8 heads are read and 32 written.
+    assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
+    // What attention needs is done again, and attention itself is not.
+    plan.recompute = RecomputePolicy::Operators;
+    let again = nodes("llama3-8b", plan);
+    assert_eq!(count(&again, "/again/attention.core.rotary.turn"), 32);
+    assert_eq!(count(&again, "/again/attention.core.repeat"), 32);
+    assert_eq!(count(&again, "/again/attention.core"), 0);
+}
+
+#[test]
+fn products_of_eight_bits_are_all_done_again() {
+    let mut plan = ParallelismPlan::new();
+    plan.recompute = RecomputePolicy::Operators;
+    plan.linears = Some(Dtype::Fp8);
+    let all = nodes("llama3-8b", plan);
+    let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
+    let tokens = 8192;
+    // Queries, keys and values: 48 heads of 128 columns. Both halves of the gate. The last product is needed by none.
+    assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
+    assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
+    assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
+    assert_eq!(count(&all, "/again/mlp.down"), 0);
+}
+
+#[test]
+fn a_fused_loss_reads_logits_twice() {
+    let mut plan = ParallelismPlan::new();
+    let loss = |plan: &ParallelismPlan, phase: &str| {
+        kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
+    };
+    let words = loss(&plan, "fwd") / 38;
+    // 2 + 36 B forwards, of which 36 are in single precision, and 2 + 12 back.
+    assert_eq!(words, 50_257);
+    assert_eq!(loss(&plan, "bwd"), 14 * words);
+    plan.loss = LossKernel::Fused;
+    // Read, read and written; read and written.
+    assert_eq!(
+        [loss(&plan, "fwd"), loss(&plan, "bwd")],
+        [6 * words, 4 * words]
+    );
+}
+
+#[test]
+fn pytorch_steps_and_clips_operation_by_operation() {
+    let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
+    let mut plan = ParallelismPlan::new();
+    let before = step(&plan);
+    plan.elementwise = ElementwiseKernels::Compiled;
+    // 80 - 28 B more than the 28 of one kernel, and 12 for the norm and the product.
+    assert_eq!(step(&plan) * 28, before * 80);
+    plan.clip = true;
+    assert_eq!(step(&plan) * 28, before * 92);
+}
+
+#[test]
+fn pytorch_copies_what_it_gathers_and_reduces() {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
+    plan.gradients = Some(Dtype::Fp32);
+    let copies = |plan: &ParallelismPlan| {
+        let all = gpt2(plan);
+        let of = |end: &str| -> Vec<u64> {
+            let ends = all.iter().filter(|node| node.name.ends_with(end));
+            ends.map(|node| node.kernel.unwrap().1).collect()
+        };
+        [of("/unpack"), of("/gradients/pack")]
+    };
+    assert!(copies(&plan).iter().all(Vec::is_empty));
+    plan.elementwise = ElementwiseKernels::Compiled;
+    let [unpacked, packed] = copies(&plan);
+    // Fourteen layers are gathered twice, and reduced once.
+    assert_eq!([unpacked.len(), packed.len()], [28, 14]);
+    // A block of 768 columns: 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x 768 of two norms. Two bytes
+    // are read and written; gradients are read in 2 B and written in 4 B.
+    let block = 12 * 768 * 768 + 13 * 768;
+    assert_eq!(unpacked[5], 4 * block);
+    assert_eq!(packed[5], 6 * block);
+    // With all parameters on every replica there is nothing to copy.
+    plan.zero = ZeroStage::Gradients;
+    assert!(copies(&plan).iter().all(Vec::is_empty));
 }

@@ -62,6 +62,7 @@ fn models() -> Vec<Model> {
         norm_bias: false,
         biases: false,
         dropout: false,
+        rotary: true,
         ..gpt
     };
     let bert = TransformerBlock {

@@ -1,0 +1,100 @@
+//! Schedules in GOAL, the text that LogGOPSim and its tracers use: for each rank calculations, sends and receives, and what
+//! each of them requires.
+
+use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::{TraceError, TraceLocation};
+use std::path::Path;
+
+mod emit;
+mod parse;
+mod text;
+
+/// Schedule of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GoalSchedule {
+    /// Program of each rank.
+    pub programs: Vec<GoalProgram>,
+}
+
+/// Program of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GoalProgram {
+    /// Operations in the order of the text, which is the order of messages with equal tags.
+    pub operations: Vec<GoalOperation>,
+}
+
+/// Operation of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoalOperation {
+    /// Its label; empty if it has none.
+    pub label: String,
+    /// What it does.
+    pub kind: GoalOperationKind,
+    /// Processor that it occupies.
+    pub cpu: u32,
+    /// Operations that have to end before it begins, by their places; ascending.
+    pub after_end: Vec<u32>,
+    /// Operations that have to begin before it begins; ascending.
+    pub after_begin: Vec<u32>,
+    /// Line of the text, from 1; 0 if it is of none.
+    pub line: usize,
+}
+
+/// Kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoalOperationKind {
+    /// Occupies the processor.
+    Calculation {
+        /// Time, ns.
+        ns: u64,
+    },
+    /// Sends a message, or receives one.
+    Message {
+        /// Whether it receives.
+        receive: bool,
+        /// Rank at the other end.
+        peer: u32,
+        /// Bytes.
+        bytes: u64,
+        /// Tag.
+        tag: i32,
+    },
+}
+
+impl GoalSchedule {
+    /// Returns whether a file that begins with `head` is a schedule.
+    pub fn begins(head: &[u8]) -> bool {
+        let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+        let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
+        let mut words = parse::GoalWords::new(&text);
+        matches!(words.next(), Some((_, "num_ranks")))
+    }
+
+    /// Reads a file: plain, gzip or zstd.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or as [`Self::parse`].
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let text = read_text(DecompressedStream::open(path)?, 0);
+        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
+        Self::parse(&text).map_err(|error| error.in_file(path))
+    }
+
+    /// Returns the number of operations.
+    pub fn operations(&self) -> u64 {
+        let programs = self.programs.iter();
+        programs
+            .map(|program| program.operations.len() as u64)
+            .sum()
+    }
+}
+
+/// Returns the error of a line, counted from 1.
+fn refused(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
+    let place = TraceLocation {
+        line: (line > 0).then_some((line, 1)),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

@@ -1,0 +1,115 @@
+//! Traces of a schedule, one for each rank.
+//!
+//! A calculation is host work of its nanoseconds on the lane of its processor, which serves one at a time, the first that is
+//! ready first. Messages occupy no processor. An operation that requires another waits for its end. One that requires its
+//! beginning waits for whatever that waits for, as it may begin then.
+
+use super::{GoalOperationKind, GoalProgram, GoalSchedule, refused};
+use crate::trace::scan::NodeView;
+use crate::trace::write::{NodeExtras, TraceWriter};
+use crate::trace::{Op, TraceError};
+use crate::units::Span;
+use std::collections::BTreeSet;
+use std::io::Write;
+
+impl GoalSchedule {
+    /// Writes the trace of a rank and returns the number of its nodes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if operations require one another, or if `out` does.
+    pub fn write<W: Write>(&self, rank: u32, out: W) -> Result<(W, u64), TraceError> {
+        let io = |source: std::io::Error| TraceError::io("", "write", source);
+        let mut writer = TraceWriter::new(out).map_err(io)?;
+        let program = &self.programs[rank as usize];
+        let after = program.dependencies(rank)?;
+        let mut id = 0;
+        for (operation, after) in program.operations.iter().zip(&after) {
+            id += 1;
+            let causes: Vec<u64> = after.iter().map(|&place| u64::from(place) + 1).collect();
+            let op = match operation.kind {
+                GoalOperationKind::Calculation { .. } => Op::Host,
+                GoalOperationKind::Message {
+                    receive,
+                    peer,
+                    bytes,
+                    tag,
+                } => Op::Message {
+                    receive,
+                    peer,
+                    tag,
+                    bytes,
+                    own: Some(rank),
+                    host: false,
+                },
+            };
+            let name = match (&*operation.label, operation.kind) {
+                ("", GoalOperationKind::Calculation { .. }) => "calc",
+                ("", GoalOperationKind::Message { receive: true, .. }) => "recv",
+                ("", GoalOperationKind::Message { .. }) => "send",
+                (label, _) => label,
+            };
+            let mut view = NodeView::new(id, name, op);
+            if let GoalOperationKind::Calculation { ns } = operation.kind {
+                view.lane = Some(i64::from(operation.cpu));
+                view.recorded = Span::from_ns(ns);
+            }
+            writer.write(&view, &causes, &NodeExtras::default())?;
+        }
+        if id == 0 {
+            // A trace has a node at least.
+            id = 1;
+            let view = NodeView::new(id, "nothing", Op::NoOp);
+            writer.write(&view, &[], &NodeExtras::default())?;
+        }
+        Ok((writer.into_inner(), id))
+    }
+}
+
+impl GoalProgram {
+    /// Returns the operations that each one waits for to end.
+    fn dependencies(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
+        let count = self.operations.len();
+        let mut waits = vec![0_u32; count];
+        let mut later: Vec<Vec<u32>> = vec![Vec::new(); count];
+        for (place, operation) in (0..).zip(&self.operations) {
+            for &earlier in operation.after_end.iter().chain(&operation.after_begin) {
+                waits[place as usize] += 1;
+                later[earlier as usize].push(place);
+            }
+        }
+        let mut ready: Vec<u32> = (0..count as u32)
+            .filter(|&place| waits[place as usize] == 0)
+            .collect();
+        let mut after: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); count];
+        let mut done = 0;
+        while let Some(place) = ready.pop() {
+            done += 1;
+            let operation = &self.operations[place as usize];
+            let mut own: BTreeSet<u32> = operation.after_end.iter().copied().collect();
+            for &earlier in &operation.after_begin {
+                own.extend(&after[earlier as usize]);
+            }
+            after[place as usize] = own;
+            for &next in &later[place as usize] {
+                waits[next as usize] -= 1;
+                if waits[next as usize] == 0 {
+                    ready.push(next);
+                }
+            }
+        }
+        if done == count {
+            return Ok(after);
+        }
+        let stuck = waits.iter().position(|&waits| waits > 0).unwrap_or(0);
+        let operation = &self.operations[stuck];
+        Err(refused(
+            operation.line,
+            format!(
+                "operations of rank {rank} require one another in a circle, `{}` among them",
+                operation.label
+            ),
+            "dependencies on operations that come before",
+        ))
+    }
+}

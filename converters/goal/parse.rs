@@ -1,0 +1,475 @@
+//! Text of a schedule: `num_ranks N`, then a block `rank R { … }` for each rank, with an operation or a dependency a line.
+//!
+//! ```text
+//! l1: calc 100 cpu 0
+//! l2: send 10b to 1 tag 5 cpu 0 nic 0
+//! l3: recv 10b from 1
+//! l2 requires l1
+//! l3 irequires l2
+//! ```
+//!
+//! Labels begin with a letter. Comments are `//` to the end of the line, and `/* … */`.
+
+use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, refused};
+use crate::trace::{TraceError, escape};
+use std::collections::BTreeMap;
+
+/// Words of a text with the lines, from 1, that they stand in; the end of a line is the word `\n`, and `:`, `{` and `}` are
+/// words of their own.
+pub(super) struct GoalWords<'t> {
+    rest: &'t str,
+    line: usize,
+}
+
+impl<'t> GoalWords<'t> {
+    pub fn new(text: &'t str) -> Self {
+        Self {
+            rest: text.strip_prefix('\u{feff}').unwrap_or(text),
+            line: 1,
+        }
+    }
+
+    fn skip(&mut self, length: usize) -> &'t str {
+        let (word, rest) = self.rest.split_at(length);
+        self.line += word.bytes().filter(|byte| *byte == b'\n').count();
+        self.rest = rest;
+        word
+    }
+}
+
+impl<'t> Iterator for GoalWords<'t> {
+    type Item = (usize, &'t str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let blank = self.rest.len() - self.rest.trim_start_matches([' ', '\t', '\r']).len();
+            self.skip(blank);
+            if self.rest.starts_with("//") {
+                let end = self.rest.find('\n').unwrap_or(self.rest.len());
+                self.skip(end);
+            } else if self.rest.starts_with("/*") {
+                let end = self.rest.find("*/").map_or(self.rest.len(), |end| end + 2);
+                self.skip(end);
+            } else {
+                break;
+            }
+        }
+        let line = self.line;
+        let first = self.rest.chars().next()?;
+        let length = match first {
+            ':' | '{' | '}' | '\n' => 1,
+            _ => {
+                let end = |c: char| c.is_ascii_whitespace() || matches!(c, ':' | '{' | '}' | '/');
+                self.rest
+                    .find(end)
+                    .unwrap_or(self.rest.len())
+                    .max(first.len_utf8())
+            }
+        };
+        Some((line, self.skip(length)))
+    }
+}
+
+/// A parser with the next word.
+struct GoalParser<'t> {
+    words: std::iter::Peekable<GoalWords<'t>>,
+    /// Line of the last word.
+    line: usize,
+}
+
+/// A dependency that waits for its labels.
+struct LabelledDependency<'t> {
+    line: usize,
+    later: &'t str,
+    earlier: &'t str,
+    /// Whether the earlier one only has to begin.
+    begins: bool,
+}
+
+impl GoalSchedule {
+    /// Parses a text.
+    ///
+    /// # Errors
+    ///
+    /// Fails at a line that is no operation or dependency, at labels that are unknown or twice there, at ranks that are
+    /// missing, twice there or beyond their number, and at receives from any rank or of any tag.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut parser = GoalParser {
+            words: GoalWords::new(text).peekable(),
+            line: 1,
+        };
+        parser.lines();
+        parser.take("num_ranks", "`num_ranks N` on the first line")?;
+        let ranks = parser.number("the number of ranks", MOST_RANKS)? as u32;
+        let mut programs: Vec<Option<GoalProgram>> = vec![None; ranks as usize];
+        loop {
+            parser.lines();
+            if parser.words.peek().is_none() {
+                break;
+            }
+            parser.take("rank", "`rank R {`")?;
+            let rank = parser.number("the rank", u64::from(ranks).saturating_sub(1))?;
+            let line = parser.line;
+            parser.lines();
+            parser.take("{", "`{` behind the rank")?;
+            let slot = &mut programs[rank as usize];
+            if slot.is_some() {
+                let found = format!("rank {rank} has a block already");
+                return Err(refused(line, found, "one block for each rank"));
+            }
+            *slot = Some(parser.program(rank as u32, ranks)?);
+        }
+        let end = parser.line;
+        let programs = programs.into_iter().enumerate().map(|(rank, program)| {
+            let found = || format!("the text ends without a block for rank {rank} of {ranks}");
+            program
+                .ok_or_else(|| refused(end, found(), "a block for each rank, which may be empty"))
+        });
+        let programs = programs.collect::<Result<_, _>>()?;
+        Ok(Self { programs })
+    }
+}
+
+/// Largest number of ranks.
+const MOST_RANKS: u64 = 1 << 20;
+
+impl<'t> GoalParser<'t> {
+    fn next(&mut self) -> Option<&'t str> {
+        let (line, word) = self.words.next()?;
+        self.line = line;
+        Some(word)
+    }
+
+    fn next_is(&mut self, word: &str) -> bool {
+        let is = self.words.peek().is_some_and(|(_, next)| *next == word);
+        if is {
+            self.next();
+        }
+        is
+    }
+
+    /// Skips ends of lines.
+    fn lines(&mut self) {
+        while self.next_is("\n") {}
+    }
+
+    fn wrong(&mut self, expected: &str) -> TraceError {
+        let found = match self.words.peek() {
+            Some(&(line, word)) => {
+                self.line = line;
+                format!("found `{}`", escape(word))
+            }
+            None => "the text ends".to_owned(),
+        };
+        refused(self.line, format!("{found}, expected {expected}"), FORM)
+    }
+
+    fn take(&mut self, word: &str, expected: &str) -> Result<(), TraceError> {
+        if self.next_is(word) {
+            Ok(())
+        } else {
+            Err(self.wrong(expected))
+        }
+    }
+
+    /// Takes a number up to `most`.
+    fn number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
+        let parsed = self.words.peek().and_then(|(_, word)| word.parse().ok());
+        match parsed.filter(|number| *number <= most) {
+            Some(number) => {
+                self.next();
+                Ok(number)
+            }
+            None => Err(self.wrong(&format!("{what}, a whole number from 0 to {most}"))),
+        }
+    }
+
+    /// Takes the operations and dependencies of a rank, and the brace behind them.
+    fn program(&mut self, rank: u32, ranks: u32) -> Result<GoalProgram, TraceError> {
+        let mut program = GoalProgram::default();
+        let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut dependencies = Vec::new();
+        loop {
+            self.lines();
+            if self.next_is("}") {
+                break;
+            }
+            let Some(&(line, word)) = self.words.peek() else {
+                return Err(self.wrong("an operation, a dependency or `}`"));
+            };
+            let mut label = "";
+            if !matches!(word, "calc" | "send" | "recv")
+                && word.starts_with(|c: char| c.is_ascii_alphabetic())
+            {
+                self.next();
+                if let Some(begins) = self.relation() {
+                    dependencies.push(self.dependency(line, word, begins)?);
+                    continue;
+                }
+                self.take(":", "`:`, `requires` or `irequires` behind the label")?;
+                label = word;
+            }
+            let place = program.operations.len() as u32;
+            if !label.is_empty() && labels.insert(label, place).is_some() {
+                let found = format!("the label `{}` is there already", escape(label));
+                return Err(refused(line, found, "labels that a rank has once"));
+            }
+            let (kind, cpu) = self.operation(rank, ranks)?;
+            program.operations.push(GoalOperation {
+                label: label.to_owned(),
+                kind,
+                cpu,
+                after_end: Vec::new(),
+                after_begin: Vec::new(),
+                line,
+            });
+        }
+        for LabelledDependency {
+            line,
+            later,
+            earlier,
+            begins,
+        } in dependencies
+        {
+            let place = |label: &str| {
+                labels.get(label).copied().ok_or_else(|| {
+                    let found = format!("rank {rank} has no operation `{}`", escape(label));
+                    refused(line, found, "labels of operations of the same rank")
+                })
+            };
+            let (later, earlier) = (place(later)?, place(earlier)?);
+            let operation = &mut program.operations[later as usize];
+            let list = if begins {
+                &mut operation.after_begin
+            } else {
+                &mut operation.after_end
+            };
+            list.push(earlier);
+        }
+        for operation in &mut program.operations {
+            for list in [&mut operation.after_end, &mut operation.after_begin] {
+                list.sort_unstable();
+                list.dedup();
+            }
+        }
+        Ok(program)
+    }
+
+    /// Takes the word of a dependency, if it is next; returns whether the earlier operation only has to begin.
+    fn relation(&mut self) -> Option<bool> {
+        if self.next_is("requires") {
+            Some(false)
+        } else {
+            self.next_is("irequires").then_some(true)
+        }
+    }
+
+    fn dependency(
+        &mut self,
+        line: usize,
+        later: &'t str,
+        begins: bool,
+    ) -> Result<LabelledDependency<'t>, TraceError> {
+        let earlier = match self.words.peek() {
+            Some(&(_, word)) if word.starts_with(|c: char| c.is_ascii_alphabetic()) => word,
+            _ => return Err(self.wrong("a label")),
+        };
+        self.next();
+        self.end_of_line()?;
+        Ok(LabelledDependency {
+            line,
+            later,
+            earlier,
+            begins,
+        })
+    }
+
+    fn end_of_line(&mut self) -> Result<(), TraceError> {
+        match self.words.peek() {
+            None | Some((_, "\n" | "}")) => Ok(()),
+            _ => Err(self.wrong("the end of the line")),
+        }
+    }
+
+    /// Takes an operation and its processor, to the end of the line.
+    fn operation(&mut self, rank: u32, ranks: u32) -> Result<(GoalOperationKind, u32), TraceError> {
+        let Some(&(line, word)) = self.words.peek() else {
+            return Err(self.wrong(OPERATION));
+        };
+        let receive = match word {
+            "calc" => {
+                self.next();
+                let ns = self.number("nanoseconds", MOST_NS)?;
+                let cpu = if self.next_is("cpu") {
+                    self.number("a processor", MOST_CPU)?
+                } else {
+                    0
+                };
+                self.end_of_line()?;
+                return Ok((GoalOperationKind::Calculation { ns }, cpu as u32));
+            }
+            "send" => false,
+            "recv" => true,
+            _ => return Err(self.wrong(OPERATION)),
+        };
+        self.next();
+        let bytes = self.size()?;
+        let (word, what) = if receive {
+            ("from", "`from`")
+        } else {
+            ("to", "`to`")
+        };
+        self.take(word, what)?;
+        self.no_wildcard("rank")?;
+        let peer = self.number("a rank", u64::from(ranks) - 1)? as u32;
+        if peer == rank {
+            let found = format!("rank {rank} exchanges a message with itself");
+            return Err(refused(line, found, "a `calc` for copies within a rank"));
+        }
+        let mut tag = 0;
+        if self.next_is("tag") {
+            self.no_wildcard("tag")?;
+            tag = self.number("a tag", i32::MAX as u64)? as i32;
+        }
+        let cpu = if self.next_is("cpu") {
+            self.number("a processor", MOST_CPU)?
+        } else {
+            0
+        };
+        if self.next_is("nic") {
+            self.number("a network interface", MOST_CPU)?;
+        }
+        self.end_of_line()?;
+        let kind = GoalOperationKind::Message {
+            receive,
+            peer,
+            bytes,
+            tag,
+        };
+        Ok((kind, cpu as u32))
+    }
+
+    /// Takes a size, `10b` or `10 b`.
+    fn size(&mut self) -> Result<u64, TraceError> {
+        const EXPECTED: &str = "bytes, such as `10b`";
+        let word = self.words.peek().map_or("", |(_, word)| word);
+        let (digits, unit) = match word.strip_suffix('b') {
+            Some(digits) => (digits, true),
+            None => (word, false),
+        };
+        let Some(bytes) = digits.parse().ok().filter(|bytes| *bytes <= MOST_BYTES) else {
+            return Err(self.wrong(EXPECTED));
+        };
+        self.next();
+        if !unit {
+            self.take("b", EXPECTED)?;
+        }
+        Ok(bytes)
+    }
+
+    fn no_wildcard(&mut self, what: &str) -> Result<(), TraceError> {
+        match self.words.peek() {
+            Some(&(line, "-1")) => Err(refused(
+                line,
+                format!("it receives from any {what}, so what it matches depends on the run"),
+                format!("a {what} for every receive, as the run that was traced had it"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+const OPERATION: &str = "`calc`, `send` or `recv`";
+const FORM: &str = "lines such as `l1: send 10b to 1 tag 5`, `l1: calc 100` and `l2 requires l1`";
+/// Longest calculation, ns: what picoseconds in 64 bits hold.
+const MOST_NS: u64 = u64::MAX / 1000;
+const MOST_CPU: u64 = 1 << 16;
+const MOST_BYTES: u64 = i64::MAX as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_and_dependencies_are_read_in_any_spacing() {
+        let text = "\u{feff}// a schedule\r\nnum_ranks 2\r\nrank 0 {\r\nl1: calc 100 cpu 3\n  l2 :send 10 b to 1 tag 5 cpu 1 nic 0 /* a\n\
+                    comment */\nl2 requires l1\nl3: calc 0\nl3 irequires l2\nl3 requires l1\nl3 requires l1\n}\n\nrank 1\n{ recv 10b from 0 tag 5 }";
+        let schedule = GoalSchedule::parse(text).expect("it is one");
+        let operation =
+            |label: &str, kind, cpu, after_end: &[u32], after_begin: &[u32], line| GoalOperation {
+                label: label.to_owned(),
+                kind,
+                cpu,
+                after_end: after_end.to_vec(),
+                after_begin: after_begin.to_vec(),
+                line,
+            };
+        let message = |receive, peer| GoalOperationKind::Message {
+            receive,
+            peer,
+            bytes: 10,
+            tag: 5,
+        };
+        let calculation = |ns| GoalOperationKind::Calculation { ns };
+        assert_eq!(
+            schedule.programs[0].operations,
+            [
+                operation("l1", calculation(100), 3, &[], &[], 4),
+                operation("l2", message(false, 1), 1, &[0], &[], 5),
+                operation("l3", calculation(0), 0, &[0], &[1], 8),
+            ]
+        );
+        assert_eq!(
+            schedule.programs[1].operations,
+            [operation("", message(true, 0), 0, &[], &[], 14)]
+        );
+        assert!(GoalSchedule::begins(text.as_bytes()) && !GoalSchedule::begins(b"rank 0 {"));
+    }
+
+    #[test]
+    fn other_texts_are_refused_at_their_lines() {
+        let with =
+            |line: &str| format!("num_ranks 2\nrank 0 {{\na: calc 1\n{line}\n}}\nrank 1 {{\n}}\n");
+        for (text, found) in [
+            (with("b: calc -5"), "line 4"),
+            (
+                with("b: calc 1 nic 0"),
+                "found `nic`, expected the end of the line",
+            ),
+            (
+                with("b: sned 1b to 1"),
+                "found `sned`, expected `calc`, `send` or `recv`",
+            ),
+            (with("b: send 1 to 1"), "expected bytes, such as `10b`"),
+            (with("b: send 1b from 1"), "expected `to`"),
+            (
+                with("b: send 1b to 2"),
+                "a rank, a whole number from 0 to 1",
+            ),
+            (with("b: send 1b to 0"), "with itself"),
+            (with("b: recv 1b from -1"), "from any rank"),
+            (with("b: recv 1b from 1 tag -1"), "from any tag"),
+            (with("a: calc 2"), "the label `a` is there already"),
+            (with("a requires c"), "rank 0 has no operation `c`"),
+            (with("a needs a"), "`:`, `requires` or `irequires`"),
+            (
+                "num_ranks 2\nrank 0 {\n}\n".to_owned(),
+                "without a block for rank 1 of 2",
+            ),
+            (
+                "num_ranks 1\nrank 0 {\n}\nrank 0 {\n}\n".to_owned(),
+                "has a block already",
+            ),
+            (
+                "num_ranks 1\nrank 0 {\ncalc 1\n".to_owned(),
+                "the text ends",
+            ),
+            ("num_ranks 99999999".to_owned(), "the number of ranks"),
+            ("rank 0 {\n}".to_owned(), "`num_ranks N`"),
+            (String::new(), "the text ends"),
+        ] {
+            let error = GoalSchedule::parse(&text).expect_err(&text).to_string();
+            assert!(error.contains(found), "{error}\nlacks {found}");
+        }
+    }
+}

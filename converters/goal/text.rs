@@ -1,0 +1,189 @@
+//! Schedules of traces, and their text.
+//!
+//! What occupies a lane becomes a calculation of its recorded time, its delay included; one that communicates has its delay
+//! in a calculation before it. Times are rounded to nanoseconds. GOAL has neither collectives nor the work of a kernel, so
+//! traces with collectives or without times are refused.
+
+use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
+use crate::graph::{Graph, NodeKind};
+use crate::ids::NodeIndex;
+use crate::trace::{TraceError, TraceLocation};
+use crate::units::Span;
+use std::fmt::{self, Display, Formatter};
+
+impl GoalProgram {
+    /// Returns the program of a rank whose trace is `graph`, where `peers` are the ranks that it names.
+    ///
+    /// # Errors
+    ///
+    /// Fails at collectives, at kernels without a recorded time and at tags below 0.
+    pub fn of(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
+        let mut program = Self::default();
+        // The last operation of each node.
+        let mut place: Vec<u32> = vec![0; graph.len()];
+        let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
+        for node in graph.nodes() {
+            for next in graph.successors(node) {
+                before[next.0 as usize].push(node.0);
+            }
+        }
+        for node in in_order(graph, &before) {
+            let mut after: Vec<u32> = before[node.0 as usize]
+                .iter()
+                .map(|&node| place[node as usize])
+                .collect();
+            after.sort_unstable();
+            after.dedup();
+            let (kind, delay) = (
+                operation(graph, peers, node)?,
+                nanoseconds(graph.delay(node)),
+            );
+            let cpu = graph.lane(node);
+            let operations = &mut program.operations;
+            let mut push = |kind, after_end| {
+                operations.push(GoalOperation {
+                    label: format!("l{}", operations.len() + 1),
+                    kind,
+                    cpu,
+                    after_end,
+                    after_begin: Vec::new(),
+                    line: 0,
+                });
+                operations.len() as u32 - 1
+            };
+            place[node.0 as usize] = match kind {
+                GoalOperationKind::Calculation { ns } => {
+                    let ns = ns.saturating_add(delay);
+                    push(GoalOperationKind::Calculation { ns }, after)
+                }
+                message if delay > 0 => {
+                    let wait = push(GoalOperationKind::Calculation { ns: delay }, after);
+                    push(message, vec![wait])
+                }
+                message => push(message, after),
+            };
+        }
+        Ok(program)
+    }
+}
+
+/// Returns the nodes so that dependencies come first, and messages in the order of the trace as far as they allow.
+fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
+    let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
+    let mut ready: std::collections::BTreeSet<u32> = graph
+        .nodes()
+        .map(|node| node.0)
+        .filter(|&node| waits[node as usize] == 0)
+        .collect();
+    let mut order = Vec::with_capacity(graph.len());
+    while let Some(node) = ready.pop_first() {
+        order.push(NodeIndex(node));
+        for next in graph.successors(NodeIndex(node)) {
+            waits[next.0 as usize] -= 1;
+            if waits[next.0 as usize] == 0 {
+                ready.insert(next.0);
+            }
+        }
+    }
+    order
+}
+
+/// Returns what a node is in a schedule.
+fn operation(
+    graph: &Graph,
+    peers: &[u32],
+    node: NodeIndex,
+) -> Result<GoalOperationKind, TraceError> {
+    let refused = |found: &str, hint: &str| {
+        let found = format!("node {} `{}` {found}", graph.id(node), graph.name(node));
+        Err(TraceError::refused_at(
+            TraceLocation::default(),
+            found,
+            hint,
+        ))
+    };
+    match graph.kind(node) {
+        NodeKind::Collective => refused(
+            "is a collective, of which GOAL knows nothing",
+            "traces of messages; `chakram convert goal` reads what other tools make of collectives",
+        ),
+        NodeKind::Send | NodeKind::Receive => {
+            let message = graph.messages()[graph.message_index(node)];
+            if message.tag < 0 {
+                return refused("has a tag below 0", "tags from 0 on");
+            }
+            Ok(GoalOperationKind::Message {
+                receive: message.receive,
+                peer: peers[message.peer as usize],
+                bytes: graph.bytes(node),
+                tag: message.tag,
+            })
+        }
+        NodeKind::Compute
+            if graph.recorded(node) == Span::ZERO && graph.flops(node) + graph.bytes(node) > 0 =>
+        {
+            refused(
+                "has no recorded time, and GOAL has nothing but times",
+                "traces of a job that ran, or `chakram replay … --timeline` for what a machine makes of it",
+            )
+        }
+        _ => Ok(GoalOperationKind::Calculation {
+            ns: nanoseconds(graph.recorded(node)),
+        }),
+    }
+}
+
+/// Returns a time in nanoseconds, rounded to the nearest.
+fn nanoseconds(span: Span) -> u64 {
+    span.0 / 1000 + u64::from(span.0 % 1000 >= 500)
+}
+
+impl Display for GoalSchedule {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "num_ranks {}", self.programs.len())?;
+        for (rank, program) in self.programs.iter().enumerate() {
+            writeln!(f, "\nrank {rank} {{\n{program}}}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for GoalProgram {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let label = |place: u32| &self.operations[place as usize].label;
+        for operation in &self.operations {
+            if !operation.label.is_empty() {
+                write!(f, "{}: ", operation.label)?;
+            }
+            match operation.kind {
+                GoalOperationKind::Calculation { ns } => {
+                    writeln!(f, "calc {ns} cpu {}", operation.cpu)?
+                }
+                GoalOperationKind::Message {
+                    receive,
+                    peer,
+                    bytes,
+                    tag,
+                } => {
+                    let (word, to) = if receive {
+                        ("recv", "from")
+                    } else {
+                        ("send", "to")
+                    };
+                    writeln!(
+                        f,
+                        "{word} {bytes}b {to} {peer} tag {tag} cpu {}",
+                        operation.cpu
+                    )?;
+                }
+            }
+            for &earlier in &operation.after_end {
+                writeln!(f, "{} requires {}", operation.label, label(earlier))?;
+            }
+            for &earlier in &operation.after_begin {
+                writeln!(f, "{} irequires {}", operation.label, label(earlier))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! Windows of calls that ranks have in common.
+//!
+//! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives, in one
+//! order, so one list lies in the other by a *shift*: the one under which signatures agree wherever the lists overlap. Of
+//! several it is the one under which collectives end together on both: the differences of their ends, which are the offset
+//! of the clocks, vary least, and are the smallest of those that vary as little.
+
+use crate::matching::CollectiveSignature;
+
+/// A call, as far as it tells calls apart.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOutline {
+    /// Properties on which members agree.
+    pub signature: CollectiveSignature,
+    /// Number in its group, where the profiler wrote it.
+    pub sequence: Option<u64>,
+    /// Start and end, ns by the rank's own clock; `None` if it has no time, or need not end together on all.
+    pub span: Option<(i64, i64)>,
+}
+
+/// Number of calls by which windows may be shifted, on top of the difference of their lengths.
+const FARTHEST: i64 = 256;
+
+/// Differences of ends that vary by less are alike, ns: threads are scheduled late by so much.
+const ALIKE: i64 = 200_000;
+
+/// Returns the place in `one` of the first call of `other`, which may lie before or behind it; `None` if they agree nowhere.
+/// `one_clock` says whether both are by the same clock.
+pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
+    let (n, m) = (one.len() as i64, other.len() as i64);
+    if let Some(shift) = by_sequence(one, other) {
+        return agree(one, other, shift).then_some(shift);
+    }
+    if n == m && agree(one, other, 0) && meet(one, other, one_clock) {
+        return Some(0);
+    }
+    // Most of the shorter list has to be in the longer one, or anything would fit somewhere.
+    let least = (n.min(m) + 1) / 2;
+    let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
+    let shifts = (low..=high).filter(|&shift| overlap(n, m, shift) >= least.max(1));
+    let fitting = shifts.filter(|&shift| agree(one, other, shift));
+    fitting.min_by_key(|&shift| {
+        let (offset, spread) = differences(one, other, shift);
+        // The first or last calls in common, where times do not tell.
+        let end = if shift == 0 {
+            0
+        } else {
+            i64::from(shift != n - m) + 1
+        };
+        let lost = n.min(m) - overlap(n, m, shift);
+        (spread / ALIKE, offset.abs() / ALIKE, end, lost, shift.abs())
+    })
+}
+
+/// Returns the shift under which numbers agree, if every call has one and they agree anywhere.
+fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
+    let place = |list: &[CallOutline], of: &CallOutline| {
+        let place = list.iter().position(|call| call.sequence == of.sequence)?;
+        i64::try_from(place).ok()
+    };
+    let (first, second) = (one.first()?, other.first()?);
+    let shift = place(one, second).or_else(|| place(other, first).map(|place| -place))?;
+    let same = |(one, other): (&CallOutline, &CallOutline)| {
+        one.sequence.is_some() && one.sequence == other.sequence
+    };
+    pairs(one, other, shift).all(same).then_some(shift)
+}
+
+/// Number of calls that lists of `n` and `m` calls have in common.
+fn overlap(n: i64, m: i64, shift: i64) -> i64 {
+    n.min(m + shift) - shift.max(0)
+}
+
+/// Pairs of calls that are one collective.
+fn pairs<'c>(
+    one: &'c [CallOutline],
+    other: &'c [CallOutline],
+    shift: i64,
+) -> impl Iterator<Item = (&'c CallOutline, &'c CallOutline)> {
+    let skipped = |number: i64| usize::try_from(number).unwrap_or(0);
+    let ones = one.iter().skip(skipped(shift));
+    ones.zip(other.iter().skip(skipped(-shift)))
+}
+
+fn agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
+    pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
+}
+
+/// Returns the median of the differences of ends, and the median of their distances from it.
+fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
+    let ends = pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
+    let mut ends: Vec<i64> = ends.flatten().collect();
+    let middle = median(&mut ends);
+    let mut apart: Vec<i64> = ends.iter().map(|end| (end - middle).abs()).collect();
+    (middle, median(&mut apart))
+}
+
+/// Returns whether at least half of the pairs overlap in time, with different clocks aligned by the median of their ends.
+fn meet(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> bool {
+    let spans = pairs(one, other, 0).map(|(one, other)| one.span.zip(other.span));
+    let spans: Vec<_> = spans.flatten().collect();
+    let offset = if one_clock {
+        0
+    } else {
+        differences(one, other, 0).0
+    };
+    let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
+        one.0 > other.1 + offset + ALIKE || other.0 + offset > one.1 + ALIKE
+    };
+    spans.iter().filter(apart).count() * 2 <= spans.len()
+}
+
+fn median(values: &mut [i64]) -> i64 {
+    let middle = values.len() / 2;
+    match values {
+        [] => 0,
+        _ => *values.select_nth_unstable(middle).1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::CollectiveKind;
+
+    fn call(bytes: u64, end: i64) -> CallOutline {
+        CallOutline {
+            signature: CollectiveSignature {
+                kind: CollectiveKind::AllReduce,
+                bytes,
+                root: None,
+            },
+            sequence: None,
+            span: Some((end - 1_000, end)),
+        }
+    }
+
+    /// A job of steps with three collectives each, of one size or of three, that take 2, 3 and 5 ms.
+    fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
+        let ends = (0..steps).flat_map(|step| {
+            // Steps differ by some microseconds.
+            let start = step * 10_000_000 + step * step * 40_000;
+            [2, 5, 10].map(|ms| start + ms * 1_000_000)
+        });
+        let sizes = sizes.into_iter().cycle();
+        ends.zip(sizes)
+            .map(|(end, bytes)| call(bytes, end))
+            .collect()
+    }
+
+    fn cut(calls: &[CallOutline], range: std::ops::Range<usize>, clock: i64) -> Vec<CallOutline> {
+        let moved = calls[range].iter().map(|call| CallOutline {
+            span: call.span.map(|(start, end)| (start + clock, end + clock)),
+            ..*call
+        });
+        moved.collect()
+    }
+
+    #[test]
+    fn windows_lie_where_sizes_agree_and_collectives_end_together() {
+        for sizes in [[1, 2, 3], [7, 7, 7]] {
+            let all = job(8, sizes);
+            for clock in [0, 300_000, -4_000_000] {
+                for (one, other) in [
+                    (0..24, 0..24),
+                    // Both begin and end elsewhere.
+                    (0..20, 3..24),
+                    (2..24, 0..21),
+                    // As many calls, and not the same.
+                    (0..20, 4..24),
+                    (0..24, 5..19),
+                ] {
+                    let expected = other.start as i64 - one.start as i64;
+                    let (a, b) = (cut(&all, one, 0), cut(&all, other, clock));
+                    for one_clock in [false, clock == 0] {
+                        assert_eq!(
+                            shift(&a, &b, one_clock),
+                            Some(expected),
+                            "{sizes:?} {clock}"
+                        );
+                        assert_eq!(
+                            shift(&b, &a, one_clock),
+                            Some(-expected),
+                            "{sizes:?} {clock}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Collectives every 10 ms, on the same host or not: a clock that is 10 ms behind looks like a call that is missing.
+    #[test]
+    fn only_one_clock_moves_lists_of_one_length_that_agree() {
+        let calls = |first: i64| -> Vec<CallOutline> {
+            (first..first + 9)
+                .map(|k| call(7, k * 10_000_000))
+                .collect()
+        };
+        assert_eq!(shift(&calls(1), &calls(0), true), Some(-1));
+        assert_eq!(shift(&calls(1), &calls(0), false), Some(0));
+        // Of other lengths they are taken to be missing.
+        assert_eq!(shift(&calls(1), &calls(0)[..8], false), Some(-1));
+    }
+
+    #[test]
+    fn numbers_tell_more_than_times() {
+        let numbered = |first: u64, count: u64| -> Vec<CallOutline> {
+            let calls = (0..count).map(|k| CallOutline {
+                sequence: Some(first + k),
+                ..call(7, k as i64 * 10_000_000)
+            });
+            calls.collect()
+        };
+        assert_eq!(shift(&numbered(5, 9), &numbered(5, 9), true), Some(0));
+        assert_eq!(shift(&numbered(5, 9), &numbered(7, 9), true), Some(2));
+        assert_eq!(shift(&numbered(7, 9), &numbered(5, 3), true), Some(-2));
+    }
+
+    #[test]
+    fn without_times_the_first_or_the_last_calls_are_in_common() {
+        let untimed = |range: std::ops::Range<usize>| -> Vec<CallOutline> {
+            let all = job(8, [1, 2, 3]);
+            let calls = all[range].iter();
+            calls
+                .map(|call| CallOutline {
+                    span: None,
+                    ..*call
+                })
+                .collect()
+        };
+        assert_eq!(shift(&untimed(0..24), &untimed(0..18), false), Some(0));
+        assert_eq!(shift(&untimed(0..24), &untimed(4..24), false), Some(4));
+        assert_eq!(shift(&untimed(1..24), &untimed(0..24), false), Some(-1));
+        // Whole steps do not show: as many calls as there are agree from the first on.
+        assert_eq!(shift(&untimed(0..24), &untimed(3..21), false), Some(0));
+        assert_eq!(shift(&untimed(0..6), &[call(9, 0); 6], false), None);
+        assert_eq!(shift(&[], &untimed(0..3), false), None);
+    }
+}

@@ -1,0 +1,50 @@
+//! Files of several ranks whose names hold one number or none, told apart by the process that they are of.
+
+use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
+use crate::converters::pytorch::sniff::sniff_pid;
+use crate::trace::TraceError;
+use std::collections::BTreeMap;
+
+/// Takes files out of `ranks` whose names do not tell ranks apart, as several of a kind have one number or none, and pairs
+/// those of one process, in the order of processes. The captures themselves have to say their ranks. Takes none if a process
+/// has two of a kind, or a file does not say its own.
+pub(super) fn take(ranks: &mut FilesByRank) -> Result<Vec<CapturePair>, TraceError> {
+    // Of several Kineto traces beside one host trace, one is of its process, and the others are left aside.
+    let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
+        hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
+    };
+    if !ranks.values().any(several) {
+        return Ok(Vec::new());
+    }
+    let of = |rank: &Option<u32>, files: &[Vec<FoundFile>; 2]| rank.is_none() || several(files);
+    let mut processes: BTreeMap<u64, [Option<&FoundFile>; 2]> = BTreeMap::new();
+    for (_, files) in ranks.iter().filter(|(rank, files)| of(rank, files)) {
+        for (kind, file) in (0..)
+            .zip(files)
+            .flat_map(|(kind, files)| files.iter().map(move |file| (kind, file)))
+        {
+            if is_pipe(&file.path) {
+                return Ok(Vec::new());
+            }
+            let slot = match sniff_pid(&file.path)? {
+                Some(pid) => &mut processes.entry(pid).or_default()[kind],
+                None => return Ok(Vec::new()),
+            };
+            if slot.replace(file).is_some() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+    let path = |file: &FoundFile| file.path.clone();
+    let pairs = processes.into_values().map(|[host, kineto]| CapturePair {
+        rank: 0,
+        unnumbered: true,
+        host: host.map(path),
+        kineto: kineto.map(path),
+        steps: None,
+        piped: None,
+    });
+    let pairs = pairs.collect();
+    ranks.retain(|rank, files| !of(rank, files));
+    Ok(pairs)
+}

@@ -1,0 +1,335 @@
+//! Ranks without a capture, made of captured ranks of the same role.
+//!
+//! Rank `m` does what a captured rank `t` does, its *model*, with the groups and the other ends of messages moved along.
+//! With p the place of a rank in a group:
+//!
+//! - a group of `t` that holds `m` stays; of any other, `m` is in a group of the same purpose and size whose members lie
+//!   as far apart, which a capture declares, or else in the group moved by m − t;
+//! - a message to the member q of a group goes to the member p(m) + (q − p(t)), modulo its size.
+//!
+//! A captured rank is a model only if nothing contradicts it: in every group, captured members have as many collectives
+//! of each kind; and what captured ranks send to `m` and expect from it is what `m` then receives and sends, the first message and
+//! the last between two in the same direction by both. Of several
+//! the one with the most groups in which p(m) = p(t) counts, such as ranks of one tensor shard, and then the nearest.
+
+use super::call_matching::JobRank;
+use super::calls::{CommCall, CommCalls, CommOp};
+use super::group_inference::{JobGroup, UNTOLD, unique_name};
+use super::rank_timeline::RankTimeline;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A rank of the job: captured, or made of one that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankModel {
+    /// Its number.
+    pub number: u32,
+    /// Place of the captured rank among those that are captured: itself, or its model.
+    pub capture: usize,
+    /// Whether it has no capture of its own.
+    pub inferred: bool,
+}
+
+impl RankModel {
+    /// Returns a rank with a capture, which is the `capture`-th.
+    pub fn captured((capture, rank): (usize, &RankTimeline)) -> Self {
+        Self {
+            number: rank.rank,
+            capture,
+            inferred: false,
+        }
+    }
+}
+
+/// Failure to find the model of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownRole {
+    /// Rank that cannot be inferred.
+    pub rank: u32,
+    /// Captured rank that comes nearest.
+    pub nearest: u32,
+    /// Contradiction with it.
+    pub found: String,
+}
+
+impl fmt::Display for UnknownRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "rank {} cannot be inferred: no captured rank has its role; like rank {}, {}",
+            self.rank, self.nearest, self.found
+        )
+    }
+}
+
+/// Returns all ranks of the job with their calls: the captured `ranks`, and a model for each other one. Adds the groups
+/// that no capture declares.
+pub fn infer(
+    ranks: &[JobRank<'_>],
+    calls: &[CommCalls],
+    groups: &mut Vec<JobGroup>,
+    world: u32,
+) -> Result<Vec<(RankModel, CommCalls)>, UnknownRole> {
+    let numbers: Vec<u32> = ranks.iter().map(|rank| rank.number).collect();
+    let mut all = Vec::with_capacity(world as usize);
+    for number in 0..world {
+        if let Ok(capture) = numbers.binary_search(&number) {
+            let own = RankModel {
+                number,
+                capture,
+                inferred: false,
+            };
+            all.push((own, calls[capture].clone()));
+            continue;
+        }
+        let mut nearest: Vec<usize> = (0..ranks.len()).collect();
+        nearest.sort_by_key(|&capture| numbers[capture].abs_diff(number));
+        let mut best: Option<ModelCandidate> = None;
+        let mut contradicted: Option<UnknownRole> = None;
+        for capture in nearest {
+            let search = ModelSearch {
+                numbers: &numbers,
+                calls,
+                groups,
+                world,
+                number,
+                capture,
+            };
+            match search.better_than(best.as_ref().map(|best| best.alike)) {
+                Ok(Some(found)) => best = Some(found),
+                Ok(None) => {}
+                Err(found) => {
+                    contradicted.get_or_insert(UnknownRole {
+                        rank: number,
+                        nearest: numbers[capture],
+                        found,
+                    });
+                }
+            }
+        }
+        match (best, contradicted) {
+            (Some(found), _) => {
+                groups.extend(found.added);
+                let model = RankModel {
+                    number,
+                    capture: found.capture,
+                    inferred: true,
+                };
+                let list = found.calls;
+                let calls = CommCalls {
+                    list,
+                    ..calls[found.capture].clone()
+                };
+                all.push((model, calls));
+            }
+            (None, Some(unknown)) => return Err(unknown),
+            (None, None) => unreachable!("a job has a captured rank"),
+        }
+    }
+    Ok(all)
+}
+
+/// Calls of a rank by a model that nothing contradicts.
+struct ModelCandidate {
+    capture: usize,
+    /// Number of groups in which it has the place that its model has in its own.
+    alike: usize,
+    calls: Vec<CommCall>,
+    added: Vec<JobGroup>,
+}
+
+/// Trial of the captured rank at `capture` as the model of the rank `number`.
+struct ModelSearch<'a> {
+    numbers: &'a [u32],
+    calls: &'a [CommCalls],
+    groups: &'a [JobGroup],
+    world: u32,
+    number: u32,
+    capture: usize,
+}
+
+impl ModelSearch<'_> {
+    /// Returns the rank as the captured one has it, if it has its place in more than `least` groups.
+    fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
+        let model = self.numbers[self.capture];
+        let mut added: Vec<JobGroup> = Vec::new();
+        let mut moved: BTreeMap<u32, u32> = BTreeMap::new();
+        let own = &self.calls[self.capture].list;
+        let used: BTreeSet<u32> = own.iter().map(|call| call.group).collect();
+        let mut alike = 0;
+        // Those that both share come first, so that no other group is taken for them.
+        let shared = |group: &u32| self.groups[*group as usize].ranks.contains(&self.number);
+        let used = used.into_iter().filter(|&group| group != UNTOLD);
+        let (stay, go): (Vec<u32>, Vec<u32>) = used.partition(shared);
+        moved.extend(stay.iter().map(|&group| (group, group)));
+        for group in go {
+            let taken: BTreeSet<u32> = moved.values().copied().collect();
+            let to = self.counterpart(group, &taken, &mut added)?;
+            let place = |ranks: &[u32], rank| ranks.iter().position(|other| *other == rank);
+            let after = self.groups.iter().chain(&added).nth(to as usize);
+            let after = after.and_then(|group| place(&group.ranks, self.number));
+            alike += usize::from(after == place(&self.groups[group as usize].ranks, model));
+            moved.insert(group, to);
+        }
+        if least.is_some_and(|least| alike <= least) {
+            return Ok(None);
+        }
+        let members = |group: u32| -> &[u32] {
+            let listed = self.groups.get(group as usize);
+            let listed = listed.or_else(|| added.get(group as usize - self.groups.len()));
+            listed.map_or(&[], |group| &group.ranks)
+        };
+        let mut calls = own.clone();
+        for call in calls.iter_mut().filter(|call| call.group != UNTOLD) {
+            let from = &self.groups[call.group as usize].ranks;
+            let to = moved[&call.group];
+            if call.is_message() {
+                let place = |ranks: &[u32], rank| ranks.iter().position(|other| *other == rank);
+                let (was, is) = (place(from, model), place(members(to), self.number));
+                let (Some(was), Some(is), Some(peer)) = (was, is, call.asked.peer) else {
+                    return Err("a message to a member that its group does not have".to_owned());
+                };
+                let peer = (is + from.len() + peer as usize).checked_sub(was);
+                call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
+            }
+            call.group = to;
+        }
+        self.hold_collectives(&calls)?;
+        self.hold_messages(&calls, &members)?;
+        Ok(Some(ModelCandidate {
+            capture: self.capture,
+            alike,
+            calls,
+            added,
+        }))
+    }
+
+    /// Returns the group in which the rank is what its model is in `group`; adds it if no capture declares it.
+    fn counterpart(
+        &self,
+        group: u32,
+        taken: &BTreeSet<u32>,
+        added: &mut Vec<JobGroup>,
+    ) -> Result<u32, String> {
+        let from = &self.groups[group as usize];
+        let model = self.numbers[self.capture];
+        let apart = |ranks: &[u32]| -> Vec<i64> {
+            let pairs = ranks.windows(2);
+            pairs
+                .map(|pair| i64::from(pair[1]) - i64::from(pair[0]))
+                .collect()
+        };
+        let alike = |other: &JobGroup| {
+            other.desc == from.desc
+                && other.ranks.contains(&self.number)
+                && apart(&other.ranks) == apart(&from.ranks)
+        };
+        let known = (0..).zip(self.groups.iter().chain(&*added));
+        let mut known = known.filter(|(index, other)| !taken.contains(index) && alike(other));
+        if let Some((index, _)) = known.next() {
+            return Ok(index);
+        }
+        let shift = i64::from(self.number) - i64::from(model);
+        let moved = from.ranks.iter().map(|&rank| {
+            let rank = u32::try_from(i64::from(rank) + shift).ok();
+            rank.filter(|&rank| rank < self.world)
+        });
+        let Some(ranks) = moved.collect::<Option<Vec<u32>>>() else {
+            return Err(format!(
+                "group `{}` is {:?}, and moved along it would leave the job",
+                from.name, from.ranks
+            ));
+        };
+        let known: Vec<JobGroup> = self.groups.iter().chain(&*added).cloned().collect();
+        added.push(JobGroup {
+            name: unique_name(&from.called, ranks[0], &known),
+            called: from.called.clone(),
+            desc: from.desc.clone(),
+            ranks,
+        });
+        Ok((self.groups.len() + added.len() - 1) as u32)
+    }
+
+    /// Checks that captured members of each group have as many collectives of each kind.
+    fn hold_collectives(&self, calls: &[CommCall]) -> Result<(), String> {
+        let count = |calls: &[CommCall], group: u32| {
+            let mut kinds: BTreeMap<usize, u64> = BTreeMap::new();
+            for call in calls.iter().filter(|call| call.group == group) {
+                if let CommOp::Collective(kind) = call.act {
+                    *kinds.entry(kind as usize).or_default() += 1;
+                }
+            }
+            kinds
+        };
+        let groups: BTreeSet<u32> = calls.iter().map(|call| call.group).collect();
+        for group in groups {
+            let Some(known) = self.groups.get(group as usize) else {
+                continue;
+            };
+            for rank in &known.ranks {
+                let Ok(other) = self.numbers.binary_search(rank) else {
+                    continue;
+                };
+                if count(&self.calls[other].list, group) != count(calls, group) {
+                    return Err(format!(
+                        "in group `{}` rank {rank} calls other collectives",
+                        known.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that captured ranks send what the rank receives, and receive what it sends; and that, between two, the first
+    /// message and the last go the way that both say: stages that are neighbours send as much as they receive.
+    fn hold_messages<'m>(
+        &self,
+        calls: &[CommCall],
+        members: &impl Fn(u32) -> &'m [u32],
+    ) -> Result<(), String> {
+        let peer = |call: &CommCall| {
+            let place = call.asked.peer?;
+            members(call.group).get(place as usize).copied()
+        };
+        let between = |calls: &[CommCall], other: u32, turned: bool| -> Vec<MessageOutline> {
+            let messages = calls
+                .iter()
+                .filter(|call| call.is_message() && peer(call) == Some(other));
+            let messages = messages.map(|call| {
+                let bytes = call.asked.bytes_in.max(call.asked.bytes_out);
+                ((call.act == CommOp::Send) != turned, call.asked.tag, bytes)
+            });
+            messages.collect()
+        };
+        for (&rank, captured) in self.numbers.iter().zip(self.calls) {
+            let mut own = between(calls, rank, false);
+            let mut other = between(&captured.list, self.number, true);
+            let ends = |list: &[MessageOutline]| (list.first().copied(), list.last().copied());
+            let (first, last) = (ends(&own), ends(&other));
+            own.sort_unstable();
+            other.sort_unstable();
+            if own != other {
+                let (own, other) = (own.len(), other.len());
+                return Err(format!(
+                    "it would exchange {own} messages with rank {rank}, which exchanges {other} with it, or others"
+                ));
+            }
+            let way = |(first, last): (Option<MessageOutline>, Option<MessageOutline>)| {
+                (
+                    first.map(|message| message.0),
+                    last.map(|message| message.0),
+                )
+            };
+            if way(first) != way(last) {
+                return Err(format!(
+                    "it would send to rank {rank} when that sends to it, or receive when that receives"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a message is sent, its tag and its bytes.
+type MessageOutline = (bool, i32, u64);

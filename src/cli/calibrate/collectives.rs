@@ -1,0 +1,86 @@
+//! Collectives that nccl-tests measured, written as the `measured_collective` tables of a machine.
+
+use super::{string, with_section};
+use crate::collective::CollectiveCurve;
+use crate::config;
+use crate::machine::Machine;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use crate::score::{left_out_sizes, nccl_log};
+use std::error::Error;
+use std::fmt::{Display, Write as _};
+use std::path::PathBuf;
+
+/// Returns `text`, the file of `machine`, with the collectives of the logs `paths`, and a summary of them.
+///
+/// # Errors
+///
+/// Logs that cannot be read, two of one kind and number of members, or more members than a dimension has.
+pub(super) fn measure(
+    text: &str,
+    machine: &Machine,
+    paths: &[PathBuf],
+) -> Result<(String, String), Box<dyn Error>> {
+    let mut curves: Vec<(CollectiveCurve, String)> = Vec::new();
+    for path in paths {
+        let file = path.display().to_string();
+        let read = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let curve = nccl_log(&read, &file)?;
+        let alike = |(other, _): &&(CollectiveCurve, String)| {
+            (other.kind, other.members) == (curve.kind, curve.members)
+        };
+        if let Some((_, other)) = curves.iter().find(alike) {
+            return Err(format!(
+                "{file} and {other} are both of {} among {}; expected one of each",
+                curve.kind, curve.members
+            )
+            .into());
+        }
+        curves.push((curve, file));
+    }
+    let mut section = String::from("logs of nccl-tests.\n");
+    let mut table = TextTable::new([
+        left("COLLECTIVES", 18),
+        right("members", 9),
+        right("sizes", 7),
+        right("left out", 10),
+    ]);
+    for (curve, file) in &curves {
+        let dimensions = machine.topology().dimensions();
+        let fits = dimensions.iter().find(|one| one.size >= curve.members);
+        let Some(dimension) = fits else {
+            return Err(format!(
+                "{file} has {} members, and no dimension of machine `{}` has as many NPUs\n  try: a machine of that size",
+                curve.members,
+                machine.name()
+            )
+            .into());
+        };
+        // Writing to a string does not fail.
+        let _ = write!(
+            section,
+            "\n[[measured_collective]]      # measured: {}\ndimension = {}\ncollective = \"{}\"\nmembers = {}\npoints = [\n",
+            file.replace(char::is_control, " "),
+            string(&dimension.name),
+            curve.kind,
+            curve.members
+        );
+        for (bytes, seconds) in &curve.points {
+            let _ = writeln!(section, "    [{bytes}, \"{:.6} us\"],", seconds * 1e6);
+        }
+        section += "]\n";
+        let cells = [
+            curve.kind.to_string(),
+            curve.members.to_string(),
+            curve.points.len().to_string(),
+            left_out_sizes(curve).map_or("-".to_owned(), |error| format!("{:.1} %", 100.0 * error)),
+        ];
+        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
+    }
+    let summary = format!(
+        "{} collectives\n{}left out: mean error of a size by the others\n",
+        curves.len(),
+        table.text(TextStyle::default())
+    );
+    Ok((with_section(text, "Collectives", &section), summary))
+}

@@ -1,0 +1,88 @@
+//! GEMMs that were measured, written as the `product` tables of a machine's NPU class.
+
+use super::with_section;
+use crate::config;
+use crate::machine::Machine;
+use crate::report::summary::thousands;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use crate::score::{gemm_points, left_out_errors};
+use std::error::Error;
+use std::fmt::{Display, Write as _};
+use std::path::Path;
+
+/// Returns `text`, the file of `machine`, with the GEMMs of the table `path`, and a summary of them.
+///
+/// # Errors
+///
+/// A table that cannot be read, a machine of several classes, or without a curve of a format.
+pub(super) fn measure(
+    text: &str,
+    machine: &Machine,
+    path: &Path,
+) -> Result<(String, String), Box<dyn Error>> {
+    let file = path.display().to_string();
+    let read = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+    let found = gemm_points(&read, &file)?;
+    let [class] = machine.classes() else {
+        return Err(format!(
+            "machine `{}` has {} classes of NPU, and a table of GEMMs is of one\n  try: a machine of the class that was measured",
+            machine.name(),
+            machine.classes().len()
+        )
+        .into());
+    };
+    let shapes: usize = found.iter().map(|(_, points)| points.len()).sum();
+    let mut section = format!(
+        "{}: {} shapes.\n",
+        file.replace(char::is_control, " "),
+        thousands(shapes as u64)
+    );
+    let mut table = TextTable::new([
+        left("GEMMS", 8),
+        right("shapes", 8),
+        right("by the curve", 14),
+        right("left out", 10),
+    ]);
+    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
+    let class_name = super::string(&class.name);
+    for (dtype, points) in &found {
+        let curve = class.curves.gemm[*dtype as usize].as_ref();
+        let (Some(curve), Some(peak)) = (curve, class.peaks.get(*dtype)) else {
+            return Err(format!(
+                "{file} has GEMMs of {dtype}, of which class `{}` of machine `{}` has no curve that they could correct\n  \
+                 try: a table [[npu.{}.gemm]] in the machine file, or rows of other formats",
+                class.name,
+                machine.name(),
+                class.name
+            )
+            .into());
+        };
+        let sizes = [dtype.element_bytes(), peak.per_second()];
+        let [alone, error] = left_out_errors(points, curve, sizes, class.memory.bandwidth);
+        // Writing to a string does not fail.
+        let _ = write!(
+            section,
+            "\n[[npu.{class_name}.product]]      # measured\nformat = \"{dtype}\"\nerror = {:.4}\nshapes = [\n",
+            error.clamp(1e-4, 10.0)
+        );
+        for ([m, n, k], seconds) in points {
+            let micros = seconds * 1e6;
+            let _ = writeln!(section, "    [{m}, {n}, {k}, \"{micros:.6} us\"],");
+        }
+        section += "]\n";
+        let cells = [
+            dtype.to_string(),
+            thousands(points.len() as u64),
+            percent(alone),
+            percent(error),
+        ];
+        table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
+    }
+    let summary = format!(
+        "{} GEMMs\n{}left out: mean error of a fifth of the shapes by the others\n",
+        thousands(shapes as u64),
+        table.text(TextStyle::default())
+    );
+    Ok((with_section(text, "GEMMs", &section), summary))
+}

@@ -1,0 +1,103 @@
+//! `chakram convert goal`: schedules in GOAL to traces, and traces of messages to schedules.
+
+use super::CompressArg;
+use crate::cli::traces;
+use crate::converters::goal::{GoalProgram, GoalSchedule};
+use crate::converters::sources::TraceSource;
+use crate::files::OutputSet;
+use crate::job::{Job, JobOutputs};
+use crate::report::summary::{counted, thousands};
+use crate::trace::job::JobFile;
+use clap::Args;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert a schedule in GOAL (LogGOPSim), or traces of messages to one
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert goal sweep3d.goal -o sweep     sweep.0.et, …
+  chakram convert goal sweep/ -o sweep3d.goal    and back
+
+Calculations are host work on the lane of their processor, whose times are nanoseconds. GOAL has no
+collectives: traces with collectives are refused.")]
+pub struct ConvertGoalArgs {
+    /// The schedule; or a folder of traces, their prefix, or one of them
+    #[arg(value_name = "INPUT")]
+    input: PathBuf,
+    /// Write the traces to PREFIX.0.et, … and PREFIX.job.json, or the schedule to this file
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
+    compress: Option<CompressArg>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// An input that is neither, traces that a schedule cannot hold, and output that cannot be written.
+pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    match TraceSource::of(&args.input)? {
+        TraceSource::Trace => to_text(args, out),
+        _ => to_traces(args, out),
+    }
+}
+
+fn to_traces(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let schedule = GoalSchedule::open(&args.input)?;
+    let mut files = OutputSet::default();
+    files.reads(&args.input);
+    let mut job = JobOutputs::new(&args.output, traces::ending(args.compress), files)?;
+    let mut nodes = 0;
+    for rank in 0..schedule.programs.len() as u32 {
+        let written = schedule.write(rank, job.start(rank)?);
+        let (trace, written) = written.map_err(|error| error.in_file(&args.input))?;
+        job.finish(rank, trace)?;
+        nodes += written;
+    }
+    let names = traces::saved(&job.commit(JobFile::default())?)?;
+    writeln!(
+        out,
+        "{}: {} of {}: {} nodes in {names}",
+        args.input.display(),
+        counted(schedule.operations(), "operation"),
+        counted(schedule.programs.len() as u64, "rank"),
+        thousands(nodes),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn to_text(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if args.compress.is_some() {
+        return Err("--compress: schedules are written as text\n  try: without it".into());
+    }
+    let job = Job::open([&args.input])?;
+    let workload = job.workload();
+    let programs = workload.instances().iter().map(|instance| {
+        let peers: Vec<u32> = instance.peers.iter().map(|peer| peer.0).collect();
+        GoalProgram::of(workload.graph(instance), &peers)
+            .map_err(|error| format!("rank {}: {error}", instance.rank.0))
+    });
+    let schedule = GoalSchedule {
+        programs: programs.collect::<Result<_, _>>()?,
+    };
+    let mut files = OutputSet::default();
+    files.reads(&args.input);
+    let mut file = files.create(&args.output)?;
+    write!(file, "{schedule}")?;
+    files.finish(file)?;
+    files.commit()?;
+    writeln!(
+        out,
+        "{}: {} of {} in {}",
+        args.input.display(),
+        counted(schedule.operations(), "operation"),
+        counted(schedule.programs.len() as u64, "rank"),
+        args.output.display(),
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,560 @@
+//! Tile groups: ranks that do the same at the same time, of which one runs for all.
+//!
+//! The ranks of a stage carry out one graph, and as long as they end everything at the same instants their states are
+//! equal. So one instance of them, the *leader*, is enough: it has dependencies, lanes and kernels for all *members*. What
+//! members have of their own, messages, collectives, loads and stores, is carried out for each of them, over its own
+//! links, and a node of the leader has ended when it has for all members. This is the virtual tile of Fang et al.,
+//! "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training".
+//!
+//! The answer is that of running every rank, to the picosecond. By induction over rounds: while all members end their nodes
+//! in the same rounds, each would do what the leader does; messages are submitted in content order whoever posts them, and
+//! loads and stores in the order of instances. When some members have ended a node in a round and others have not, the group
+//! is *split* before anything follows from it: into runs of neighbouring instances that agree, each with a copy of the
+//! leader's state, and pending kernels. From then on they are groups, or ranks, by themselves.
+//!
+//! Groups are runs of instances with one graph on one class of NPUs that exchange no messages among themselves, which keeps
+//! stages apart. Observers are told of all members, so reports do not differ.
+
+use super::Engine;
+use super::discipline::CollectiveModel;
+use super::event::{Event, EventClass};
+use super::frames::{key, node_of};
+use super::plan::NONE;
+use crate::graph::NodeKind;
+use crate::ids::{NodeIndex, Rank};
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+use crate::trace::escape;
+use crate::units::Time;
+
+/// Flag of an instance: it is a member of a tile group.
+pub(super) const GROUPED: u8 = 32;
+
+/// Where a group was split first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSplit {
+    /// When.
+    pub at: Time,
+    /// The node that members did not end together.
+    pub node: String,
+    /// The lowest member that had ended it, or could begin it.
+    pub ahead: Rank,
+    /// The lowest that had not.
+    pub behind: Rank,
+}
+
+/// Tile groups of a replay, and the work of its loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoopCounts {
+    /// Events that the loop handled.
+    pub events: u64,
+    /// Groups at the start, with their ranks.
+    pub groups: u32,
+    /// Ranks in them.
+    pub ranks: u32,
+    /// Groups that were never split.
+    pub together: u32,
+    /// The first split.
+    pub split: Option<GroupSplit>,
+}
+
+/// Steps of a node that members take together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemberStep {
+    /// It may queue for its lane: the launch order of a collective's group allows it.
+    Queued,
+    /// The instant of its end is known, and no event says so yet.
+    Announced,
+    /// It has ended.
+    Ended,
+}
+
+/// A node whose step some members have taken.
+#[derive(Debug)]
+struct OpenNode {
+    node: NodeIndex,
+    step: MemberStep,
+    /// Members, with the instant of the end where it is announced.
+    present: Vec<(u32, Time)>,
+}
+
+/// Instances of which the first runs for all.
+#[derive(Debug, Default)]
+struct TileGroup {
+    /// In ascending order; empty once the group was split.
+    members: Vec<u32>,
+    open: Vec<OpenNode>,
+    /// Nodes whose end is announced by one event of the leader for all members.
+    whole: Vec<NodeIndex>,
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub(super) struct TileGroups {
+    groups: Vec<TileGroup>,
+    /// By instance, its group.
+    of: Vec<u32>,
+    /// Groups with open nodes that have to be looked at.
+    uneven: Vec<u32>,
+    /// Loads and stores that were issued since the last were started.
+    accesses: Vec<(u32, NodeIndex)>,
+    pub counts: LoopCounts,
+}
+
+impl TileGroups {
+    /// Whether there are any.
+    pub fn exist(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// Whether members have to be looked at.
+    pub fn are_uneven(&self) -> bool {
+        !self.uneven.is_empty()
+    }
+
+    fn group_of(&self, instance: u32) -> usize {
+        self.of[instance as usize] as usize
+    }
+
+    /// The instance that runs for `instance`.
+    pub fn leader_of(&self, instance: u32) -> u32 {
+        self.groups[self.group_of(instance)].members[0]
+    }
+
+    /// Notes that `instance` has taken a step of a node. Returns the members with their instants once all have.
+    fn gather(
+        &mut self,
+        (instance, at): (u32, Time),
+        node: NodeIndex,
+        step: MemberStep,
+    ) -> Option<Vec<(u32, Time)>> {
+        let number = self.group_of(instance);
+        let group = &mut self.groups[number];
+        let mut open = group.open.iter();
+        let place = open.position(|open| (open.node, open.step) == (node, step));
+        let place = place.unwrap_or_else(|| {
+            group.open.push(OpenNode {
+                node,
+                step,
+                present: Vec::with_capacity(group.members.len()),
+            });
+            group.open.len() - 1
+        });
+        let open = &mut group.open[place];
+        open.present.push((instance, at));
+        if open.present.len() == group.members.len() {
+            return Some(group.open.swap_remove(place).present);
+        }
+        self.uneven.push(number as u32);
+        None
+    }
+}
+
+/// Whether a node involves what members have of their own.
+fn is_shared(kind: NodeKind) -> bool {
+    matches!(
+        kind,
+        NodeKind::RemoteMemory | NodeKind::Send | NodeKind::Receive | NodeKind::Collective
+    )
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Forms the groups of a launch whose instances begin at `first`.
+    pub(super) fn form_tile_groups(&mut self, first: u32, count: u32) {
+        self.tile_groups.of.resize((first + count) as usize, NONE);
+        let mut start = first;
+        while start < first + count {
+            let mut end = start + 1;
+            while end < first + count && self.joins(start, end) {
+                end += 1;
+            }
+            if end - start > 1 {
+                let number = self.tile_groups.groups.len() as u32;
+                for instance in start..end {
+                    self.flow.instances[instance as usize].flags |= GROUPED;
+                    self.tile_groups.of[instance as usize] = number;
+                }
+                let members = (start..end).collect();
+                self.tile_groups.groups.push(TileGroup {
+                    members,
+                    ..TileGroup::default()
+                });
+                let counts = &mut self.tile_groups.counts;
+                counts.groups += 1;
+                counts.ranks += end - start;
+                counts.together += 1;
+            }
+            start = end;
+        }
+    }
+
+    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before.
+    fn joins(&self, start: u32, next: u32) -> bool {
+        let (a, b) = (
+            &self.flow.instances[start as usize],
+            &self.flow.instances[next as usize],
+        );
+        let (from, to) = (a.of.rank, b.of.rank);
+        std::ptr::eq(a.graph, b.graph)
+            && std::ptr::eq(a.shared, b.shared)
+            && (a.flags, a.of.release) == (b.flags, b.of.release)
+            && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
+    }
+
+    fn members(&self, instance: u32) -> usize {
+        self.tile_groups.groups[self.tile_groups.group_of(instance)]
+            .members
+            .len()
+    }
+
+    fn member(&self, instance: u32, index: usize) -> u32 {
+        self.tile_groups.groups[self.tile_groups.group_of(instance)].members[index]
+    }
+
+    /// Whether another instance runs for this one.
+    pub(super) fn follows(&self, instance: u32) -> bool {
+        self.flow.instances[instance as usize].flags & GROUPED != 0
+            && self.tile_groups.leader_of(instance) != instance
+    }
+
+    /// Calls `tell` with the number of each member but the leader.
+    pub(super) fn tell_of_followers(&mut self, leader: u32, mut tell: impl FnMut(&mut O, u32)) {
+        for index in 1..self.members(leader) {
+            let follower = self.member(leader, index);
+            let number = self.flow.instances[follower as usize].number;
+            tell(self.observer, number);
+        }
+    }
+
+    /// Starts a node that holds the leader's lane.
+    #[inline(never)]
+    pub(super) fn issue_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        let kind = self.flow.instances[leader as usize].graph.kind(node);
+        let running = &mut self.flow.instances[leader as usize];
+        running.collectives += u32::from(kind == NodeKind::Collective);
+        let number = running.number;
+        self.observer.issued(now, number, node, kind);
+        self.tell_of_followers(leader, |observer, number| {
+            observer.issued(now, number, node, kind);
+        });
+        if !is_shared(kind) {
+            let end = now + self.price(leader, node);
+            self.complete_at(end, leader, node);
+            return;
+        }
+        for index in 0..self.members(leader) {
+            let member = self.member(leader, index);
+            match kind {
+                NodeKind::RemoteMemory => self.defer_access(member, node),
+                NodeKind::Send => {
+                    let graph = self.flow.instances[member as usize].graph;
+                    self.send_message(now, member, node, graph.message_index(node));
+                }
+                _ => self.arrive(now, member, node),
+            }
+        }
+    }
+
+    /// Keeps a load or store until all of this dispatch are known.
+    pub(super) fn defer_access(&mut self, instance: u32, node: NodeIndex) {
+        self.tile_groups.accesses.push((instance, node));
+    }
+
+    /// Starts loads and stores, by instance and then as they were issued: the order in which ranks that run by themselves
+    /// issue them.
+    pub(super) fn start_deferred_accesses(&mut self, now: Time) {
+        if self.tile_groups.accesses.is_empty() {
+            return;
+        }
+        let mut accesses = std::mem::take(&mut self.tile_groups.accesses);
+        accesses.sort_by_key(|&(instance, _)| instance);
+        for (instance, node) in accesses.drain(..) {
+            self.start_remote_access(now, instance, node);
+        }
+        self.tile_groups.accesses = accesses;
+    }
+
+    /// Posts a receive of each member.
+    #[inline(never)]
+    pub(super) fn post_receives_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        for index in 0..self.members(leader) {
+            let member = self.member(leader, index);
+            self.post_receive(now, member, node);
+        }
+    }
+
+    /// Posts a collective of a group: each member is ready in the launch order of its own.
+    #[inline(never)]
+    pub(super) fn post_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        for index in 0..self.members(leader) {
+            let member = self.member(leader, index);
+            let (slot, sequence) = self.call_of(member, node);
+            let order = &mut self.collectives.groups[slot.group as usize].order;
+            if order.ready(slot.member, sequence, node.0) {
+                self.may_queue(now, member, node);
+            }
+            self.queue_parked(now, slot.group);
+        }
+    }
+
+    /// Has a node queue for its lane, once it may for all members of its group.
+    pub(super) fn may_queue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
+            self.enqueue(now, instance, node);
+            return;
+        }
+        let leader = self.tile_groups.leader_of(instance);
+        let step = MemberStep::Queued;
+        if self
+            .tile_groups
+            .gather((instance, now), node, step)
+            .is_some()
+        {
+            self.enqueue(now, leader, node);
+        }
+    }
+
+    /// Schedules the end of a node that involves what the instance has of its own; of a group one event for all members,
+    /// if they end together.
+    pub(super) fn announce(&mut self, at: Time, instance: u32, node: NodeIndex) {
+        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
+            let event = Event::new(EventClass::Node, instance, node.0);
+            self.agenda.push(at, event);
+            return;
+        }
+        let step = MemberStep::Announced;
+        if let Some(ends) = self.tile_groups.gather((instance, at), node, step) {
+            let number = self.tile_groups.group_of(instance);
+            self.announce_all(number, node, &ends);
+        }
+    }
+
+    /// Schedules the ends of all members of a group.
+    fn announce_all(&mut self, group: usize, node: NodeIndex, ends: &[(u32, Time)]) {
+        let (_, first) = ends[0];
+        if ends.iter().all(|&(_, at)| at == first) {
+            let group = &mut self.tile_groups.groups[group];
+            group.whole.push(node);
+            let event = Event::new(EventClass::Node, group.members[0], node.0);
+            self.agenda.push(first, event);
+            return;
+        }
+        for &(member, at) in ends {
+            let event = Event::new(EventClass::Node, member, node.0);
+            self.agenda.push(at, event);
+        }
+    }
+
+    /// Completes a node of a group, once all members have ended it.
+    #[inline(never)]
+    pub(super) fn complete_together(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let kind = self.flow.instances[instance as usize].graph.kind(node);
+        let leader = self.tile_groups.leader_of(instance);
+        if is_shared(kind) {
+            let group = self.tile_groups.group_of(instance);
+            let whole = &mut self.tile_groups.groups[group].whole;
+            if let Some(place) = whole.iter().position(|&one| one == node) {
+                whole.swap_remove(place);
+            } else {
+                let step = MemberStep::Ended;
+                if self
+                    .tile_groups
+                    .gather((instance, now), node, step)
+                    .is_none()
+                {
+                    return;
+                }
+            }
+        }
+        self.complete_all(now, leader, node);
+    }
+
+    /// Completes a node that all members of the leader's group have ended.
+    fn complete_all(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        let kind = self.flow.instances[leader as usize].graph.kind(node);
+        self.complete_alone(now, leader, node);
+        self.tell_of_followers(leader, |observer, number| {
+            observer.completed(now, number, node, kind);
+        });
+        let members = self.members(leader);
+        self.flow.completed += members as u64 - 1;
+        if self.flow.instances[leader as usize].left == 0 {
+            for index in 1..members {
+                let follower = self.member(leader, index);
+                self.launches.ended.push(follower);
+            }
+        }
+    }
+
+    /// Settles what members did not do together: ends that are announced come by themselves, and groups are split where
+    /// members differ. Ready nodes that have yet to be posted, in order, are those of `ready` from `next` on.
+    #[inline(never)]
+    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<(&mut Vec<u64>, usize)>) {
+        while let Some(number) = self.tile_groups.uneven.pop() {
+            let group = &mut self.tile_groups.groups[number as usize];
+            let announced = |open: &OpenNode| open.step == MemberStep::Announced;
+            if let Some(place) = group.open.iter().position(announced) {
+                let open = group.open.swap_remove(place);
+                for (member, at) in open.present {
+                    let event = Event::new(EventClass::Node, member, open.node.0);
+                    self.agenda.push(at, event);
+                }
+                self.tile_groups.uneven.push(number);
+            } else if !group.open.is_empty() {
+                self.split(now, number as usize, ready.as_mut());
+            }
+        }
+    }
+
+    /// Splits a group by the members of its first open node.
+    fn split(&mut self, now: Time, number: usize, ready: Option<&mut (&mut Vec<u64>, usize)>) {
+        let group = std::mem::take(&mut self.tile_groups.groups[number]);
+        let first = &group.open[0];
+        let ahead = |member: u32| first.present.iter().any(|&(one, _)| one == member);
+        self.note_split(now, &group.members, first.node, ahead);
+        let leader = group.members[0];
+        let runs = group.members.chunk_by(|&a, &b| ahead(a) == ahead(b));
+        let runs: Vec<Vec<u32>> = runs.map(<[u32]>::to_vec).collect();
+        let others: Vec<u32> = runs[1..].iter().map(|run| run[0]).collect();
+        for &other in &others {
+            self.copy_leader(leader, other);
+        }
+        if let Some((ready, next)) = ready {
+            let left = ready[*next..].iter().copied();
+            let own: Vec<u64> = left.filter(|&word| node_of(word).0 == leader).collect();
+            for &other in &others {
+                ready.extend(own.iter().map(|&word| key(other, node_of(word).1)));
+            }
+            ready[*next..].sort_unstable();
+        }
+        let graph = self.flow.instances[leader as usize].graph;
+        self.agenda.copy(leader, &others, |event| {
+            let node = NodeIndex(event.payload());
+            match event.class() {
+                EventClass::Ready => true,
+                EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
+                _ => false,
+            }
+        });
+        let mut after = Vec::new();
+        for run in &runs {
+            let number = self.tile_groups.groups.len() as u32;
+            let alone = run.len() == 1;
+            for &member in run {
+                self.tile_groups.of[member as usize] = if alone { NONE } else { number };
+                if alone {
+                    self.flow.instances[member as usize].flags &= !GROUPED;
+                }
+            }
+            let mut own = TileGroup {
+                members: run.clone(),
+                open: Vec::new(),
+                whole: group.whole.clone(),
+            };
+            for open in &group.open {
+                let present = open.present.iter().copied();
+                let present: Vec<(u32, Time)> =
+                    present.filter(|(one, _)| run.contains(one)).collect();
+                let (node, step) = (open.node, open.step);
+                if present.len() == run.len() {
+                    after.push((run[0], node, step, present));
+                } else if !present.is_empty() {
+                    own.open.push(OpenNode {
+                        node,
+                        step,
+                        present,
+                    });
+                    self.tile_groups.uneven.push(number);
+                }
+            }
+            if !alone {
+                self.tile_groups.groups.push(own);
+            }
+        }
+        for (leader, node, step, present) in after {
+            let alone = present.len() == 1;
+            match step {
+                MemberStep::Queued => self.enqueue(now, leader, node),
+                MemberStep::Announced if alone => self.announce(present[0].1, leader, node),
+                MemberStep::Announced => {
+                    let group = self.tile_groups.group_of(leader);
+                    self.announce_all(group, node, &present);
+                }
+                MemberStep::Ended if alone => self.complete_alone(now, leader, node),
+                MemberStep::Ended => self.complete_all(now, leader, node),
+            }
+        }
+    }
+
+    /// Notes the first split, and that a group did not stay together.
+    fn note_split(
+        &mut self,
+        now: Time,
+        members: &[u32],
+        node: NodeIndex,
+        ahead: impl Fn(u32) -> bool,
+    ) {
+        let leader = &self.flow.instances[members[0] as usize];
+        let rank = |is_ahead: bool| {
+            let mut one = members.iter().filter(|&&member| ahead(member) == is_ahead);
+            let one = one.next().copied().unwrap_or(members[0]);
+            self.flow.instances[one as usize].of.rank
+        };
+        let split = GroupSplit {
+            at: now,
+            node: escape(leader.graph.name(node)).to_string(),
+            ahead: rank(true),
+            behind: rank(false),
+        };
+        let original = self.tile_groups.of[members[0] as usize] < self.tile_groups.counts.groups;
+        let counts = &mut self.tile_groups.counts;
+        counts.together -= u32::from(original);
+        counts.split.get_or_insert(split);
+    }
+
+    /// Gives `other` the state of `leader`, which ran for it.
+    fn copy_leader(&mut self, leader: u32, other: u32) {
+        let from = &self.flow.instances[leader as usize];
+        let (nodes, first_lane, left, collectives) = (
+            from.first_node..from.first_node + from.graph.len(),
+            from.first_lane,
+            from.left,
+            from.collectives,
+        );
+        let lanes = from.shared.lane_count;
+        let to = &mut self.flow.instances[other as usize];
+        (to.left, to.collectives) = (left, collectives);
+        let (first_node, own_lane) = (to.first_node, to.first_lane);
+        self.flow.dependencies_left.copy_within(nodes, first_node);
+        for lane in 0..lanes {
+            let word = |word: u64| key(other, node_of(word).1);
+            self.processors
+                .lanes
+                .copy(first_lane + lane, own_lane + lane, word);
+        }
+        let freed = self.processors.lanes.freed.iter();
+        let freed: Vec<(u32, u32)> = freed
+            .filter(|(instance, _)| *instance == leader)
+            .map(|(_, lane)| (other, lane - first_lane + own_lane))
+            .collect();
+        self.processors.lanes.freed.extend(freed);
+        let ready = self.flow.ready.iter().copied();
+        let ready: Vec<u64> = ready
+            .filter(|&word| node_of(word).0 == leader)
+            .map(|word| key(other, node_of(word).1))
+            .collect();
+        self.flow.ready.extend(ready);
+    }
+
+    /// Gives every member a state of its own, for a description of it.
+    pub(super) fn dissolve_tile_groups(&mut self) {
+        for group in std::mem::take(&mut self.tile_groups.groups) {
+            for &member in group.members.iter().skip(1) {
+                self.copy_leader(group.members[0], member);
+            }
+            for member in group.members {
+                self.flow.instances[member as usize].flags &= !GROUPED;
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The order of cores and passes, and what a layer costs, derived by hand.
+
+use super::super::WorkloadPattern;
+use super::super::testing::{every_rank, why_not};
+use super::*;
+
+/// Of two micro-batches the last stage does one after the other, the one before has both ahead; 2 x 3 layers and, with a
+/// kernel, an all-reduce, an access (forward only) and a barrier each; what comes from and goes to the neighbours besides.
+#[test]
+fn stages_run_one_forward_one_backward() {
+    let mut options = PalmPattern::new();
+    (options.batch, options.layers) = (178, 20);
+    let generator = options.clone().prepare().unwrap();
+    let order = |stage| -> String {
+        let passes = generator.order(stage);
+        let letter = |pass: &StagePass| if pass.backward { 'b' } else { 'f' };
+        passes.iter().map(letter).collect()
+    };
+    assert_eq!([order(19), order(18), order(0)], ["fbfb", "ffbb", "ffbb"]);
+    let ranks = every_rank(WorkloadPattern::Palm(options));
+    assert_eq!(ranks.len(), 320);
+    for (rank, nodes) in (0..).zip(&ranks) {
+        assert_eq!(nodes.len() as u64, generator.node_count(rank), "{rank}");
+    }
+}
+
+/// 2 (24 bsh² + 4 bs²h) / 32 FLOPs forward; 89 samples of 2048 tokens: bsh = 1.8664e9, bsh² = 1.9113e13, bs²h = 3.8225e12, so
+/// 2.9625e13 on each of 16 cores. i = 2 bsh / 2 are 1780 MiB, 594 times the SRAM; r = 2 (3 / 2 + 12 / 16 + 2.5) bsh = 16910
+/// MiB, w = 900 MiB: 0.005 x 594 (2 x 1780 + 2 x 16910 + 900) = 113,690 MiB, which are counted as MB.
+#[test]
+fn a_layer_costs_what_the_table_says() {
+    let generator = PalmPattern::new().prepare().unwrap();
+    let near = |found: u64, expected: f64| {
+        assert!(
+            (found as f64 / expected - 1.0).abs() < 1e-4,
+            "{found} {expected}"
+        );
+    };
+    near(generator.flops[0], 2.96245e13);
+    assert_eq!(generator.flops[1], 3 * generator.flops[0]);
+    near(generator.access[0], 113_692.0e6);
+    assert_eq!(generator.access[1], 0);
+    near(generator.activations, 1780.0e6);
+    assert_eq!(generator.passes, 21);
+}
+
+#[test]
+fn what_does_not_divide_is_refused() {
+    let why = |change: &dyn Fn(&mut PalmPattern)| {
+        let mut options = PalmPattern::new();
+        change(&mut options);
+        why_not(WorkloadPattern::Palm(options))
+    };
+    assert!(why(&|o| o.tensor = 3).contains("a divisor of the 16 cores"));
+    assert!(why(&|o| o.layers = 50).contains("a multiple of the 20 stages"));
+    assert!(why(&|o| o.micro_batch = 0).starts_with("`micro_batch` is 0"));
+    assert!(why(&|o| o.hidden = u32::MAX).contains("fewer samples"));
+}

@@ -1,0 +1,98 @@
+//! Ranks of which one ran for all: how many there were, and how long they stayed together.
+
+use super::Observer;
+use super::summary::thousands;
+use crate::engine::{CompiledReplay, LoopCounts};
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::report::CollectiveRecord;
+use crate::units::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// Groups of ranks that did the same at the same time, where the replay was asked to look for such.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RankAggregation {
+    /// Groups at the start.
+    pub groups: u32,
+    /// Ranks in them.
+    pub ranks: u32,
+    /// Groups of which one rank ran for all until the end.
+    pub together: u32,
+    /// Events that the replay took.
+    pub events: u64,
+    /// The first time that members of a group differed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<RankDifference>,
+}
+
+/// An operation that members of a group did not end at one time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RankDifference {
+    /// When.
+    #[serde(rename = "at_ps")]
+    pub at: Span,
+    /// Name of the operation.
+    pub node: String,
+    /// The lowest rank that had ended it.
+    pub ahead: u32,
+    /// The lowest that had not.
+    pub behind: u32,
+}
+
+/// Waits for what the loop counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LoopObserver(Option<LoopCounts>);
+
+impl Observer for LoopObserver {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn counted(&mut self, counts: &LoopCounts) {
+        self.0 = Some(counts.clone());
+    }
+}
+
+impl LoopObserver {
+    /// Returns what became of the groups of `prepared`, if it looked for any.
+    pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<RankAggregation> {
+        let counts = self.0.filter(|_| prepared.aggregates())?;
+        Some(RankAggregation {
+            groups: counts.groups,
+            ranks: counts.ranks,
+            together: counts.together,
+            events: counts.events,
+            split: counts.split.map(|split| RankDifference {
+                at: split.at.since(Time::ZERO),
+                node: split.node,
+                ahead: split.ahead.0,
+                behind: split.behind.0,
+            }),
+        })
+    }
+}
+
+impl RankAggregation {
+    /// The line of the text.
+    pub(super) fn line(&self) -> String {
+        let [groups, ranks, together] =
+            [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));
+        let events = thousands(self.events);
+        let mut line = format!(
+            "{ranks} ranks in {groups} groups; in {together} one rank ran for all to the end; {events} events"
+        );
+        if let Some(split) = &self.split {
+            let RankDifference {
+                at,
+                node,
+                ahead,
+                behind,
+            } = split;
+            line += &format!(
+                "\n          others ran by themselves, the first from {at} on: rank {ahead} ended `{node}` before rank {behind}"
+            );
+        }
+        line
+    }
+}

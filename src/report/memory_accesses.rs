@@ -1,0 +1,108 @@
+//! Loads and stores by the memory that they reach: the NPU's own, memory beyond it, and memories with names.
+
+use super::summary::{Report, thousands};
+use super::table::{TextTable, left, right};
+use super::text::TextStyle;
+use crate::engine::CompiledReplay;
+use crate::graph::{Graph, NodeKind};
+use crate::ids::NodeIndex;
+use crate::units::{Bytes, Span};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// Loads and stores of one memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MemoryAccessRow {
+    /// `local`, `remote`, or `remote NAME` of a memory with a name.
+    pub memory: String,
+    /// Number of loads.
+    pub loads: u64,
+    /// Number of stores.
+    pub stores: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+    /// Their time together, from issue to completion; those that overlap count each in full.
+    #[serde(rename = "total_ps")]
+    pub total: Span,
+}
+
+/// Sums of loads and stores by memory, while a replay runs.
+#[derive(Debug)]
+pub(super) struct MemoryAccessSums {
+    /// Local memory, remote memory without a name, and the machine's named memories.
+    rows: Vec<MemoryAccessRow>,
+}
+
+impl MemoryAccessSums {
+    pub fn new(prepared: &CompiledReplay<'_>) -> Self {
+        let named = prepared.machine().named_memories().iter();
+        let named = named.map(|memory| format!("remote {}", memory.name));
+        let names = ["local".to_owned(), "remote".to_owned()];
+        let rows = names.into_iter().chain(named);
+        let row = |memory| MemoryAccessRow {
+            memory,
+            ..MemoryAccessRow::default()
+        };
+        Self {
+            rows: rows.map(row).collect(),
+        }
+    }
+
+    /// Counts an access that took `span`; `memory` is the machine's named memory, if it has a name.
+    pub fn add(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
+        let at = match (graph.kind(node), memory) {
+            (NodeKind::LocalMemory, _) => 0,
+            (_, None) => 1,
+            (_, Some(named)) => 2 + named as usize,
+        };
+        let row = &mut self.rows[at];
+        if graph.stores(node) {
+            row.stores += 1;
+        } else {
+            row.loads += 1;
+        }
+        row.bytes = row.bytes.saturating_add(graph.bytes(node));
+        row.total += span;
+    }
+
+    /// Returns the rows of memories that were accessed.
+    pub fn finish(mut self) -> Vec<MemoryAccessRow> {
+        self.rows.retain(|row| row.loads + row.stores > 0);
+        self.rows
+    }
+}
+
+/// Writes the table.
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    if report.memory_accesses.is_empty() {
+        return Ok(());
+    }
+    let mut table = TextTable::new([
+        left("LOADS AND STORES", 24),
+        right("loads", 10),
+        right("stores", 10),
+        right("bytes", 12),
+        right("total", 12),
+        right("mean", 12),
+        right("GB/s each", 12),
+    ]);
+    for row in &report.memory_accesses {
+        let count = row.loads + row.stores;
+        let seconds = row.total.0 as f64 / 1e12;
+        let rate = match seconds > 0.0 {
+            true => format!("{:.1}", row.bytes as f64 / seconds / 1e9),
+            false => "-".to_owned(),
+        };
+        table.add(&[
+            &style.clip(&row.memory, 22),
+            &thousands(row.loads),
+            &thousands(row.stores),
+            &Bytes(row.bytes),
+            &row.total,
+            &Span(row.total.0 / count.max(1)),
+            &rate,
+        ]);
+    }
+    write!(out, "\n{}", table.text(style))
+}

@@ -1,0 +1,250 @@
+//! Ranks without a capture, inferred from captured ones, held against jobs of which all ranks were captured.
+
+use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
+use super::truth::jobs;
+use crate::corpus::corpus;
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::engine::CommTiming;
+use chakram::internals::trace::CollectiveKind;
+use chakram::internals::workload::MissingRankPolicy;
+use std::path::Path;
+use testkit::capture::{Device, Options, Style, Truth};
+
+fn inferring(folder: &Path, ranks: u32) -> Result<Job, String> {
+    let options = Conversion {
+        infer_ranks: Some(ranks),
+        ..Conversion::default()
+    };
+    try_convert(&[folder.to_owned()], &options).map_err(|error| error.to_string())
+}
+
+fn drop_ranks(folder: &Path, ranks: &[u32]) {
+    for rank in ranks {
+        for file in ["host", "kineto"] {
+            std::fs::remove_file(folder.join(format!("{file}.{rank}.json"))).unwrap();
+        }
+    }
+}
+
+/// When a job ends in a replay as recorded, ns.
+fn makespan(job: &Job) -> u64 {
+    let log = rig::replay(
+        &job.traces,
+        CommTiming::Recorded,
+        |_| 0,
+        MissingRankPolicy::Refuse,
+    );
+    log.ends().into_iter().max().unwrap()
+}
+
+/// Kind, bytes and members of a rank's collectives, group by group.
+type Calls = Vec<(Vec<u32>, i64, i64)>;
+
+fn converted(job: &Job, rank: usize) -> Calls {
+    let nodes = job.traces[rank].nodes.iter();
+    let calls = nodes.filter(|node| node.r#type == COLLECTIVE).map(|node| {
+        let name = text(node, "pg_name").unwrap_or("0");
+        let group = job.summary.groups.iter().find(|group| group.name == name);
+        let number = |name| attribute(node, name).unwrap();
+        (
+            group.unwrap().ranks.clone(),
+            number("comm_type"),
+            number("comm_size"),
+        )
+    });
+    let mut calls: Calls = calls.collect();
+    // Groups run beside one another; each keeps its order.
+    calls.sort_by(|one, other| one.0.cmp(&other.0));
+    calls
+}
+
+/// The same, as the program asked for them.
+fn asked(truth: &Truth, rank: u32) -> Calls {
+    let own = truth
+        .collectives
+        .iter()
+        .filter(|meeting| meeting.kind != "message" && meeting.ranks.contains(&rank));
+    let calls = own.map(|meeting| {
+        let all = CollectiveKind::ALL.iter();
+        let (_, _, kind) = all
+            .clone()
+            .find(|(_, name, _)| *name == meeting.kind)
+            .unwrap();
+        let members = meeting.ranks.len() as u64;
+        let bytes = match meeting.kind.as_str() {
+            "all-gather" => meeting.bytes / members,
+            _ => meeting.bytes,
+        };
+        (meeting.ranks.clone(), *kind as i64, bytes as i64)
+    });
+    let mut calls: Calls = calls.collect();
+    calls.sort_by(|one, other| one.0.cmp(&other.0));
+    calls
+}
+
+/// Half of the ranks, whichever, call what they did, in groups that no capture need have declared, and the job ends
+/// when it did: within 2 % (paces of ranks differ by up to 1 %), and a straggler's lateness is told by those who wait.
+#[test]
+fn half_of_the_ranks_are_inferred() {
+    for (what, options) in jobs() {
+        if options.style == Style::Pipeline {
+            continue;
+        }
+        let whole = capture(&options);
+        let expected = makespan(&convert(whole.folder.path()));
+        for dropped in [[1, 3], [0, 2], [2, 3], [0, 1]] {
+            let captured = capture(&options);
+            let folder = captured.folder.path();
+            drop_ranks(folder, &dropped);
+            let what = format!("{what} without {dropped:?}");
+            let job = inferring(folder, 4).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(job.traces.len(), 4, "{what}");
+            for rank in 0..4 {
+                let from = job.summary.ranks[rank as usize].inferred_from;
+                assert_eq!(from.is_some(), dropped.contains(&rank), "{what}: {from:?}");
+                let (own, asked) = (converted(&job, rank as usize), asked(&captured.truth, rank));
+                assert_eq!(own, asked, "{what}: rank {rank}");
+            }
+            let ends = makespan(&job);
+            let off = ends.abs_diff(expected) as f64 / expected as f64;
+            println!(
+                "{what}: {:+.2} %",
+                (ends as f64 / expected as f64 - 1.0) * 100.0
+            );
+            assert!(off < 0.02, "{what}: {ends}, expected {expected}");
+        }
+    }
+}
+
+/// A stage in the middle of a pipeline does what another does; the last does what no other does.
+#[test]
+fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
+    let options = Options::new(Device::Cpu, Style::Pipeline, 5);
+    let captured = capture(&options);
+    let folder = captured.folder.path();
+    drop_ranks(folder, &[2]);
+    let job = inferring(folder, 5).unwrap_or_else(|error| panic!("{error}"));
+    let from = job.summary.ranks[2].inferred_from;
+    assert!(from == Some(1) || from == Some(3), "{from:?}");
+    let messages = captured.truth.collectives.iter();
+    let messages = messages.filter(|meeting| meeting.kind == "message").count();
+    assert_eq!(job.summary.messages, messages as u64);
+    assert!(job.summary.alone.is_empty(), "{:?}", job.summary.alone);
+    drop_ranks(folder, &[4]);
+    let error = inferring(folder, 5).err().expect("nothing is like it");
+    for part in [
+        "rank 4 cannot be inferred",
+        "like rank 3",
+        "each pipeline stage",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn only_ranks_of_the_job_are_inferred() {
+    let captured = capture(&Options::new(Device::Cpu, Style::Ddp, 2));
+    let error = inferring(captured.folder.path(), 8)
+        .err()
+        .expect("it has two");
+    for part in [
+        "of a job of 2 ranks",
+        "8 are to be inferred",
+        "chakram scale",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let all = inferring(captured.folder.path(), 2).unwrap();
+    let plain = convert(captured.folder.path());
+    assert_eq!(all.traces, plain.traces);
+}
+
+/// Captures of real jobs with every second rank, or either half, inferred: how far the makespan is from that of the whole, in
+/// which absent ranks may begin earlier and end later than any that is left; and it is what the ranks that are left lasted,
+/// but for clocks of gloo's workers.
+#[test]
+fn half_of_real_jobs_are_inferred() {
+    let Some(captures) = corpus("captures") else {
+        return;
+    };
+    let mut errors = Vec::new();
+    for (name, ranks) in [
+        ("pytorch/ddp_resnet18", 2),
+        ("pytorch/ddp_gpt", 4),
+        ("pytorch/fsdp2_llama", 4),
+        ("pytorch/tpsp_mlp", 2),
+        ("pytorch/fsdp_tp_llama", 4),
+        ("pytorch/t231_ddp_gpt", 4),
+        ("pytorch/t231_moe_a2a", 4),
+        ("gpu/dlrm_8gpu", 8),
+    ] {
+        let folder = captures.join(name);
+        let whole = convert(&folder);
+        let expected = makespan(&whole) as f64;
+        let halves: [Vec<u32>; 4] = [
+            (0..ranks).step_by(2).collect(),
+            (1..ranks).step_by(2).collect(),
+            (0..ranks / 2).collect(),
+            (ranks / 2..ranks).collect(),
+        ];
+        for kept in halves {
+            let job = inferred_from(&folder, &kept, ranks)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let ends = makespan(&job) as f64;
+            let left = job
+                .traces
+                .iter()
+                .map(rig::Trace::captured_ns)
+                .max()
+                .unwrap() as f64;
+            let transfer = |job: &Job| {
+                job.summary
+                    .ranks
+                    .iter()
+                    .map(|rank| rank.transfer_ns)
+                    .sum::<u64>()
+            };
+            println!(
+                "{name} of {kept:?}: {:+.2} %, of what is left {:+.2} %, transfer {:.2} times",
+                (ends / expected - 1.0) * 100.0,
+                (ends / left - 1.0) * 100.0,
+                transfer(&job) as f64 / transfer(&whole) as f64
+            );
+            assert!(
+                (ends / left - 1.0).abs() < 0.025,
+                "{name} of {kept:?}: {ends}, left {left}"
+            );
+            errors.push((ends / expected - 1.0).abs());
+        }
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("mean {:.2} %", mean * 100.0);
+    assert!(mean < 0.05, "{mean}");
+    // Stages of a pipeline that are neighbours are not alike.
+    for (name, ranks) in [("pytorch/pp_gpipe", 2), ("pytorch/pp_1f1b", 4)] {
+        for kept in [
+            (0..ranks / 2).collect(),
+            (ranks / 2..ranks).collect::<Vec<u32>>(),
+        ] {
+            let error = inferred_from(&captures.join(name), &kept, ranks).err();
+            let error = error.expect("it is refused");
+            assert!(
+                error.contains("cannot be inferred"),
+                "{name} of {kept:?}: {error}"
+            );
+        }
+    }
+}
+
+/// The job of a capture in `folder` of which the ranks `kept` are there.
+fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<Job, String> {
+    let files = kept.iter().flat_map(|rank| {
+        let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));
+        [file("host"), file("kineto")]
+    });
+    let options = Conversion {
+        infer_ranks: Some(ranks),
+        ..Conversion::default()
+    };
+    try_convert(&files.collect::<Vec<_>>(), &options).map_err(|error| error.to_string())
+}

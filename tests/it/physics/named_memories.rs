@@ -1,0 +1,267 @@
+//! Several memories beyond the NPUs, which traces name: each with its own channels, links and ports, by hand and against
+//! machines that have but one of them.
+
+use super::lines::{Line, line, receive, send};
+use super::rig::{Replay, cases, job, released, replay, replay_with};
+use crate::commands::chakram;
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::trace::{MemoryLocation, Op};
+use chakram::internals::workload::MissingRankPolicy;
+use proptest::prelude::*;
+
+/// Four NPUs of a switch of 10 ps per byte, and these tables of memory.
+fn text(memories: &str) -> String {
+    format!(
+        r#"name = "m"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0"
+memory_capacity = "40 GB"
+lanes = 8
+host_lanes = 1
+peak = {{ fp32 = "1 TFLOP/s" }}
+[[dimension]]
+name = "d"
+shape = "switch"
+size = 4
+bandwidth = "100 GB/s"
+latency = "0"
+algorithm = "direct"
+{memories}
+"#
+    )
+}
+
+fn machine(memories: &str) -> Machine {
+    Machine::parse(&text(memories), "m.toml").unwrap()
+}
+
+fn load(place: MemoryLocation<'static>, bytes: u64) -> Line {
+    line(Op::Memory {
+        store: false,
+        place,
+        bytes,
+        in_switch: false,
+    })
+}
+
+const HOST: &str = r#"attachment = "pool"
+bandwidth = "10 GB/s"
+latency = "0"
+capacity = "1 TB""#;
+const CXL: &str = r#"attachment = "pool"
+bandwidth = "50 GB/s"
+latency = "200 ns"
+capacity = "1 TB""#;
+const NVME: &str = r#"attachment = "per_npu"
+bandwidth = "5 GB/s"
+latency = "10 us"
+capacity = "1 TB""#;
+
+/// Two NPUs load 1 MB from each of three memories at once. The pools serve one after the other: 100 us each at
+/// 10 GB/s, and 0.2 + 20 us each at 50 GB/s; drives of their own take 10 + 200 us.
+#[test]
+fn each_memory_has_channels_of_its_own() {
+    let machine = machine(&format!(
+        "[remote_memory]\n{HOST}\n[remote_memories.cxl]\n{CXL}\n[remote_memories.nvme]\n{NVME}"
+    ));
+    let mb = 1_000_000;
+    let rank = || {
+        vec![
+            load(MemoryLocation::Remote, mb).on(0),
+            load(MemoryLocation::Named("cxl"), mb).on(1),
+            load(MemoryLocation::Named("nvme"), mb).on(2),
+        ]
+    };
+    let found = replay(&job(&[rank(), rank()], &[]), &machine);
+    let ends = |rank| [1, 2, 3].map(|id| found.end(rank, id));
+    assert_eq!(ends(0), [100_000_000, 20_200_000, 210_000_000]);
+    assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
+}
+
+/// A pool that is a network, of so many groups.
+fn hierarchical(groups: u32, rate: u32) -> String {
+    format!(
+        r#"attachment = "hierarchical"
+groups = {groups}
+group_bandwidth = "{rate} GB/s"
+out_switches = 2
+npus_per_node = 2
+node_bandwidth = "20 GB/s"
+in_node_bandwidth = "15 GB/s"
+chunk = "1 kB"
+latency = "100 ns"
+capacity = "1 TB""#
+    )
+}
+
+/// The loads of one of two memories, on lanes of their own.
+fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Vec<Vec<Line>> {
+    let ranks = loads.iter();
+    ranks
+        .map(|&(_, bytes)| vec![load(place, bytes).on(lane)])
+        .collect()
+}
+
+fn run(ranks: &[Vec<Line>], at: &[u64], machine: &Machine) -> Replay {
+    let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
+    let workload = released(lines, |rank| at[rank as usize]);
+    let workload = workload.finish(Some(4), MissingRankPolicy::Refuse).unwrap();
+    replay(&workload, machine)
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    /// Loads of two pools of shared links end as they do on machines with one of the pools, under its name or without.
+    #[test]
+    fn memories_do_not_hold_one_another_up(
+        loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),
+        rates in (1_u32..50, 1_u32..50),
+    ) {
+        let (a, b) = (hierarchical(1, rates.0), hierarchical(2, rates.1));
+        let both = machine(&format!("[remote_memories.a]\n{a}\n[remote_memories.b]\n{b}"));
+        let at: Vec<u64> = loads.iter().map(|&(at, _)| at).take(4).collect();
+        let of_a = of_one(MemoryLocation::Named("a"), &loads[..4], 0);
+        let of_b = of_one(MemoryLocation::Named("b"), &loads[4..], 1);
+        let together: Vec<_> = of_a.iter().zip(&of_b).map(|(a, b)| [&a[..], b].concat()).collect();
+        let together = run(&together, &at, &both);
+        let only_a = run(&of_a, &at, &both);
+        let unnamed_a = of_one(MemoryLocation::Remote, &loads[..4], 0);
+        let unnamed_a = run(&unnamed_a, &at, &machine(&format!("[remote_memory]\n{a}")));
+        let only_b = run(&of_b, &at, &machine(&format!("[remote_memories.b]\n{b}")));
+        for rank in 0..4 {
+            prop_assert_eq!(together.end(rank, 1), only_a.end(rank, 1));
+            prop_assert_eq!(together.end(rank, 1), unnamed_a.end(rank, 1));
+            prop_assert_eq!(together.end(rank, 2), only_b.end(rank, 1));
+        }
+    }
+}
+
+/// A memory with a name shares ports with messages as one without does: a message of 400 kB takes 4 us of the receiver's
+/// port, and a load of 400 kB behind it as long.
+#[test]
+fn named_memories_share_ports_of_the_network() {
+    let memory = r#"attachment = "per_npu"
+bandwidth = "100 GB/s"
+through = "d"
+chunk = "10 kB"
+latency = "0"
+capacity = "1 TB""#;
+    let ends = |place, table: &str| {
+        let machine = machine(&format!("[{table}]\n{memory}"));
+        let ranks = [
+            vec![send(1, 400_000)],
+            vec![receive(0, 400_000), load(place, 400_000).on(1)],
+        ];
+        let options = ReplayOptions::with(|o| o.network = Some(NetworkKind::Ports));
+        let found = replay_with(&job(&ranks, &[]), &machine, &options);
+        [found.end(1, 1), found.end(1, 2)]
+    };
+    let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
+    assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));
+    // Both pass one port: the later one ends when it has let 800 kB through, and a chunk's time in the channel before.
+    let last = named[0].max(named[1]);
+    assert!((8_000_000..=8_100_000).contains(&last), "{named:?}");
+}
+
+/// Refusals name the node, the memory and those that there are.
+#[test]
+fn memories_that_do_not_exist_are_refused_by_name() {
+    let refused = |memories: &str, place| {
+        let (machine, ranks) = (machine(memories), [vec![load(place, 8)]]);
+        let workload = job(&ranks, &[]);
+        let why = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
+        why.to_string()
+    };
+    let named = format!("[remote_memories.cxl]\n{CXL}\n[remote_memories.nvme]\n{NVME}");
+    let text = refused(&named, MemoryLocation::Named("nvm"));
+    assert!(text.contains("rank 0"), "{text}");
+    assert!(text.contains("node 1"), "{text}");
+    assert!(
+        text.contains("the remote memory \"nvm\", which machine `m` does not have"),
+        "{text}"
+    );
+    assert!(text.contains("it has cxl, nvme"), "{text}");
+    let text = refused(&named, MemoryLocation::Remote);
+    assert!(text.contains("it names no remote memory"), "{text}");
+    let text = refused("", MemoryLocation::Named("nvm"));
+    assert!(
+        text.contains("add [remote_memories.nvm] to the machine"),
+        "{text}"
+    );
+    let file = |memories: &str| Machine::parse(&self::text(memories), "m.toml").unwrap_err();
+    for (memories, found) in [
+        ("[remote_memories]", "remote_memories"),
+        ("[remote_memories.x]\nattachment = \"pol\"", "pol"),
+    ] {
+        let error = file(memories).to_string();
+        assert!(
+            error.contains("m.toml:") && error.contains(found),
+            "{error}"
+        );
+    }
+}
+
+/// The name goes through files of every form, and the report tells loads and stores by memory.
+#[test]
+fn names_of_memories_go_through_files_to_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let tables = format!("[remote_memory]\n{HOST}\n[remote_memories.nvme]\n{NVME}");
+    std::fs::write(path("m.toml"), text(&tables)).unwrap();
+    let ran = |arguments: &[&str]| {
+        let output = chakram(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let machine = path("m.toml");
+    ran(&[
+        "generate",
+        "memory",
+        "--ranks=2",
+        "--bytes=1MB",
+        "--store",
+        "--memory=nvme",
+        "-o",
+        &path("job"),
+    ]);
+    ran(&[
+        "convert",
+        "trace",
+        &path("job.0.et"),
+        "-o",
+        &path("a.0.jsonl"),
+    ]);
+    ran(&[
+        "convert",
+        "trace",
+        &path("a.0.jsonl"),
+        "-o",
+        &path("b.0.et"),
+    ]);
+    assert_eq!(
+        std::fs::read(path("job.0.et")).unwrap(),
+        std::fs::read(path("b.0.et")).unwrap()
+    );
+    let report = ran(&[
+        "replay",
+        &path("job"),
+        "--machine",
+        &machine,
+        "--format=json",
+    ]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    // Each of two ranks loads and stores 1 MB, in 10 + 200 us each.
+    let rows = serde_json::from_str::<serde_json::Value>(
+        r#"[{"memory": "remote nvme", "loads": 2, "stores": 2, "bytes": 4000000, "total_ps": 840000000}]"#,
+    );
+    assert_eq!(report["memory_accesses"], rows.unwrap());
+    let table = ran(&["replay", &path("job"), "--machine", &machine]);
+    let row = table.lines().find(|line| line.contains("remote nvme"));
+    // 4 MB in 0.84 ms are 4.8 GB/s.
+    assert!(row.is_some_and(|row| row.ends_with("4.8")), "{table}");
+}

@@ -1,0 +1,348 @@
+//! Ranks of which one runs for all: the same answer as with each by itself, in fewer events where they stay together.
+
+use super::lines::{Line, call, kernel, line, receive, send};
+use super::rig::{Log, job};
+use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::{NodeIndex, Npu};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive, Links};
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::internals::units::Time;
+use chakram::internals::workload::Workload;
+
+/// A log, and what the loop counted.
+#[derive(Default)]
+struct CountedLog(Log, LoopCounts);
+
+impl Observer for CountedLog {
+    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        self.0.issued(now, instance, node, kind);
+    }
+    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+        self.0.completed(now, instance, node, kind);
+    }
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.0.collective(record);
+    }
+    fn counted(&mut self, counts: &LoopCounts) {
+        self.1 = counts.clone();
+    }
+}
+
+/// Everything that a replay said, in an order that does not depend on who was told first at an instant.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    outcome: ReplayOutcome,
+    events: Vec<(u64, bool, u32, u32)>,
+    records: Vec<String>,
+}
+
+fn run(
+    workload: &Workload,
+    machine: &Machine,
+    (network, cores): (NetworkKind, &[u32]),
+    aggregate: bool,
+) -> (Answer, LoopCounts) {
+    let options = ReplayOptions::with(|o| {
+        o.map = Some(cores.iter().copied().map(Npu).collect());
+        (o.network, o.aggregate) = (Some(network), aggregate);
+    });
+    let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
+    let (outcome, log) = prepared.run(CountedLog::default()).unwrap();
+    let CountedLog(mut log, counts) = log;
+    log.events.sort_unstable();
+    let mut records: Vec<String> = log.records.iter().map(|r| format!("{r:?}")).collect();
+    records.sort_unstable();
+    let answer = Answer {
+        outcome,
+        events: log.events,
+        records,
+    };
+    (answer, counts)
+}
+
+/// Runs both ways, holds them against each other, and returns what the loop counted: each by itself, and together.
+fn both(
+    workload: &Workload,
+    machine: &Machine,
+    (network, cores): (NetworkKind, &[u32]),
+    what: &str,
+) -> [LoopCounts; 2] {
+    let [(alone, a), (together, b)] =
+        [false, true].map(|way| run(workload, machine, (network, cores), way));
+    assert!(
+        alone == together,
+        "{what}, {network}: {:?} {:?}\n{:?}\n{:?}",
+        alone.outcome,
+        together.outcome,
+        first_difference(&alone.events, &together.events),
+        b.split
+    );
+    assert_eq!((a.groups, a.ranks), (0, 0));
+    [a, b]
+}
+
+type LogEvent = (u64, bool, u32, u32);
+
+fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEvent)> {
+    a.iter()
+        .copied()
+        .zip(b.iter().copied())
+        .find(|(a, b)| a != b)
+}
+
+fn machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
+    let borders = if dies == [1, 1] {
+        ""
+    } else {
+        "die_bandwidth = \"250 GB/s\"\ndie_latency = \"3 ns\""
+    };
+    let text = format!(
+        r#"name = "m"
+[npu.core]
+memory_bandwidth = "1 TB/s"
+memory_latency = "0 ns"
+memory_capacity = "64 MB"
+lanes = {lanes}
+host_lanes = 1
+peak = {{ fp16 = "16 TFLOP/s" }}
+[tiles]
+dies = {dies:?}
+cores = {cores:?}
+shape = "{shape}"
+link_bandwidth = "1000 GB/s"
+link_latency = "1 ns"
+{borders}
+[tiles.dram]
+left = "0"
+right = "1"
+bandwidth = "250 GB/s"
+latency = "10 ns"
+capacity = "64 GB"
+"#
+    );
+    Machine::parse(&text, "m.toml").unwrap()
+}
+
+/// Random numbers of a linear congruence.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+const NAMES: [&str; 16] = [
+    "g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "g10", "g11", "g12", "g13", "g14",
+    "g15",
+];
+
+/// Stages of eight ranks in tensor groups and replicas, with what a random schedule has them do: kernels, sums over the
+/// tensor group, over replicas and over all, loads and stores, and passes to and from the neighbouring stages, on random
+/// lanes and after random nodes. Returns the ranks' lines and the groups.
+fn stages(random: &mut Random) -> (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>) {
+    const MEMBERS: u32 = 8;
+    let count = 1 + random.below(3) as u32;
+    let tensor = 1 << random.below(4);
+    let mut groups: Vec<(&'static str, Vec<u32>)> = Vec::new();
+    for stage in 0..count {
+        for replica in 0..MEMBERS / tensor {
+            let first = stage * MEMBERS + replica * tensor;
+            groups.push((NAMES[groups.len() % 16], (first..first + tensor).collect()));
+        }
+    }
+    // Names are not enough for many groups of one rank: those sum nothing.
+    let has_groups = groups.len() <= 16;
+    let mut ranks = vec![Vec::<Line>::new(); (count * MEMBERS) as usize];
+    let passes = 1 + random.below(3);
+    let lanes = 1 + random.below(3) as i64;
+    for pass in 0..passes {
+        for stage in 0..count {
+            let steps = 1 + random.below(5);
+            let plan: Vec<[u64; 4]> = (0..steps)
+                .map(|_| [0; 4].map(|_| random.below(1 << 20)))
+                .collect();
+            for member in 0..MEMBERS {
+                let rank = stage * MEMBERS + member;
+                let lines = &mut ranks[rank as usize];
+                let tag = pass as i32;
+                if stage > 0 {
+                    lines.push(receive(rank - MEMBERS, 1000 + 500 * pass).tag(tag));
+                }
+                for [what, size, lane, after] in &plan {
+                    let on = (lane % lanes as u64) as i64;
+                    let one = match what % 6 {
+                        0 | 1 => kernel(100 + size % 900).on(on),
+                        2 if has_groups && tensor > 1 => {
+                            let group = (stage * (MEMBERS / tensor) + member / tensor) as usize;
+                            call(K::AllReduce, 800 + size % 3000)
+                                .group(groups[group].0)
+                                .on(4)
+                        }
+                        3 => line(Op::Memory {
+                            store: size % 2 == 0,
+                            place: MemoryLocation::Remote,
+                            bytes: 500 + size % 1500,
+                            in_switch: false,
+                        })
+                        .on(5 + on),
+                        4 if lanes == 1 => kernel(50).on(on).delayed(size % 300),
+                        _ => kernel(200).on(on),
+                    };
+                    let before = lines.len() as u64;
+                    // After the last node, or one before, or what came in.
+                    let after = if before == 0 {
+                        Vec::new()
+                    } else if after % 3 == 0 {
+                        vec![1 + after % before]
+                    } else {
+                        vec![before]
+                    };
+                    lines.push(one.after(&after));
+                }
+                if stage + 1 < count {
+                    let last = lines.len() as u64;
+                    let sent = send(rank + MEMBERS, 1000 + 500 * pass)
+                        .tag(tag)
+                        .on(8 + on_of(pass));
+                    lines.push(sent.after(&[last]));
+                }
+            }
+        }
+    }
+    // At the end replicas of all stages sum something together.
+    if random.below(2) == 0 {
+        for lines in &mut ranks {
+            let last = lines.len() as u64;
+            lines.push(call(K::AllReduce, 4000).on(4).after(&[last]));
+        }
+    }
+    (ranks, groups)
+}
+
+fn on_of(pass: u64) -> i64 {
+    (pass % 2) as i64
+}
+
+/// Random stages in random places of meshes and tori, over three networks.
+fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 2] {
+    let mut all = [0; 2];
+    for seed in seeds {
+        let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (ranks, groups) = stages(random);
+        let declared: Vec<(&str, &[u32])> = groups.iter().map(|(n, m)| (*n, &m[..])).collect();
+        let workload = job(&ranks, &declared);
+        let shape = ["mesh", "torus"][random.below(2) as usize];
+        let dies = [[1, 1], [2, 2]][random.below(2) as usize];
+        let cores = [8 / dies[0], 4 / dies[1]];
+        let lanes = 3 + random.below(12) as u32;
+        let machine = machine(shape, dies, cores, lanes);
+        let mut order: Vec<u32> = (0..32).collect();
+        if random.below(2) == 0 {
+            for i in (1..order.len()).rev() {
+                order.swap(i, random.below(i as u64 + 1) as usize);
+            }
+        }
+        order.truncate(ranks.len());
+        for network in [Exclusive, Links, ContentionFree] {
+            let what = format!("seed {seed}, {shape} of {dies:?}");
+            let counts = both(&workload, &machine, (network, &order), &what);
+            all[0] += u64::from(counts[1].groups);
+            all[1] += u64::from(counts[1].together);
+        }
+    }
+    all
+}
+
+#[test]
+fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
+    let [groups, together] = random_stages(0..150);
+    // Both kinds occur: those that stay together and those that do not.
+    assert!(0 < together && together < groups, "{together} of {groups}");
+}
+
+#[test]
+#[ignore = "long: 20,000 random jobs over three networks"]
+fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
+    random_stages(1000..21_000);
+}
+
+/// Sixteen cores of a row that closes, in a ring of neighbours: nobody differs, so one of them runs 20 kernels in four rounds
+/// with a sum after each, 84 nodes for 1,344. Where a sum is a closed form its end is one event beside that of the node.
+#[test]
+fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
+    let torus = machine("torus", [1, 1], [16, 2], 8);
+    let mut lines = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..20 {
+            let last = lines.len() as u64;
+            let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
+            lines.push(kernel(100).after(&after));
+        }
+        let last = lines.len() as u64;
+        lines.push(call(K::AllReduce, 160_000).on(1).after(&[last]));
+    }
+    let workload = job(&vec![lines; 16], &[]);
+    let row: Vec<u32> = (0..16).collect();
+    let [alone, together] = both(&workload, &torus, (ContentionFree, &row), "a ring");
+    assert_eq!(
+        (together.groups, together.ranks, together.together),
+        (1, 16, 1)
+    );
+    assert!(
+        10 * together.events <= alone.events,
+        "{together:?} {alone:?}"
+    );
+    // Step by step the messages of all members are left: 4 sums of 30 steps of 16 messages.
+    let [alone, together] = both(&workload, &torus, (Exclusive, &row), "a ring, step by step");
+    assert_eq!(together.together, 1);
+    assert!(
+        together.events + 15 * 80 <= alone.events,
+        "{together:?} {alone:?}"
+    );
+}
+
+/// On a line of four the way back from the last to the first is three links, so the first ends the sum last; the group is
+/// split there, and kernels before it were one for all.
+#[test]
+fn places_that_differ_are_found() {
+    let line = machine("mesh", [1, 1], [4, 2], 8);
+    let lines = vec![
+        kernel(100),
+        call(K::AllReduce, 4000).on(1).after(&[1]),
+        kernel(50).after(&[2]),
+    ];
+    let workload = job(&vec![lines; 4], &[]);
+    let [_, together] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
+    assert_eq!((together.groups, together.together), (1, 0));
+    let split = together.split.expect("it was split");
+    assert_eq!(split.node, "n2");
+    assert_ne!(split.ahead, split.behind);
+}
+
+/// Loads of four cores at one port come one after another; at ports of their own they end together.
+#[test]
+fn loads_at_one_port_tell_cores_apart() {
+    let tiles = machine("mesh", [1, 1], [4, 2], 8);
+    let load = line(Op::Memory {
+        store: false,
+        place: MemoryLocation::Remote,
+        bytes: 1000,
+        in_switch: false,
+    });
+    let lines = vec![kernel(100), load.after(&[1]).on(1), kernel(50).after(&[2])];
+    // Ports at (0, 0) and (3, 1): two cores at each, or one.
+    let four = job(&vec![lines.clone(); 4], &[]);
+    let [_, counts] = both(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
+    assert_eq!(counts.together, 0);
+    let two = job(&vec![lines; 2], &[]);
+    let [_, counts] = both(&two, &tiles, (Exclusive, &[0, 7]), "one at each port");
+    assert_eq!(counts.together, 1);
+}

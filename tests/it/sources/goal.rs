@@ -1,0 +1,159 @@
+//! Schedules in GOAL, against the formula of LogGP: a message of `s` bytes leaves its sender in `s` G, and arrives L after it
+//! has left; overheads and gaps are zero.
+
+use super::{Folder, done, refused};
+
+/// A switch of 8 NPUs: G = 0.1 ns, L = 2 x 250 ns.
+const MACHINE: &str = r#"
+name = "eight"
+
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "100 ns"
+memory_capacity = "80 GB"
+lanes = 8
+host_lanes = 8
+
+[npu.one.peak]
+fp32 = "10 TFLOP/s"
+
+[[dimension]]
+name = "wire"
+shape = "switch"
+size = 8
+bandwidth = "10 GB/s"
+latency = "250 ns"
+algorithm = "ring"
+"#;
+
+/// ps for each byte, and for the two hops of a message.
+const G: u64 = 100;
+const L: u64 = 500_000;
+
+fn makespan(folder: &Folder, schedule: &str) -> u64 {
+    let machine = folder.file("machine.toml", MACHINE);
+    let goal = folder.file("schedule.goal", schedule);
+    let job = folder.path("job");
+    done(&["convert", "goal", &goal, "-o", &job]);
+    let replayed = |job: &str| {
+        let report = done(&["replay", job, "-m", &machine, "--format", "json"]);
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        report["makespan_ps"].as_u64().unwrap()
+    };
+    let ends = replayed(&job);
+    // Written and read back, it takes as long.
+    let (written, again) = (folder.path("again.goal"), folder.path("again"));
+    done(&["convert", "goal", &job, "-o", &written]);
+    done(&["convert", "goal", &written, "-o", &again]);
+    assert_eq!(replayed(&again), ends);
+    ends
+}
+
+#[test]
+fn times_are_those_of_the_formula() {
+    let folder = Folder::new();
+    // There and back, five times, with 3 us on either side: 5 x 2 x (3 us + 4000 G + L).
+    let mut ping_pong = String::from("num_ranks 2\n");
+    for rank in 0..2 {
+        ping_pong += &format!("rank {rank} {{\n");
+        let peer = 1 - rank;
+        for turn in 0..5 {
+            let (receive, calc, send) = (3 * turn, 3 * turn + 1, 3 * turn + 2);
+            let exchange = [
+                format!("r{receive}: recv 4000b from {peer} tag 1"),
+                format!("c{calc}: calc 3000"),
+                format!("s{send}: send 4000b to {peer} tag 1"),
+                format!("s{send} requires c{calc}"),
+            ];
+            ping_pong += &exchange.join("\n");
+            ping_pong += "\n";
+            // Rank 0 begins, and receives at the end of a turn.
+            if rank == 0 {
+                ping_pong += &format!("r{receive} requires s{send}\n");
+                if turn > 0 {
+                    ping_pong += &format!("c{calc} requires r{}\n", receive - 3);
+                }
+            } else {
+                ping_pong += &format!("c{calc} requires r{receive}\n");
+            }
+        }
+        ping_pong += "}\n";
+    }
+    assert_eq!(
+        makespan(&folder, &ping_pong),
+        10 * (3_000_000 + 4000 * G + L)
+    );
+    // Binomial tree over 8: three hops in a row on the way to rank 7, each behind the sends before it of its sender. Rank 0
+    // sends to 1, 2 and 4, so rank 4's comes last: 3 s G + L, then it sends on to nobody. Rank 1 has it after s G + L and
+    // sends to 3 and 5; 3 has it after 2 (s G + L), and 7 after 3 (s G + L).
+    let size = 1_000_000;
+    let tree = [
+        "send S to 1\nsend S to 2\nsend S to 4",
+        "a: recv S from 0\nb: send S to 3\nc: send S to 5\nb requires a\nc requires a",
+        "a: recv S from 0\nb: send S to 6\nb requires a",
+        "a: recv S from 1\nb: send S to 7\nb requires a",
+        "recv S from 0",
+        "recv S from 1",
+        "recv S from 2",
+        "recv S from 3",
+    ];
+    let ranks = (0..)
+        .zip(tree)
+        .map(|(rank, body): (u32, _)| format!("rank {rank} {{\n{body}\n}}\n"));
+    let text = format!("num_ranks 8\n{}", ranks.collect::<String>());
+    let text = text.replace(" S ", &format!(" {size}b "));
+    // Rank 0 sends twice more behind its first, and rank 1 once: 3 s G + L at rank 4, 3 s G + 2 L at rank 5, and
+    // 3 s G + 3 L at rank 7, which is last.
+    assert_eq!(makespan(&folder, &text), 3 * size * G + 3 * L);
+}
+
+/// One processor serves one calculation at a time, two do so side by side; what requires a beginning does not wait for an end.
+#[test]
+fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
+    let folder = Folder::new();
+    let calculations = |second: u32, relation: &str| {
+        format!(
+            "num_ranks 1\nrank 0 {{\na: calc 1000\nb: calc 5000 cpu 1\nc: calc 2000 cpu {second}\nb requires a\n\
+             c {relation} b\n}}\n"
+        )
+    };
+    // a, then b and c at once, one after the other, or c behind b in any case.
+    assert_eq!(makespan(&folder, &calculations(2, "irequires")), 6_000_000);
+    assert_eq!(makespan(&folder, &calculations(1, "irequires")), 8_000_000);
+    assert_eq!(makespan(&folder, &calculations(2, "requires")), 8_000_000);
+}
+
+#[test]
+fn what_goal_cannot_hold_is_refused() {
+    let folder = Folder::new();
+    let job = folder.path("job");
+    done(&[
+        "generate",
+        "collective",
+        "all-reduce",
+        "--size",
+        "1MB",
+        "--ranks",
+        "2",
+        "-o",
+        &job,
+    ]);
+    let error = refused(&["convert", "goal", &job, "-o", &folder.path("out.goal")]);
+    for part in ["rank 0: node", "is a collective", "try: "] {
+        assert!(error.contains(part), "{error}");
+    }
+    let goal = folder.file(
+        "circle.goal",
+        "num_ranks 1\nrank 0 {\na: calc 1\na requires a\n}\n",
+    );
+    let error = refused(&["convert", "goal", &goal, "-o", &folder.path("out")]);
+    for part in ["circle.goal", "line 3", "in a circle"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let goal = folder.file(
+        "idle.goal",
+        "num_ranks 2\nrank 0 {\ncalc 5\n}\nrank 1 {\n}\n",
+    );
+    let said = done(&["convert", "auto", &goal, "-o", &folder.path("idle")]);
+    assert!(said.contains("1 operation of 2 ranks: 2 nodes"), "{said}");
+}
