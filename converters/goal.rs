@@ -67,7 +67,8 @@ impl GoalSchedule {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
         let mut words = parse::GoalWords::new(&text);
-        matches!(words.next(), Some((_, "num_ranks")))
+        let first = words.find(|(_, word)| *word != "\n");
+        matches!(first, Some((_, "num_ranks")))
     }
 
     /// Reads a file: plain, gzip or zstd.

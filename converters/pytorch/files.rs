@@ -166,8 +166,10 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         let rank = file.rank.or(beside);
         ranks.entry(rank).or_default()[slot].push(file.clone());
     }
-    let mut set = CaptureSet::default();
-    set.pairs = by_process::take(&mut ranks)?;
+    let mut set = CaptureSet {
+        pairs: by_process::take(&mut ranks)?,
+        ..CaptureSet::default()
+    };
     for (rank, [hosts, kinetos]) in ranks {
         let host = only(hosts, kinetos.first(), &mut set.left_aside)?;
         let kineto = only(kinetos, host.as_ref(), &mut set.left_aside)?;

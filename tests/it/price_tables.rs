@@ -127,7 +127,7 @@ fn a_measured_gemm_takes_its_time() {
     let [ours_name, again_name] = [&ours, &again].map(|path| path.to_str().expect("a plain name"));
     let inputs = ["--gemm", table.to_str().expect("a plain name")];
     let printed = calibrate(&inputs, "dgx-a100", &ours);
-    assert!(printed.contains("1 GEMMs"), "{printed}");
+    assert!(printed.contains("1 GEMM\n"), "{printed}");
     let class = |machine: &str| {
         let machine = match machine.strip_suffix(".toml") {
             Some(_) => {

@@ -237,6 +237,8 @@ const TRACE: &[&str] = &["trace/"];
 const COMMAND_LINE: &[&str] = &["cli.rs", "cli/", "main.rs"];
 /// The files whose types are, or are part of, documents.
 const DOCUMENTS: &[&str] = &[
+    "memory.rs",
+    "memory/",
     "model.rs",
     "units.rs",
     "ids.rs",

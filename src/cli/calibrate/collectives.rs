@@ -4,6 +4,7 @@ use super::{string, with_section};
 use crate::collective::CollectiveCurve;
 use crate::config;
 use crate::machine::Machine;
+use crate::report::summary::counted;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::score::{left_out_sizes, nccl_log};
@@ -78,8 +79,8 @@ pub(super) fn measure(
         table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
     let summary = format!(
-        "{} collectives\n{}left out: mean error of a size by the others\n",
-        curves.len(),
+        "{}\n{}left out: mean error of a size by the others\n",
+        counted(curves.len() as u64, "collective"),
         table.text(TextStyle::default())
     );
     Ok((with_section(text, "Collectives", &section), summary))

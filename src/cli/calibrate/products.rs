@@ -3,7 +3,7 @@
 use super::with_section;
 use crate::config;
 use crate::machine::Machine;
-use crate::report::summary::thousands;
+use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::score::{gemm_points, left_out_errors};
@@ -80,8 +80,8 @@ pub(super) fn measure(
         table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
     let summary = format!(
-        "{} GEMMs\n{}left out: mean error of a fifth of the shapes by the others\n",
-        thousands(shapes as u64),
+        "{}\n{}left out: mean error of a fifth of the shapes by the others\n",
+        counted(shapes as u64, "GEMM"),
         table.text(TextStyle::default())
     );
     Ok((with_section(text, "GEMMs", &section), summary))

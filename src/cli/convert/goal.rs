@@ -80,7 +80,7 @@ fn to_text(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     let programs = workload.instances().iter().map(|instance| {
         let peers: Vec<u32> = instance.peers.iter().map(|peer| peer.0).collect();
         GoalProgram::of(workload.graph(instance), &peers)
-            .map_err(|error| format!("rank {}: {error}", instance.rank.0))
+            .map_err(|error| format!("rank {}: {}", instance.rank.0, error.in_file(&args.input)))
     });
     let schedule = GoalSchedule {
         programs: programs.collect::<Result<_, _>>()?,

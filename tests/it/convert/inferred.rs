@@ -83,7 +83,8 @@ fn asked(truth: &Truth, rank: u32) -> Calls {
 }
 
 /// Half of the ranks, whichever, call what they did, in groups that no capture need have declared, and the job ends
-/// when it did: within 2 % (paces of ranks differ by up to 1 %), and a straggler's lateness is told by those who wait.
+/// when it did: within 2 % (paces of ranks differ by up to 1 %). A straggler has no other's role: where it has no capture only
+/// the others' waiting tells its lateness, and what it did beyond that is missing, a tenth at the most here.
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs() {
@@ -111,7 +112,12 @@ fn half_of_the_ranks_are_inferred() {
                 "{what}: {:+.2} %",
                 (ends as f64 / expected as f64 - 1.0) * 100.0
             );
-            assert!(off < 0.02, "{what}: {ends}, expected {expected}");
+            let mut slow = options.stragglers.iter().map(|(rank, _)| *rank);
+            let bound = match slow.any(|rank| dropped.contains(&rank)) {
+                true => 0.1,
+                false => 0.02,
+            };
+            assert!(off < bound, "{what}: {ends}, expected {expected}");
         }
     }
 }
@@ -119,7 +125,10 @@ fn half_of_the_ranks_are_inferred() {
 /// A stage in the middle of a pipeline does what another does; the last does what no other does.
 #[test]
 fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
-    let options = Options::new(Device::Cpu, Style::Pipeline, 5);
+    let options = Options {
+        layers: 5,
+        ..Options::new(Device::Cpu, Style::Pipeline, 5)
+    };
     let captured = capture(&options);
     let folder = captured.folder.path();
     drop_ranks(folder, &[2]);

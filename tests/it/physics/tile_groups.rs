@@ -144,10 +144,13 @@ const NAMES: [&str; 16] = [
     "g15",
 ];
 
+/// Lines of ranks, and named groups.
+type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
+
 /// Stages of eight ranks in tensor groups and replicas, with what a random schedule has them do: kernels, sums over the
 /// tensor group, over replicas and over all, loads and stores, and passes to and from the neighbouring stages, on random
 /// lanes and after random nodes. Returns the ranks' lines and the groups.
-fn stages(random: &mut Random) -> (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>) {
+fn stages(random: &mut Random) -> StageJob {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(4);
