@@ -178,7 +178,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let (ours, again) = (at("ours.toml"), at("again.toml"));
     let log = log.to_str().expect("a plain name");
     let printed = calibrate(&["--nccl", log], "dgx-a100", &ours);
-    assert!(printed.contains("1 collectives"), "{printed}");
+    assert!(printed.contains("1 collective\n"), "{printed}");
     let of = |machine: &str, ranks: &str| {
         makespan_us(&[
             "generate",
