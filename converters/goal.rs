@@ -66,9 +66,9 @@ impl GoalSchedule {
     pub fn begins(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        let mut words = parse::GoalWords::new(&text);
-        let first = words.find(|(_, word)| *word != "\n");
-        matches!(first, Some((_, "num_ranks")))
+        // Comments may come first; the ends of their lines are words.
+        let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
+        matches!(words.next(), Some((_, "num_ranks")))
     }
 
     /// Reads a file: plain, gzip or zstd.

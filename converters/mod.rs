@@ -5,6 +5,7 @@
 pub mod goal;
 pub mod msccl;
 pub mod pytorch;
+pub mod simai;
 pub mod sources;
 pub mod text_workload;
 pub mod xplane;

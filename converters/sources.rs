@@ -3,6 +3,7 @@
 use crate::converters::goal::GoalSchedule;
 use crate::converters::msccl::MscclAlgorithm;
 use crate::converters::pytorch::{CaptureFileKind, sniff};
+use crate::converters::simai::SimaiWorkload;
 use crate::converters::text_workload::TextWorkload;
 use crate::converters::xplane;
 use crate::trace::file::DecompressedStream;
@@ -19,6 +20,8 @@ pub enum TraceSource {
     Pytorch,
     /// Text workloads of ASTRA-sim 1.0.
     Text,
+    /// Text workloads of SimAI.
+    Simai,
     /// Profiles of JAX and TensorFlow.
     Xplane,
     /// Algorithms of MSCCL.
@@ -44,7 +47,7 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// Every source, in the order of lists.
-    pub const ALL: [SourceDescription; 6] = [
+    pub const ALL: [SourceDescription; 7] = [
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
@@ -56,6 +59,12 @@ impl TraceSource {
             word: "text",
             files: "a text workload of ASTRA-sim 1.0 (.txt)",
             kept: "compute times and collectives of each layer, in the order that its parallelism says",
+        },
+        SourceDescription {
+            source: Self::Simai,
+            word: "simai",
+            files: "a text workload of SimAI, as AICB writes it (.txt)",
+            kept: "compute times and collectives of each layer, in tensor, data and expert groups of their own",
         },
         SourceDescription {
             source: Self::Xplane,
@@ -163,6 +172,9 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins(head) {
         return Ok(TraceSource::Text);
     }
+    if SimaiWorkload::begins(head) {
+        return Ok(TraceSource::Simai);
+    }
     if MscclAlgorithm::begins(head) {
         return Ok(TraceSource::Msccl);
     }
@@ -269,10 +281,12 @@ mod tests {
         for text in [
             "DATA\n3\n",
             "\u{feff}MICRO\r\n1\r\n",
-            "HYBRID_TRANSFORMER x\n",
+            "HYBRID_CUSTOMIZED x\n",
         ] {
             assert_eq!(of_bytes(text.as_bytes()), Ok(TraceSource::Text), "{text}");
         }
+        let simai = b"HYBRID_TRANSFORMER\tep: 1\n";
+        assert_eq!(of_bytes(simai), Ok(TraceSource::Simai));
         for (text, found) in [
             (&b""[..], "an empty file"),
             (b"DATABASE\n", "text that begins with `DATABASE`"),

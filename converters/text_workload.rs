@@ -11,6 +11,8 @@ use crate::trace::{TraceError, TraceLocation};
 mod emit;
 mod parse;
 
+pub(super) use parse::{number, words};
+
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
@@ -111,12 +113,8 @@ impl TextParallelism {
     ];
     /// Words of DLRM, which the index of the last bottom layer follows.
     const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
-    /// Words of ASTRA-sim 1.0 and of SimAI whose graph no public converter defines.
-    const UNDEFINED: [&'static str; 3] = [
-        "HYBRID_TRANSFORMER",
-        "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
-        "HYBRID_CUSTOMIZED",
-    ];
+    /// Word of ASTRA-sim 1.0 whose graph no public converter defines.
+    const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
     /// Returns the word of files.
     pub fn word(self) -> &'static str {
@@ -138,7 +136,7 @@ impl TextWorkload {
         let plain = TextParallelism::PLAIN.iter().map(|(_, word)| *word);
         let mut known = plain
             .chain(TextParallelism::DLRM)
-            .chain(TextParallelism::UNDEFINED);
+            .chain([TextParallelism::UNDEFINED]);
         known.any(|word| word.as_bytes() == first)
     }
 
@@ -164,7 +162,7 @@ impl TextWorkload {
 }
 
 /// Returns the error of a line and column, counted from 1.
-fn refused(
+pub(super) fn refused(
     line: usize,
     column: usize,
     found: impl Into<String>,

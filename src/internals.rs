@@ -45,7 +45,7 @@ show! {
 }
 
 pub mod converters {
-    pub use crate::converters::{goal, msccl, pytorch, text_workload, xplane};
+    pub use crate::converters::{goal, msccl, pytorch, simai, text_workload, xplane};
 }
 
 pub mod cli {

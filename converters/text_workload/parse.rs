@@ -1,6 +1,7 @@
 //! Text of a workload: the kind of parallelism, the number of layers, and a line of twelve words for each.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload, refused};
+use crate::converters::simai::SimaiWorkload;
 use crate::trace::file::{DecompressedStream, read_text};
 use crate::trace::{TraceError, escape};
 use std::path::Path;
@@ -11,13 +12,13 @@ const WORDS: usize = 12;
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
 /// The words of a line, each with its column from 1.
-fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
 /// A word that is a number up to `most`.
-fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
+pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
     match word.1.parse() {
         Ok(number) if number <= most => Ok(number),
         _ => Err(refused(
@@ -60,7 +61,15 @@ impl TextParallelism {
         }
         let kinds = Self::PLAIN.iter().map(|(_, word)| *word).chain(Self::DLRM);
         let kinds = kinds.collect::<Vec<_>>().join(", ");
-        let found = if Self::UNDEFINED.contains(&word) {
+        if SimaiWorkload::begins(word.as_bytes()) {
+            return Err(refused(
+                number_of,
+                column,
+                format!("the parallelism {word}, which is a workload of SimAI"),
+                "chakram convert simai",
+            ));
+        }
+        let found = if word == Self::UNDEFINED {
             format!(
                 "the parallelism {word}, for which the public converter of Chakra defines no graph"
             )
@@ -216,8 +225,9 @@ mod tests {
             ("data\n1\n", &["line 1", "`data`", "HYBRID_DLRM"]),
             (
                 "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 8\n1\n",
-                &["defines no graph"],
+                &["chakram convert simai"],
             ),
+            ("HYBRID_CUSTOMIZED\n1\n", &["defines no graph"]),
             (
                 "HYBRID_DLRM\n1\n",
                 &["line 1, column 12", "without the index"],

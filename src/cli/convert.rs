@@ -21,6 +21,7 @@ use std::sync::Arc;
 mod door;
 mod goal;
 mod msccl;
+mod simai;
 mod text;
 mod text_workload;
 mod trace;
@@ -53,6 +54,7 @@ enum ConvertCommand {
     Goal(goal::ConvertGoalArgs),
     Msccl(msccl::ConvertMscclArgs),
     Pytorch(PytorchArgs),
+    Simai(simai::ConvertSimaiArgs),
     Text(text_workload::ConvertTextArgs),
     Trace(trace::ConvertTraceArgs),
     Xplane(xplane::ConvertXplaneArgs),
@@ -162,6 +164,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(ConvertCommand::Goal(args)) => goal::run(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
+        Some(ConvertCommand::Simai(args)) => simai::run(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
         Some(ConvertCommand::Trace(args)) => trace::run(args, out),
         Some(ConvertCommand::Xplane(args)) => xplane::run(args, out),

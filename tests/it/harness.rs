@@ -126,6 +126,8 @@ fn seeds_of_profiles_hold() {
 fn seeds_of_algorithms_hold() {
     every_seed("goal", sources::goal);
     every_mutation("goal", sources::goal);
+    every_seed("simai", sources::simai);
+    every_mutation("simai", sources::simai);
     every_seed("msccl", sources::msccl);
     every_mutation("msccl", sources::msccl);
 }

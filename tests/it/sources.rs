@@ -5,6 +5,7 @@
 //! - `export`: operator graphs of models, against their run
 //! - `goal`: schedules in GOAL, against LogGP's formula
 //! - `msccl`: algorithms of MSCCL, against the machine's own
+//! - `simai`: text workloads of SimAI, against volumes and times by hand
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
 //! - `xplane`: profiles of JAX, against a plain parse and made ones
 
@@ -12,6 +13,7 @@ mod door;
 mod export;
 mod goal;
 mod msccl;
+mod simai;
 mod text;
 mod xplane;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 51] = [
+const COMMANDS: [&str; 52] = [
     "",
     "convert",
     "convert auto",
@@ -13,6 +13,7 @@ const COMMANDS: [&str; 51] = [
     "convert msccl",
     "convert xplane",
     "convert pytorch",
+    "convert simai",
     "convert text",
     "convert trace",
     "validate",

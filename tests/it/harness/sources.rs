@@ -3,6 +3,7 @@
 use chakram::internals::astra_sim::custom_algorithm::{self, ScriptTiming};
 use chakram::internals::converters::goal::{GoalProgram, GoalSchedule};
 use chakram::internals::converters::msccl::{MscclAlgorithm, MscclScripts};
+use chakram::internals::converters::simai::{RankGrid, SimaiWorkload};
 use chakram::internals::converters::text_workload::TextWorkload;
 use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
 use chakram::internals::graph::{DependencyPolicy, Graph};
@@ -97,4 +98,30 @@ pub fn goal(data: &[u8]) {
     let again = GoalSchedule::parse(&written.to_string()).expect("it was written");
     assert_eq!(again.to_string(), written.to_string());
     assert!(again.operations() >= schedule.operations());
+}
+
+/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes on every rank.
+pub fn simai(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workload) = SimaiWorkload::parse(text) else {
+        return;
+    };
+    assert!(SimaiWorkload::begins(data));
+    let npus = workload.npus.unwrap_or(16);
+    let Ok(grid) = RankGrid::new(&workload, npus) else {
+        return;
+    };
+    if npus > 1 << 12 {
+        return;
+    }
+    let mut nodes = None;
+    for rank in [0, npus - 1] {
+        let written = workload.write(&grid, rank, 2, Vec::new());
+        let (trace, count) = written.expect("memory takes everything");
+        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, count);
+        assert_eq!(*nodes.get_or_insert(count), count);
+    }
 }

@@ -152,7 +152,7 @@ fn what_goal_cannot_hold_is_refused() {
     }
     let goal = folder.file(
         "idle.goal",
-        "num_ranks 2\nrank 0 {\ncalc 5\n}\nrank 1 {\n}\n",
+        "// Made by hand.\n\n/* Twice. */ num_ranks 2\nrank 0 {\ncalc 5\n}\nrank 1 {\n}\n",
     );
     let said = done(&["convert", "auto", &goal, "-o", &folder.path("idle")]);
     assert!(said.contains("1 operation of 2 ranks: 2 nodes"), "{said}");

@@ -1,0 +1,175 @@
+//! Traces of a workload, one for each rank.
+
+use super::{GroupRole, RankGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
+use crate::trace::groups::metadata_text;
+use crate::trace::labels::TrainingPhase;
+use crate::trace::scan::NodeView;
+use crate::trace::write::{NodeExtras, TraceWriter};
+use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
+use crate::units::Span;
+use std::io::Write;
+
+impl SimaiComm {
+    /// Returns the bytes of a member: of an all-gather's shard, or else of the whole buffer.
+    fn bytes_of_member(self, members: u32) -> u64 {
+        match self.kind {
+            CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
+            _ => self.bytes,
+        }
+    }
+}
+
+impl SimaiWorkload {
+    /// Writes the trace of `rank` in `passes` passes and returns the number of its nodes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `out` does.
+    pub fn write<W: Write>(
+        &self,
+        grid: &RankGrid,
+        rank: u32,
+        passes: u32,
+        out: W,
+    ) -> Result<(W, u64), TraceError> {
+        let io = |source: std::io::Error| TraceError::io("", "write", source);
+        let mut emitter = StageEmitter {
+            writer: TraceWriter::new(out).map_err(io)?,
+            grid,
+            rank,
+            nodes: 0,
+            causes: Vec::new(),
+        };
+        emitter.groups()?;
+        // Collective of each layer's weight gradient that nothing has waited for.
+        let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
+        for _ in 0..passes {
+            for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
+                emitter.causes.extend(reduced.take());
+                emitter.blocking(layer, layer.forward, TrainingPhase::Forward)?;
+            }
+            for (index, layer) in self.layers.iter().enumerate().rev() {
+                for again in self.recomputed(index) {
+                    emitter.blocking(again, again.forward, TrainingPhase::Recompute)?;
+                }
+                emitter.blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
+                emitter.compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
+                let phase = TrainingPhase::Synchronize;
+                reduced[index] = emitter.collective(layer, layer.weight_gradient, phase)?;
+            }
+        }
+        Ok((emitter.writer.into_inner(), emitter.nodes))
+    }
+
+    /// Returns the layers that are computed again before the backward pass of layer `index`: those from the last checkpoint.
+    fn recomputed(&self, index: usize) -> &[SimaiLayer] {
+        let from = self.checkpoints.range(..=index).next_back();
+        match from {
+            Some(&from) if self.recomputing.contains(&index) => &self.layers[from..index],
+            _ => &[],
+        }
+    }
+}
+
+/// Writer of the nodes of a rank.
+struct StageEmitter<'g, W> {
+    writer: TraceWriter<W>,
+    grid: &'g RankGrid,
+    rank: u32,
+    nodes: u64,
+    /// Nodes that the next one waits for.
+    causes: Vec<u64>,
+}
+
+impl<W: Write> StageEmitter<'_, W> {
+    fn groups(&mut self) -> Result<(), TraceError> {
+        self.nodes = 1;
+        let declared = self.grid.declared(self.rank);
+        let text = metadata_text(&declared);
+        // A trace has a node at least.
+        let node = match declared.is_empty() {
+            true => NodeView::new(1, "nothing", Op::NoOp),
+            false => NodeView::declaring(1, &text),
+        };
+        self.writer.write(&node, &[], &NodeExtras::default())
+    }
+
+    /// Writes a node behind the causes and returns its id.
+    fn node(
+        &mut self,
+        name: &str,
+        op: Op<'_>,
+        ns: u64,
+        phase: TrainingPhase,
+    ) -> Result<u64, TraceError> {
+        self.nodes += 1;
+        let mut node = NodeView::new(self.nodes, name, op);
+        node.recorded = Span::from_ns(ns);
+        node.labels.phase = Some(phase);
+        self.writer
+            .write(&node, &self.causes, &NodeExtras::default())?;
+        Ok(self.nodes)
+    }
+
+    /// Writes the computation of a stage, which all that follows waits for.
+    fn compute(
+        &mut self,
+        layer: &SimaiLayer,
+        stage: SimaiStage,
+        phase: TrainingPhase,
+    ) -> Result<(), TraceError> {
+        if stage.ns > 0 {
+            let op = Op::Compute {
+                flops: 0,
+                bytes: 0,
+                dtype: None,
+            };
+            let id = self.node(&layer.name, op, stage.ns, phase)?;
+            self.causes.clear();
+            self.causes.push(id);
+        }
+        Ok(())
+    }
+
+    /// Writes the collective of a stage, unless it has none or this rank is alone in the group.
+    fn collective(
+        &mut self,
+        layer: &SimaiLayer,
+        stage: SimaiStage,
+        phase: TrainingPhase,
+    ) -> Result<Option<u64>, TraceError> {
+        let Some(comm) = stage.comm else {
+            return Ok(None);
+        };
+        let group = self.grid.group(comm.role, self.rank);
+        if group.count == 1 {
+            return Ok(None);
+        }
+        let op = Op::Collective {
+            kind: comm.kind,
+            bytes: comm.bytes_of_member(group.count),
+            group: GroupName::from_number(group.number),
+            root: (comm.kind == CollectiveKind::Broadcast).then_some(group.first),
+            dimensions: None,
+            host: false,
+        };
+        let (_, role) = GroupRole::ALL[comm.role as usize];
+        let name = format!("{} {role} {}", layer.name, comm.kind);
+        self.node(&name, op, 0, phase).map(Some)
+    }
+
+    /// Writes a stage that is over when its collective is.
+    fn blocking(
+        &mut self,
+        layer: &SimaiLayer,
+        stage: SimaiStage,
+        phase: TrainingPhase,
+    ) -> Result<(), TraceError> {
+        self.compute(layer, stage, phase)?;
+        if let Some(id) = self.collective(layer, stage, phase)? {
+            self.causes.clear();
+            self.causes.push(id);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Groups of a rank by the degrees of a workload.
+
+use super::SimaiWorkload;
+use crate::trace::groups::DeclaredGroups;
+use crate::trace::roles::GroupRoles;
+
+/// Role of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupRole {
+    /// `TP`
+    Tensor,
+    /// `DP`
+    Data,
+    /// `EP`
+    Expert,
+    /// `DP_EP`: replicas of one expert.
+    ExpertData,
+}
+
+impl GroupRole {
+    /// Every role with its word in the job file.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Tensor, "tensor"),
+        (Self::Data, "data"),
+        (Self::Expert, "expert"),
+        (Self::ExpertData, "expert-data"),
+    ];
+}
+
+/// Ranks by position. Rank `t + T (p + P (e + E x))` has the place `t` in its tensor-parallel group, is of stage `p`, and has
+/// the place `e + E x` in its data-parallel group, of which `E` consecutive members are an expert-parallel group. With one
+/// stage these are the groups of SimAI, whose expert-parallel ones would mix stages otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankGrid {
+    /// Number of NPUs.
+    pub npus: u32,
+    /// NPUs of a tensor-parallel group.
+    pub tensor: u32,
+    /// Pipeline stages.
+    pub pipeline: u32,
+    /// NPUs of an expert-parallel group.
+    pub expert: u32,
+    /// Replicas of an expert.
+    pub replicas: u32,
+}
+
+/// Members of a group: `count` from `first`, `stride` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankGroup {
+    /// Name of the group.
+    pub number: u64,
+    /// First member.
+    pub first: u32,
+    /// Distance of members.
+    pub stride: u32,
+    /// Number of members.
+    pub count: u32,
+}
+
+impl RankGrid {
+    /// Places the ranks of `workload` on `npus` NPUs.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a description if these are no multiple of what the degrees ask for.
+    pub fn new(workload: &SimaiWorkload, npus: u32) -> Result<Self, String> {
+        let SimaiWorkload {
+            tensor,
+            pipeline,
+            expert,
+            ..
+        } = *workload;
+        let asked = (u64::from(tensor) * u64::from(pipeline)).saturating_mul(expert.into());
+        if npus == 0 || !u64::from(npus).is_multiple_of(asked) {
+            return Err(format!(
+                "{npus} NPUs, expected a multiple of {asked}: {tensor} of a tensor-parallel group, {pipeline} stages, \
+                 {expert} of an expert-parallel group"
+            ));
+        }
+        Ok(Self {
+            npus,
+            tensor,
+            pipeline,
+            expert,
+            replicas: (u64::from(npus) / asked) as u32,
+        })
+    }
+
+    /// Returns the number of members of a data-parallel group.
+    pub fn data(&self) -> u32 {
+        self.expert * self.replicas
+    }
+
+    /// Returns the number of members of groups of a role, and the number of such groups.
+    pub fn size(&self, role: GroupRole) -> (u32, u32) {
+        let size = match role {
+            GroupRole::Tensor => self.tensor,
+            GroupRole::Data => self.data(),
+            GroupRole::Expert => self.expert,
+            GroupRole::ExpertData => self.replicas,
+        };
+        (size, self.npus / size)
+    }
+
+    /// Returns the number that the first group of `role` has; groups are numbered role by role, from 1.
+    fn first_number(&self, role: GroupRole) -> u64 {
+        let before = GroupRole::ALL.iter().take(role as usize);
+        1 + before
+            .map(|(role, _)| u64::from(self.size(*role).1))
+            .sum::<u64>()
+    }
+
+    /// Returns the group of `role` that `rank` is in.
+    pub fn group(&self, role: GroupRole, rank: u32) -> RankGroup {
+        let (count, _) = self.size(role);
+        // Place outside the data-parallel group, and within it.
+        let plane = self.tensor * self.pipeline;
+        let (outside, place) = (rank % plane, rank / plane);
+        let (expert, replica) = (place % self.expert, place / self.expert);
+        let (index, first, stride) = match role {
+            GroupRole::Tensor => (rank / self.tensor, rank - rank % self.tensor, 1),
+            GroupRole::Data => (outside, outside, plane),
+            GroupRole::Expert => {
+                let first = outside + plane * self.expert * replica;
+                (outside + plane * replica, first, plane)
+            }
+            GroupRole::ExpertData => {
+                let first = outside + plane * expert;
+                (first, first, plane * self.expert)
+            }
+        };
+        RankGroup {
+            number: self.first_number(role) + u64::from(index),
+            first,
+            stride,
+            count,
+        }
+    }
+
+    /// Returns the groups of several members that `rank` is in, as a trace declares them.
+    pub fn declared(&self, rank: u32) -> DeclaredGroups {
+        let groups = GroupRole::ALL.map(|(role, _)| self.group(role, rank));
+        let several = groups.into_iter().filter(|group| group.count > 1);
+        several
+            .map(|group| {
+                let ranks = (0..group.count).map(|i| group.first + i * group.stride);
+                (group.number.to_string(), ranks.collect())
+            })
+            .collect()
+    }
+
+    /// Returns the roles of all groups of several members.
+    pub fn roles(&self) -> GroupRoles {
+        let mut roles = GroupRoles::default();
+        for (role, word) in GroupRole::ALL {
+            let (size, groups) = self.size(role);
+            for index in (0..u64::from(groups)).filter(|_| size > 1) {
+                roles.add(self.first_number(role) + index, word);
+            }
+        }
+        roles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_degrees() {
+        // T = 2, P = 1, E = 2 on 16: 8 data-parallel members, 4 replicas. Rank 5 has t = 1 and the place 2 = 0 + 2 x 1.
+        let grid = RankGrid {
+            npus: 16,
+            tensor: 2,
+            pipeline: 1,
+            expert: 2,
+            replicas: 4,
+        };
+        let group = |role, rank| {
+            let RankGroup {
+                number,
+                first,
+                stride,
+                count,
+            } = grid.group(role, rank);
+            let ranks = (0..count).map(|i| first + i * stride);
+            (number, ranks.collect::<Vec<_>>())
+        };
+        // 8 tensor-parallel groups, numbers 1 to 8; data 9 and 10; 8 of experts, 11 to 18; 4 of replicas, 19 to 22.
+        assert_eq!(group(GroupRole::Tensor, 5), (3, vec![4, 5]));
+        let odd = vec![1, 3, 5, 7, 9, 11, 13, 15];
+        assert_eq!(group(GroupRole::Data, 5), (10, odd));
+        assert_eq!(group(GroupRole::Expert, 5), (14, vec![5, 7]));
+        assert_eq!(group(GroupRole::ExpertData, 5), (20, vec![1, 5, 9, 13]));
+        assert_eq!(group(GroupRole::ExpertData, 7), (22, vec![3, 7, 11, 15]));
+        let roles = "tensor 1-8, data 9-10, expert 11-18, expert-data 19-22";
+        assert_eq!(grid.roles().to_string(), roles);
+    }
+
+    #[test]
+    fn degrees_beyond_any_machine_are_refused() {
+        let most = u32::MAX;
+        let text = format!(
+            "HYBRID_TRANSFORMER model_parallel_NPU_group: {most} ep: {most} pp: {most}\n1\nl -1 1 NONE 0 1 NONE 0 1 NONE 0 1"
+        );
+        let workload = SimaiWorkload::parse(&text).unwrap();
+        assert!(RankGrid::new(&workload, most).is_err());
+        assert!(RankGrid::new(&workload, 0).is_err());
+    }
+
+    #[test]
+    fn members_of_a_group_agree_and_groups_of_a_role_cover_all_ranks_once() {
+        for (tensor, pipeline, expert, replicas) in
+            [(1, 1, 1, 5), (2, 3, 4, 1), (4, 2, 1, 3), (3, 2, 2, 2)]
+        {
+            let npus = tensor * pipeline * expert * replicas;
+            let grid = RankGrid {
+                npus,
+                tensor,
+                pipeline,
+                expert,
+                replicas,
+            };
+            for (role, _) in GroupRole::ALL {
+                for rank in 0..npus {
+                    let group = grid.group(role, rank);
+                    let members: Vec<u32> = (0..group.count)
+                        .map(|i| group.first + i * group.stride)
+                        .collect();
+                    assert!(members.contains(&rank));
+                    assert!(
+                        members
+                            .iter()
+                            .all(|member| grid.group(role, *member) == group)
+                    );
+                    // No other role or group has its number.
+                    let same = |(other, _): &(GroupRole, _)| {
+                        (0..npus).any(|rank| grid.group(*other, rank).number == group.number)
+                    };
+                    assert_eq!(GroupRole::ALL.iter().filter(|role| same(role)).count(), 1);
+                }
+            }
+        }
+    }
+}

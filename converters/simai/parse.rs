@@ -1,0 +1,285 @@
+//! Text of a workload: a line of degrees, the number of layers, and a line of twelve words for each.
+
+use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
+use crate::converters::text_workload::{number, refused, words};
+use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::{CollectiveKind, TraceError, escape};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.
+const WORDS: usize = 12;
+/// Longest time that a trace can hold, in nanoseconds.
+const MOST_NS: u64 = u64::MAX / 1_000;
+
+/// Collectives by their words, which `_EP` or `_DP_EP` may follow.
+const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
+    ("NONE", None),
+    ("ALLREDUCE", Some(CollectiveKind::AllReduce)),
+    ("ALLGATHER", Some(CollectiveKind::AllGather)),
+    ("REDUCESCATTER", Some(CollectiveKind::ReduceScatter)),
+    ("ALLTOALL", Some(CollectiveKind::AllToAll)),
+    ("BROADCAST", Some(CollectiveKind::Broadcast)),
+];
+
+impl SimaiWorkload {
+    /// Returns whether a file that begins with `text` is a workload, sound or not.
+    pub fn begins(text: &[u8]) -> bool {
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        let mut words = line.split(u8::is_ascii_whitespace);
+        let first = words.find(|word| !word.is_empty()).unwrap_or_default();
+        KINDS.iter().any(|kind| kind.as_bytes() == first)
+    }
+
+    /// Reads a file: plain, gzip or zstd.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or as [`Self::parse`].
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let text = read_text(DecompressedStream::open(path)?, 0);
+        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
+        Self::parse(&text).map_err(|error| error.in_file(path))
+    }
+
+    /// Parses a workload.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the line and column of what is not in the format.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut lines = (1..).zip(text.lines());
+        let (_, first) = lines.next().unwrap_or((1, ""));
+        let mut this = header(first)?;
+        let (_, second) = lines.next().unwrap_or((2, ""));
+        let stated = words(second).next().unwrap_or((1, ""));
+        let stated = number(2, stated, "the number of layers", u32::MAX.into())?;
+        let mut end = 2;
+        for (line, content) in lines.filter(|(_, content)| !content.trim().is_empty()) {
+            this.layers.push(layer(content, line)?);
+            end = line;
+        }
+        if this.layers.is_empty() || this.layers.len() as u64 != stated {
+            return Err(refused(
+                end,
+                1,
+                format!("{} layers, and line 2 says {stated}", this.layers.len()),
+                "the number of the lines that follow, at least one",
+            ));
+        }
+        this.check_checkpoints()?;
+        Ok(this)
+    }
+
+    /// Refuses checkpoints of layers that do not exist, and recomputation without a checkpoint before it.
+    fn check_checkpoints(&self) -> Result<(), TraceError> {
+        let mut all = self.checkpoints.iter().chain(&self.recomputing);
+        if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {
+            return Err(refused(
+                1,
+                1,
+                format!("a checkpoint at layer {layer} of {}", self.layers.len()),
+                "indices of layers, from 0",
+            ));
+        }
+        match self.recomputing.first() {
+            Some(layer) if self.checkpoints.range(..=layer).next().is_none() => Err(refused(
+                1,
+                1,
+                format!("layer {layer} initiates recomputation, and no checkpoint is before it"),
+                "a checkpoint at layer 0, say",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Parses the first line. Keys that mean nothing here are skipped, as SimAI skips them.
+fn header(line: &str) -> Result<SimaiWorkload, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).collect();
+    let (column, word) = words.first().copied().unwrap_or((1, ""));
+    let Some(kind) = KINDS.iter().find(|kind| **kind == word) else {
+        return Err(refused(
+            1,
+            column,
+            format!("the first word is `{}`", escape(word)),
+            KINDS.join(" or "),
+        ));
+    };
+    let behind = |at: usize| words.get(at).copied().unwrap_or((line.len() + 1, ""));
+    let mut this = SimaiWorkload {
+        kind,
+        tensor: 1,
+        pipeline: 1,
+        expert: 1,
+        npus: None,
+        layers: Vec::new(),
+        checkpoints: BTreeSet::new(),
+        recomputing: BTreeSet::new(),
+    };
+    for (at, (_, key)) in words.iter().enumerate() {
+        let degree = || -> Result<u32, TraceError> {
+            let word = behind(at + 1);
+            match number(1, word, key.trim_end_matches(':'), u32::MAX.into())? {
+                0 => Err(refused(1, word.0, format!("{key} 0"), "1 or more")),
+                degree => Ok(degree as u32),
+            }
+        };
+        let layers = || -> Result<BTreeSet<usize>, TraceError> {
+            let count = number(
+                1,
+                behind(at + 1),
+                "the number of layers",
+                words.len() as u64,
+            )?;
+            let indices = (1..=count as usize).map(|i| {
+                number(1, behind(at + 1 + i), "a layer's index", u32::MAX.into())
+                    .map(|i| i as usize)
+            });
+            indices.collect()
+        };
+        match *key {
+            "model_parallel_NPU_group:" => this.tensor = degree()?,
+            "ep:" => this.expert = degree()?,
+            "pp:" => this.pipeline = degree()?,
+            "all_gpus:" => this.npus = Some(degree()?),
+            "checkpoints:" => this.checkpoints = layers()?,
+            "checkpoint_initiates:" => this.recomputing = layers()?,
+            _ => {}
+        }
+    }
+    Ok(this)
+}
+
+/// Parses a stage from its three words; collectives without a suffix are those of `role`.
+fn stage(
+    line: usize,
+    words: &[(usize, &str)],
+    what: &str,
+    role: GroupRole,
+) -> Result<SimaiStage, TraceError> {
+    let ns = number(line, words[0], &format!("the {what} time"), MOST_NS)?;
+    let (column, word) = words[1];
+    let suffixes = [
+        ("_DP_EP", GroupRole::ExpertData),
+        ("_EP", GroupRole::Expert),
+        ("", role),
+    ];
+    let told = suffixes.iter().find_map(|(suffix, role)| {
+        let word = word.strip_suffix(suffix)?;
+        let known = COLLECTIVES.iter().find(|(known, _)| *known == word)?;
+        Some((known.1, *role))
+    });
+    let Some((kind, role)) = told else {
+        let known = COLLECTIVES.map(|(word, _)| word).join(", ");
+        return Err(refused(
+            line,
+            column,
+            format!("the {what} collective is `{}`", escape(word)),
+            format!("one of {known}, which _EP or _DP_EP may follow"),
+        ));
+    };
+    let bytes = number(line, words[2], &format!("the {what} size"), i64::MAX as u64)?;
+    let comm = kind.filter(|_| bytes > 0);
+    let comm = comm.map(|kind| SimaiComm { kind, role, bytes });
+    Ok(SimaiStage { ns, comm })
+}
+
+fn layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    if words.len() < WORDS {
+        return Err(refused(
+            number_of,
+            line.len() + 1,
+            format!("a layer of {} words", words.len()),
+            "a name, -1, three times a time with a collective and its bytes, and an update time",
+        ));
+    }
+    Ok(SimaiLayer {
+        name: words[0].1.to_owned(),
+        forward: stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,
+        input_gradient: stage(number_of, &words[5..8], "input gradient", GroupRole::Tensor)?,
+        weight_gradient: stage(number_of, &words[8..11], "weight gradient", GroupRole::Data)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYER: &str = "l -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4";
+
+    #[test]
+    fn degrees_suffixes_and_sizes_are_read() {
+        let line = "moe -1 5 ALLTOALL_EP 64 6 ALLGATHER 0 7 REDUCESCATTER_DP_EP 32 100";
+        let text = format!(
+            "HYBRID_TRANSFORMER_FWD_IN_BCKWD\tmodel_parallel_NPU_group: 2 ep: 4 pp: 1 mode: 1 ga: 8 all_gpus: 32 \
+             checkpoints: 0 checkpoint_initiates: 0 pp_comm: 83.0\r\n2\r\n{line}\r\n{LAYER}\r\n\r\n"
+        );
+        assert!(SimaiWorkload::begins(text.as_bytes()));
+        let read = SimaiWorkload::parse(&text).unwrap();
+        assert_eq!((read.tensor, read.expert, read.npus), (2, 4, Some(32)));
+        let [moe, plain] = &read.layers[..] else {
+            panic!("{read:?}")
+        };
+        let comm = |kind, role, bytes| Some(SimaiComm { kind, role, bytes });
+        let exchanged = comm(CollectiveKind::AllToAll, GroupRole::Expert, 64);
+        assert_eq!((moe.forward.ns, moe.forward.comm), (5, exchanged));
+        // No bytes, no collective.
+        assert_eq!(moe.input_gradient.comm, None);
+        let scattered = comm(CollectiveKind::ReduceScatter, GroupRole::ExpertData, 32);
+        assert_eq!(moe.weight_gradient.comm, scattered);
+        let reduced = comm(CollectiveKind::AllReduce, GroupRole::Data, 8);
+        assert_eq!(plain.weight_gradient.comm, reduced);
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_line_and_a_column() {
+        let word = KINDS[1];
+        for (text, parts) in [
+            (
+                String::new(),
+                &["line 1, column 1", "HYBRID_TRANSFORMER"][..],
+            ),
+            (
+                format!("{word} ep:\n1\n{LAYER}"),
+                &["line 1, column 23", "ep is ``"],
+            ),
+            (
+                format!("{word} ep: 0\n1\n{LAYER}"),
+                &["line 1, column 24", "ep: 0"],
+            ),
+            (
+                format!("{word}\n2\n{LAYER}"),
+                &["1 layers, and line 2 says 2"],
+            ),
+            (
+                format!("{word}\n1\nl -1 1 SEND 0 2"),
+                &["line 3", "6 words"],
+            ),
+            (
+                format!(
+                    "{word}\n1\n{}",
+                    LAYER.replace("ALLREDUCE", "ALLREDUCEALLTOALL")
+                ),
+                &["line 3, column 26", "_DP_EP may follow"],
+            ),
+            (
+                format!("{word} checkpoints: 1 0 checkpoint_initiates: 1 7\n1\n{LAYER}"),
+                &["layer 7 of 1"],
+            ),
+            (
+                format!("{word} checkpoint_initiates: 1 0\n1\n{LAYER}"),
+                &["no checkpoint is before it"],
+            ),
+        ] {
+            let why = SimaiWorkload::parse(&text).unwrap_err().to_string();
+            assert!(
+                parts.iter().all(|part| why.contains(part)),
+                "{text:?}: {why}"
+            );
+        }
+    }
+}

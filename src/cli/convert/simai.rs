@@ -1,0 +1,131 @@
+//! `chakram convert simai`: text workloads of SimAI to traces.
+
+use super::{ConvertOutputArgs, SummaryFormatArg};
+use crate::cli::document::VersionedDocument;
+use crate::cli::traces;
+use crate::converters::simai::{GroupRole, RankGrid, SimaiWorkload};
+use crate::files::OutputSet;
+use crate::report::summary::{counted, thousands};
+use crate::trace::job::JobFile;
+use clap::Args;
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert a text workload of SimAI, as AICB writes it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram convert simai gpt_7B.txt -o gpt
+  chakram convert simai gpt_7B.txt --npus 64 -o gpt      more data parallelism
+  chakram replay gpt --machine dgx-h100
+
+Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Pipeline stages have the layers of the
+file each; messages between them are left out, as in SimAI's simulation.")]
+pub struct ConvertSimaiArgs {
+    /// The workload; plain, gzip or zstd
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Number of NPUs, each of which has a trace; all_gpus of the file by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    npus: Option<u32>,
+    /// Number of passes: training steps, each behind the one before
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    passes: u32,
+    #[command(flatten)]
+    output: ConvertOutputArgs,
+}
+
+/// Summary of a conversion.
+#[derive(Debug, Serialize)]
+struct SimaiConversion {
+    input: String,
+    kind: &'static str,
+    layers: u64,
+    passes: u32,
+    npus: u32,
+    tensor: u32,
+    pipeline: u32,
+    data: u32,
+    expert: u32,
+    nodes_per_rank: u64,
+    traces: String,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// A file that is no workload, NPUs that its degrees do not divide, and output that cannot be written.
+pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let workload = SimaiWorkload::open(&args.input)?;
+    let input = args.input.display();
+    let Some(npus) = args.npus.or(workload.npus) else {
+        return Err(format!("{input}: it has no all_gpus\n  try: --npus N").into());
+    };
+    let grid = RankGrid::new(&workload, npus)
+        .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;
+    let mut files = OutputSet::default();
+    files.reads(&args.input);
+    let mut job = args.output.start(files)?;
+    let mut nodes = 0;
+    for rank in 0..npus {
+        let (trace, written) = workload.write(&grid, rank, args.passes, job.start(rank)?)?;
+        job.finish(rank, trace)?;
+        nodes = written;
+    }
+    let about = JobFile {
+        roles: grid.roles(),
+        ..JobFile::default()
+    };
+    let traces = traces::saved(&job.commit(about)?)?;
+    let summary = SimaiConversion {
+        input: input.to_string(),
+        kind: workload.kind,
+        layers: workload.layers.len() as u64,
+        passes: args.passes,
+        npus,
+        tensor: grid.tensor,
+        pipeline: grid.pipeline,
+        data: grid.size(GroupRole::Data).0,
+        expert: grid.expert,
+        nodes_per_rank: nodes,
+        traces,
+    };
+    match args.output.format {
+        SummaryFormatArg::Text => summary.print(out)?,
+        SummaryFormatArg::Json => {
+            VersionedDocument::new("chakram.simai_conversion.1", &summary).print(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl SimaiConversion {
+    fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        writeln!(
+            out,
+            "{}: {} in {} for {}, tensor {} x pipeline {} x data {}, expert {}: {} nodes each: {}",
+            self.input,
+            counted(self.layers, "layer"),
+            counted(self.passes.into(), "pass"),
+            counted(self.npus.into(), "NPU"),
+            self.tensor,
+            self.pipeline,
+            self.data,
+            self.expert,
+            thousands(self.nodes_per_rank),
+            self.traces,
+        )?;
+        if self.pipeline > 1 {
+            writeln!(
+                out,
+                "messages between the {} pipeline stages are left out, as in SimAI's simulation",
+                self.pipeline
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Text workloads of SimAI: the nodes of a pass, its volumes by group, and its time, by hand.
+
+use super::{Folder, done, refused};
+use serde_json::Value;
+
+/// Layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D = 4 and there are 2 replicas of an expert.
+const TEXT: &str = "\
+HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0
+3
+grad_gather\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tALLGATHER\t8000\t100
+attention\t-1\t3000\tALLGATHER\t6000\t4000\tREDUCESCATTER\t6000\t5000\tNONE\t0\t100
+moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\t12000\t100
+";
+
+/// A node: its id, what it waits for, and its nanoseconds or its kind, group and bytes.
+type Told = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
+
+/// Returns the nodes of a rank's trace behind the declaration of groups.
+fn nodes(folder: &Folder, prefix: &str, rank: u32) -> Vec<Told> {
+    let lines = folder.path("lines.jsonl");
+    let trace = folder.path(&format!("{prefix}.{rank}.et"));
+    done(&["convert", "trace", &trace, "-o", &lines]);
+    let text = String::from_utf8(folder.read("lines.jsonl")).unwrap();
+    let number = |value: &Value| match value.as_u64() {
+        Some(number) => number,
+        None => value.as_str().map_or(0, |text| text.parse().unwrap()),
+    };
+    let mut told = Vec::new();
+    for line in text.lines() {
+        let node: Value = serde_json::from_str(line).unwrap();
+        let id = number(&node["id"]);
+        if id < 2 {
+            continue;
+        }
+        let deps = node["data_deps"].as_array().cloned().unwrap_or_default();
+        let attributes = node["attr"].as_array().cloned().unwrap_or_default();
+        let value = |name: &str| {
+            let attribute = attributes.iter().find(|a| a["name"] == name)?;
+            let mut values = attribute.as_object()?.iter();
+            let (_, value) = values.find(|(key, _)| key.ends_with("_val"))?;
+            Some(value.clone())
+        };
+        let what = match value("comm_size") {
+            Some(bytes) => Err((
+                value("comm_type").map_or(0, |kind| number(&kind)),
+                value("pg_name").unwrap().as_str().unwrap().to_owned(),
+                number(&bytes),
+            )),
+            None => Ok(value("duration_ns")
+                .map_or_else(|| number(&node["duration_micros"]) * 1000, |ns| number(&ns))),
+        };
+        told.push((id, deps.iter().map(number).collect(), what));
+    }
+    told
+}
+
+#[test]
+fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
+    let folder = Folder::new();
+    let file = folder.file("moe.txt", TEXT);
+    let said = done(&[
+        "convert",
+        &file,
+        "-o",
+        &folder.path("job"),
+        "--",
+        "--passes",
+        "2",
+    ]);
+    assert!(
+        said.contains("tensor 2 x pipeline 1 x data 4, expert 2"),
+        "{said}"
+    );
+    // Rank 5 has t = 1 and the place 2 in its data-parallel group: e = 0, x = 1. Groups 1-4 are tensor parallel, rank 5 in
+    // the third; 5-6 data parallel, in the second; 7-10 of experts, in {5, 7}, the fourth; 11-14 of replicas, in {1, 5}, the
+    // second. All-gathers state the part of a member: 6000 / 2 and 8000 / 4.
+    let comm = |kind, group: &str, bytes| Err((kind, group.to_owned(), bytes));
+    let (reduce, gather, exchange, scatter) = (0, 2, 6, 7);
+    let pass: [Told; 14] = [
+        (2, vec![], Ok(1)),
+        (3, vec![2], Ok(3000)),
+        (4, vec![3], comm(gather, "3", 3000)),
+        (5, vec![4], Ok(7000)),
+        (6, vec![5], comm(exchange, "10", 10000)),
+        // Backward: no time of its own before the all-to-all, and nobody waits for the reduction in this pass.
+        (7, vec![6], comm(exchange, "10", 10000)),
+        (8, vec![7], Ok(9000)),
+        (9, vec![8], comm(reduce, "12", 12000)),
+        (10, vec![8], Ok(4000)),
+        (11, vec![10], comm(scatter, "3", 6000)),
+        (12, vec![11], Ok(5000)),
+        (13, vec![12], Ok(1)),
+        (14, vec![13], Ok(1)),
+        (15, vec![14], comm(gather, "6", 2000)),
+    ];
+    let told = nodes(&folder, "job", 5);
+    assert_eq!(told[..14], pass);
+    // The next pass: each layer waits for its own collective, 15 and 9.
+    assert_eq!(told[14], (16, vec![14, 15], Ok(1)));
+    assert_eq!(told[17], (19, vec![18, 9], Ok(7000)));
+    assert_eq!(told.len(), 28);
+    let job = String::from_utf8(folder.read("job.job.json")).unwrap();
+    let roles = "tensor 1-4, data 5-6, expert 7-10, expert-data 11-14";
+    assert!(job.contains(roles), "{job}");
+}
+
+#[test]
+fn one_npu_takes_the_sum_of_all_times() {
+    let folder = Folder::new();
+    let text = TEXT.replace("group: 2 ep: 2", "group: 1 ep: 1");
+    let file = folder.file("alone.txt", text);
+    let job = folder.path("job");
+    done(&["convert", "simai", &file, "--npus", "1", "-o", &job]);
+    let report = done(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    // (1 + 1 + 1) + (3000 + 4000 + 5000) + (7000 + 0 + 9000) ns.
+    assert_eq!(report["makespan_ps"], 28_003_000);
+}
+
+#[test]
+fn layers_behind_a_checkpoint_are_computed_again() {
+    let folder = Folder::new();
+    // Checkpoint at layer 0; before the backward pass of layer 2, layers 0 and 1 run again.
+    let text = "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2\n3\n\
+                a -1 1 NONE 0 10 NONE 0 0 NONE 0 1\n\
+                b -1 2 NONE 0 20 NONE 0 0 NONE 0 1\n\
+                c -1 3 NONE 0 30 NONE 0 0 NONE 0 1\n";
+    let file = folder.file("again.txt", text);
+    done(&[
+        "convert",
+        "simai",
+        &file,
+        "--npus",
+        "1",
+        "-o",
+        &folder.path("job"),
+    ]);
+    let times: Vec<u64> = nodes(&folder, "job", 0)
+        .into_iter()
+        .map(|node| node.2.unwrap())
+        .collect();
+    assert_eq!(times, [1, 2, 3, 1, 2, 30, 20, 10]);
+}
+
+#[test]
+fn degrees_that_do_not_fit_are_refused() {
+    let folder = Folder::new();
+    let file = folder.file("moe.txt", TEXT);
+    let output = folder.path("job");
+    let error = refused(&["convert", "simai", &file, "--npus", "6", "-o", &output]);
+    for part in ["6 NPUs", "a multiple of 4", "try: --npus"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let open = folder.file("open.txt", TEXT.replace("all_gpus: 8 ", ""));
+    let error = refused(&["convert", &open, "-o", &output]);
+    assert!(error.contains("no all_gpus"), "{error}");
+    assert_eq!(folder.names(), ["moe.txt", "open.txt"]);
+}
