@@ -240,6 +240,14 @@ impl ModelSearch<'_> {
                 from.name, from.ranks
             ));
         };
+        // Captures declare the groups in which they call something.
+        let captured = |rank: &&u32| self.numbers.binary_search(rank).is_ok();
+        if let Some(rank) = ranks.iter().find(captured) {
+            return Err(format!(
+                "group `{}` is {:?}, and moved along it would hold rank {rank}, which calls nothing in such a group",
+                from.name, from.ranks
+            ));
+        }
         let known: Vec<JobGroup> = self.groups.iter().chain(&*added).cloned().collect();
         added.push(JobGroup {
             name: unique_name(&from.called, ranks[0], &known),

@@ -83,8 +83,8 @@ fn asked(truth: &Truth, rank: u32) -> Calls {
 }
 
 /// Half of the ranks, whichever, call what they did, in groups that no capture need have declared, and the job ends
-/// when it did: within 2 % (paces of ranks differ by up to 1 %). A straggler has no other's role: where it has no capture only
-/// the others' waiting tells its lateness, and what it did beyond that is missing, a tenth at the most here.
+/// when it did: within 2 % (paces of ranks differ by up to 1 %). Of an absent straggler the others' waiting tells the lateness,
+/// but not what it does behind its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs() {
@@ -122,12 +122,7 @@ fn half_of_the_ranks_are_inferred() {
                 "{what}: {:+.2} %",
                 (ends as f64 / expected as f64 - 1.0) * 100.0
             );
-            let mut slow = options.stragglers.iter().map(|(rank, _)| *rank);
-            let bound = match slow.any(|rank| dropped.contains(&rank)) {
-                true => 0.1,
-                false => 0.02,
-            };
-            assert!(off < bound, "{what}: {ends}, expected {expected}");
+            assert!(off < 0.02, "{what}: {ends}, expected {expected}");
         }
     }
 }
