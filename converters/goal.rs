@@ -1,7 +1,7 @@
 //! Schedules in GOAL, the text that LogGOPSim and its tracers use: for each rank calculations, sends and receives, and what
 //! each of them requires.
 
-use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::file::parse_text;
 use crate::trace::{TraceError, TraceLocation};
 use std::path::Path;
 
@@ -77,9 +77,7 @@ impl GoalSchedule {
     ///
     /// Fails if it cannot be read, or as [`Self::parse`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let text = read_text(DecompressedStream::open(path)?, 0);
-        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
-        Self::parse(&text).map_err(|error| error.in_file(path))
+        parse_text(path, Self::parse)
     }
 
     /// Returns the number of operations.

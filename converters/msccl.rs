@@ -6,7 +6,7 @@
 //! no time of its own, as in the built-in algorithms. A connection is a sender, a receiver and a channel: one thread
 //! block sends into it, one receives from it, in order.
 
-use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::file::parse_text;
 use crate::trace::{CollectiveKind, TraceError, TraceLocation};
 use std::path::Path;
 
@@ -143,9 +143,7 @@ impl MscclAlgorithm {
     ///
     /// Fails if it cannot be read, or as [`Self::parse`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let text = read_text(DecompressedStream::open(path)?, 0);
-        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
-        Self::parse(&text).map_err(|error| error.in_file(path))
+        parse_text(path, Self::parse)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use crate::converters::text_workload::{number, refused, words};
-use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::file::parse_text;
 use crate::trace::{CollectiveKind, TraceError, escape};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,9 +38,7 @@ impl SimaiWorkload {
     ///
     /// Fails if it cannot be read, or as [`Self::parse`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let text = read_text(DecompressedStream::open(path)?, 0);
-        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
-        Self::parse(&text).map_err(|error| error.in_file(path))
+        parse_text(path, Self::parse)
     }
 
     /// Parses a workload.

@@ -2,7 +2,7 @@
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload, refused};
 use crate::converters::simai::SimaiWorkload;
-use crate::trace::file::{DecompressedStream, read_text};
+use crate::trace::file::parse_text;
 use crate::trace::{TraceError, escape};
 use std::path::Path;
 
@@ -126,9 +126,7 @@ impl TextWorkload {
     ///
     /// Fails if it cannot be read, or as [`Self::parse`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let text = read_text(DecompressedStream::open(path)?, 0);
-        let text = text.map_err(|source| TraceError::io(path, "read", source))?;
-        Self::parse(&text).map_err(|error| error.in_file(path))
+        parse_text(path, Self::parse)
     }
 
     /// Parses a workload.

@@ -250,3 +250,13 @@ impl Read for DecompressedStream<'_> {
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }
+
+/// Reads a file of text, plain, gzip or zstd, and gives it to `parse`, whose errors then name the file.
+pub fn parse_text<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
+    let text = read_text(DecompressedStream::open(path)?, 0);
+    let text = text.map_err(|source| TraceError::io(path, "read", source))?;
+    parse(&text).map_err(|error| error.in_file(path))
+}
