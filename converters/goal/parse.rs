@@ -421,7 +421,7 @@ mod tests {
         );
         assert_eq!(
             schedule.programs[1].operations,
-            [operation("", message(true, 0), 0, &[], &[], 14)]
+            [operation("", message(true, 0), 0, &[], &[], 15)]
         );
         assert!(GoalSchedule::begins(text.as_bytes()) && !GoalSchedule::begins(b"rank 0 {"));
     }
