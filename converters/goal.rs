@@ -28,7 +28,7 @@ pub struct GoalProgram {
 pub struct GoalOperation {
     /// Its label; empty if it has none.
     pub label: String,
-    /// What it does.
+    /// The operation.
     pub kind: GoalOperationKind,
     /// Processor that it occupies.
     pub cpu: u32,

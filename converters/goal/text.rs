@@ -1,6 +1,6 @@
 //! Schedules of traces, and their text.
 //!
-//! What occupies a lane becomes a calculation of its recorded time, its delay included; one that communicates has its delay
+//! Nodes that occupy a lane become calculations of their recorded times, delays included; one that communicates has its delay
 //! in a calculation before it. Times are rounded to nanoseconds. GOAL has neither collectives nor the work of a kernel, so
 //! traces with collectives or without times are refused.
 

@@ -30,7 +30,7 @@ use crate::units::Time;
 /// Flag of an instance: it is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
 
-/// Where a group was split first.
+/// First split of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSplit {
     /// When.

@@ -10,7 +10,7 @@ use chakram::trace::Dtype;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What `chakram calibrate` prints with these arguments; the machine goes to `ours`.
+/// Output of `chakram calibrate` with these arguments; the machine goes to `ours`.
 fn calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
     let ours = ours.to_str().expect("a plain name");
     let rest = ["--machine", machine, "-o", ours];

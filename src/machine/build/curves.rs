@@ -37,7 +37,7 @@ struct KeptRates {
     throttling: Option<PowerThrottling>,
 }
 
-/// What a class says of power.
+/// Power keys of a class.
 ///
 /// Near its limit an NPU's rate goes with the square root of its power.
 fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {

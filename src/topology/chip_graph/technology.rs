@@ -44,7 +44,7 @@ impl LinkTechnology {
     ///
     /// # Errors
     ///
-    /// What is no number of links or no rate, and numbers that stand twice.
+    /// Numbers of links or rates out of range, and numbers that stand twice.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),

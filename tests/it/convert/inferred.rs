@@ -26,7 +26,7 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
     }
 }
 
-/// When a job ends in a replay as recorded, ns.
+/// End of a job in a replay as recorded, ns.
 fn makespan(job: &Job) -> u64 {
     let log = rig::replay(
         &job.traces,
