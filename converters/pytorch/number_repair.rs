@@ -74,8 +74,8 @@ mod tests {
         let expected = r#" {"name": "NaN\"", "a": [null, null], "b": null}"#;
         assert_eq!(String::from_utf8_lossy(&mended.text), expected);
         assert_eq!(&text[mended.length..mended.length + 2], b" ,");
-        assert_eq!((mended.number_at, mended.number), (24, "NaN"));
-        assert!(text[24..].starts_with(b"NaN,"));
+        assert_eq!((mended.number_at, mended.number), (25, "NaN"));
+        assert!(text[25..].starts_with(b"NaN,"));
         for (text, why) in [
             ("{\"a\": \"NaN\"}", "a text"),
             ("{\"a\": NaN", "no end"),

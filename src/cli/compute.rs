@@ -13,12 +13,11 @@ use serde_json::{Map, Value};
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
-    /// Compute model: recorded (where nothing was: by curves of the NPU, or else by roofline), scaled:F (times F), curves
-    /// (by class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (on that accelerator)
+    /// Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by class and
+    /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// Fraction of the NPU's peak rates that kernels achieve, above 0 and at most 1; all that were not recorded are by
-    /// roofline then
+    /// Fraction of the peak rates that kernels by roofline achieve, up to 1
     #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)

@@ -244,6 +244,7 @@ mod tests {
         ("mi300x", 8, 1307.4, &[448.0, 50.0]),
         ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
         ("wafer-5x4", 320, 16.0, &[2048.0, 2048.0]),
+        ("wafer-5x4-published", 320, 16.0, &[2048.0, 2048.0]),
         ("palm-gpu", 8, 312.0, &[261.0, 32.0]),
         ("gemmini", 1, 0.3584, &[1.0]),
         ("grayskull", 120, 0.76667, &[384.0, 384.0]),
@@ -267,7 +268,8 @@ mod tests {
             let machine = Machine::preset(name).unwrap();
             assert_eq!(machine.name(), *name);
             assert_eq!(machine.topology().npus(), *npus, "{name}");
-            let rate = machine.classes()[0].peaks.get(Dtype::Bf16).unwrap();
+            let peaks = &machine.classes()[0].peaks;
+            let rate = peaks.get(Dtype::Bf16).or(peaks.get(Dtype::Fp16)).unwrap();
             assert_eq!(rate.per_second(), peak * 1e12, "{name}");
             let dimensions = machine.topology().dimensions().iter();
             let found: Vec<_> = dimensions

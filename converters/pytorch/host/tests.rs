@@ -307,7 +307,7 @@ fn damage_is_refused_where_it_stands() {
             "{\"nodes\": []} x".into(),
             "byte 14: found `x` after the end",
         ),
-        ("{\"nodes\": [],}".into(), "expected a key"),
+        ("{\"nodes\": [],,}".into(), "expected a key"),
         ("{\"nodes\": [}".into(), "found `}`"),
         ("{nodes: []}".into(), "byte 1: found `nodes: []}`"),
         (
@@ -325,7 +325,10 @@ fn damage_is_refused_where_it_stands() {
             with("\"inputs\": {", "\"inputs\": 5, \"x\": {"),
             "invalid type",
         ),
-        (with("\"values\": []", "\"values\": NaN"), "found `NaN"),
+        (
+            with("\"values\": []", "\"values\": undefined"),
+            "found `undefined",
+        ),
         (with("\"types\": []", "\"types\": {}"), "types {}"),
         (
             with(
@@ -389,7 +392,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let packed = zstd_of(&text);
     assert_eq!(HostTrace::from_bytes(&packed).unwrap().nodes, trace.nodes);
     let cut = refused(&packed[..packed.len() / 2]);
-    assert!(cut.contains("cannot read or decompress"), "{cut}");
+    assert!(cut.contains("it cannot be decompressed"), "{cut}");
 }
 
 fn zstd_of(text: &str) -> Vec<u8> {
