@@ -188,7 +188,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before.
+    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before. Collectives that share
+    /// a lane with anything else wait until all members are ready, and queue for it behind what a member has issued
+    /// meanwhile, in an order of ranks that one of them cannot stand for.
     fn joins(&self, start: u32, next: u32) -> bool {
         let (a, b) = (
             &self.flow.instances[start as usize],
@@ -197,6 +199,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (from, to) = (a.of.rank, b.of.rank);
         std::ptr::eq(a.graph, b.graph)
             && std::ptr::eq(a.shared, b.shared)
+            && !a.shared.mixed.contains(&true)
             && (a.flags, a.of.release) == (b.flags, b.of.release)
             && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
     }
