@@ -273,12 +273,10 @@ impl Machine {
         &self.named_memories
     }
 
-    /// The named memory at `index` of [`Self::named_memories`], or the one without a name.
-    pub fn memory_at(&self, index: Option<u32>) -> Option<&RemoteMemory> {
-        match index {
-            None => self.remote(),
-            Some(index) => Some(&self.named_memories.get(index as usize)?.memory),
-        }
+    /// Index in [`Self::named_memories`] of the one called `name`, if there is one.
+    pub fn named_memory(&self, name: &str) -> Option<usize> {
+        let mut memories = self.named_memories.iter();
+        memories.position(|memory| memory.name == name)
     }
 }
 

@@ -107,10 +107,7 @@ fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
 fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'a RemoteMemory> {
     match name(graph, node) {
         None => machine.remote(),
-        Some(name) => {
-            let mut named = machine.named_memories().iter();
-            Some(&named.find(|memory| memory.name == name)?.memory)
-        }
+        Some(name) => Some(&machine.named_memories()[machine.named_memory(name)?].memory),
     }
 }
 

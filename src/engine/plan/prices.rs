@@ -39,10 +39,7 @@ pub(super) fn price_graph(
     };
     // Of the graph's memories with a name, those of the machine.
     let memories: Vec<_> = (graph.remote_memories().iter())
-        .map(|name| {
-            let mut own = machine.named_memories().iter();
-            own.position(|memory| memory.name == *name)
-        })
+        .map(|name| machine.named_memory(name))
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
