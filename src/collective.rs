@@ -18,7 +18,6 @@ pub mod auto;
 mod backend;
 mod binomial;
 mod chunk_schedule;
-mod closed_form;
 mod curve;
 mod custom;
 mod direct;
@@ -44,7 +43,6 @@ pub use backend::{
     UncontendedCost,
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
-pub use closed_form::closed_form;
 pub use curve::{CollectiveCurve, measured as measured_collective};
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,

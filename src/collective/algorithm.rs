@@ -1,12 +1,13 @@
 //! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
 
+use super::auto::LineCostModel;
 use super::{
     CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
     halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{NetworkPath, Topology};
-use crate::units::{BufferShare, Span};
+use crate::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
 /// The algorithm by which the members of one dimension carry out their stage.
@@ -157,6 +158,48 @@ impl CollectiveAlgorithm {
             Self::Tree => tree::receives(stage, line),
             Self::Pairwise => pairwise::receives(stage, line),
             Self::Own(own) => own.0.receives(stage, line),
+        }
+    }
+
+    /// Duration of `stage` among `n` members that start together on identical paths; `None` if that is not proved.
+    ///
+    /// Proved only for primitives without a root, where the members' programs are the same up to rotation or exchange
+    /// of indices, so that all finish together. The tables in the modules of the algorithms derive them; tests hold them
+    /// against the event loop. In trees members end one after another, so they have none.
+    pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
+        if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
+            return None;
+        }
+        match self {
+            Self::Ring => Some(ring::closed_form(stage, n, path)),
+            Self::Direct => Some(direct::closed_form(stage, n, path)),
+            Self::HalvingDoubling => Some(halving_doubling::closed_form(stage, n, path)),
+            Self::RecursiveDoubling => Some(recursive_doubling::closed_form(stage, n, path)),
+            Self::DoubleBinaryTree | Self::Tree => None,
+            Self::Pairwise => Some(pairwise::closed_form(stage, n, path)),
+            Self::Own(own) => own.0.closed_form(stage, n, path),
+        }
+    }
+
+    /// Time that `primitive` takes on the buffer of a line, by the formula of this algorithm ([`auto`](super::auto)).
+    /// `None` if it does not carry the primitive, or if nobody has said what it costs.
+    pub(super) fn cost(
+        self,
+        line: &LineCostModel<'_>,
+        primitive: CollectivePrimitive,
+        buffer: BufferShare,
+    ) -> Option<TimeEstimate> {
+        if !self.supports(primitive, line.size()) {
+            return None;
+        }
+        match self {
+            Self::Ring => Some(ring::cost(line, primitive, buffer)),
+            Self::Direct => Some(direct::cost(line, primitive, buffer)),
+            Self::HalvingDoubling => Some(halving_doubling::cost(line, primitive, buffer)),
+            Self::RecursiveDoubling => Some(recursive_doubling::cost(line, primitive, buffer)),
+            Self::DoubleBinaryTree | Self::Tree => Some(tree::cost(line, primitive, buffer)),
+            Self::Pairwise => Some(pairwise::cost(line, buffer)),
+            Self::Own(_) => None,
         }
     }
 

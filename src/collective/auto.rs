@@ -59,29 +59,29 @@ pub struct LineCostModel<'a> {
     /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
     /// True if a ring is driven in both directions.
-    round: bool,
+    pub(super) round: bool,
 }
 
 /// Path and link load of a message over a given distance.
 #[derive(Clone, Copy, Debug)]
-struct LoadedPath {
+pub(super) struct LoadedPath {
     path: NetworkPath,
     load: u64,
 }
 
 impl LoadedPath {
-    fn passes(self, amount: BufferShare) -> TimeEstimate {
+    pub(super) fn passes(self, amount: BufferShare) -> TimeEstimate {
         self.path.bandwidth.estimate(amount).times(self.load)
     }
 
     /// [`NetworkPath::first_byte`], not rounded.
-    fn first_byte(self, amount: BufferShare) -> TimeEstimate {
+    pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
     /// The same path without load from other messages.
-    fn alone(self) -> Self {
+    pub(super) fn alone(self) -> Self {
         Self { load: 1, ..self }
     }
 }
@@ -110,7 +110,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Number of members of the line.
-    fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         self.phase.size
     }
 
@@ -121,7 +121,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Between members `k` places apart: the worse of the ways from the first member and the last.
-    fn way(&self, k: u32) -> LoadedPath {
+    pub(super) fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             NetworkPath {
@@ -156,7 +156,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// The sum of `time` over all distances, and the longest time of a first byte of `message`.
-    fn over_all(
+    pub(super) fn over_all(
         &self,
         message: BufferShare,
         time: impl Fn(LoadedPath) -> TimeEstimate,
@@ -175,89 +175,10 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Exchanges at distances 1, 2, 4, … up to the last below the size, of `amount(j, distance)`.
-    fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
+    pub(super) fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
         let levels = self.size().next_power_of_two().ilog2();
         let spans = (0..levels).map(|j| time(self.exchange(1 << j), j));
         spans.fold(TimeEstimate::ZERO, |sum, span| sum + span)
-    }
-
-    /// Time that `algorithm` takes for `primitive` on a line's buffer of `buffer`, by its formula. `None` if it does
-    /// not carry the primitive.
-    pub fn cost(
-        &self,
-        algorithm: CollectiveAlgorithm,
-        primitive: CollectivePrimitive,
-        buffer: BufferShare,
-    ) -> Option<TimeEstimate> {
-        use CollectivePrimitive as P;
-        let n = self.size();
-        if !algorithm.supports(primitive, n) {
-            return None;
-        }
-        let share = buffer.part(n);
-        let whole = |way: LoadedPath, _: u32| way.first_byte(buffer) + way.alone().passes(buffer);
-        Some(match algorithm {
-            CollectiveAlgorithm::Ring => {
-                let way = self.way(1).alone();
-                let share = share.part(1 + u32::from(self.round));
-                let (hop, s) = (way.first_byte(share), way.passes(share));
-                let n = u64::from(n);
-                match primitive {
-                    P::AllToAll => (hop + s).times(n * (n - 1) / 2),
-                    P::Broadcast | P::Reduce => hop.times(n - 1) + s.times(2 * n - 2),
-                    _ => (hop + s).times(n - 1),
-                }
-            }
-            CollectiveAlgorithm::Direct => {
-                let message = match primitive {
-                    P::Broadcast | P::Reduce => buffer,
-                    _ => share,
-                };
-                let (all, far) = self.over_all(message, |way| match primitive {
-                    P::Broadcast | P::Reduce => way.alone().passes(buffer),
-                    P::Gather | P::Scatter => way.alone().passes(share),
-                    _ => way.passes(share),
-                });
-                far + all
-            }
-            CollectiveAlgorithm::Pairwise => {
-                self.over_all(share, |way| way.first_byte(share) + way.passes(share))
-                    .0
-            }
-            CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling => {
-                match primitive {
-                    P::Broadcast | P::Reduce => self.doubling(whole),
-                    P::Gather | P::Scatter => self.doubling(|way, j| {
-                        let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
-                        way.first_byte(part) + way.alone().passes(part)
-                    }),
-                    P::AllReduce => {
-                        self.doubling(|way, _| way.first_byte(buffer) + way.passes(buffer))
-                    }
-                    _ => self.doubling(|way, j| {
-                        let part = buffer.part(2 << j);
-                        way.first_byte(part) + way.passes(part)
-                    }),
-                }
-            }
-            // Nobody has said what it costs.
-            CollectiveAlgorithm::Own(_) => return None,
-            CollectiveAlgorithm::DoubleBinaryTree | CollectiveAlgorithm::Tree => {
-                // On every level but the root's, two children share one port, which costs another serialization.
-                let level = |way: LoadedPath, j: u32| {
-                    if 2 << j < n {
-                        whole(way, j) + way.alone().passes(buffer)
-                    } else {
-                        whole(way, j)
-                    }
-                };
-                let once = self.doubling(level);
-                match primitive {
-                    P::AllReduce => once.times(2),
-                    _ => once,
-                }
-            }
-        })
     }
 
     /// Returns the fastest algorithm for `primitive`, and its time.
@@ -267,7 +188,7 @@ impl<'a> LineCostModel<'a> {
         buffer: BufferShare,
     ) -> (CollectiveAlgorithm, TimeEstimate) {
         let all =
-            CollectiveAlgorithm::ALL.map(|(a, _)| Some((a, self.cost(a, primitive, buffer)?)));
+            CollectiveAlgorithm::ALL.map(|(a, _)| Some((a, a.cost(self, primitive, buffer)?)));
         let best = TimeEstimate::first_of_least(all.into_iter().flatten());
         best.expect("every primitive is carried by one, of any size")
     }

@@ -14,7 +14,10 @@
 //! differ in latency. On rings and meshes the table does not hold: messages go at the rate of a link, one at a time
 //! from each member, and enter on either side.
 
+use super::auto::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use crate::units::{BufferShare, Span, TimeEstimate};
 
 pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
@@ -56,4 +59,33 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
         }
         CollectivePrimitive::AllReduce => 0,
     }
+}
+
+/// The closed form of the first row of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let message = stage.part(n);
+    path.first_byte(message)
+        + path
+            .bandwidth
+            .serialization(message)
+            .times(u64::from(n - 1))
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    use CollectivePrimitive as P;
+    let share = buffer.part(line.size());
+    let message = match primitive {
+        P::Broadcast | P::Reduce => buffer,
+        _ => share,
+    };
+    let (all, far) = line.over_all(message, |way| match primitive {
+        P::Broadcast | P::Reduce | P::Gather | P::Scatter => way.alone().passes(message),
+        _ => way.passes(message),
+    });
+    far + all
 }

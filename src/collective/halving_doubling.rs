@@ -21,8 +21,10 @@
 //! Partners that start at different times could send out of order, and an early message would be taken for another
 //! one. So message i counts only when its receiver has taken step i.
 
+use super::auto::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
-use crate::units::BufferShare;
+use crate::topology::NetworkPath;
+use crate::units::{BufferShare, Span, TimeEstimate};
 
 /// The exchange numbered `i`, with the member at `distance`.
 pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
@@ -65,5 +67,36 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(line),
         CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
         _ => binomial::receives(stage, line),
+    }
+}
+
+/// The closed form of the first two rows of the table: each exchange has half the size of the one before, and every one
+/// is rounded by itself, as messages are.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
+    let spans = halves.map(|half| path.time(half));
+    spans.fold(Span::ZERO, |sum, span| sum + span)
+}
+
+/// The table, and that of [`binomial`] trees, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    use CollectivePrimitive as P;
+    let n = line.size();
+    match primitive {
+        P::Broadcast | P::Reduce => {
+            line.doubling(|way, _| way.first_byte(buffer) + way.alone().passes(buffer))
+        }
+        P::Gather | P::Scatter => line.doubling(|way, j| {
+            let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
+            way.first_byte(part) + way.alone().passes(part)
+        }),
+        _ => line.doubling(|way, j| {
+            let part = buffer.part(2 << j);
+            way.first_byte(part) + way.passes(part)
+        }),
     }
 }

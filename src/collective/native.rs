@@ -22,8 +22,7 @@ use super::routes::routes;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
     CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
-    LinePosition, ScriptExecutor, SendStep, StageAssignment, closed_form, curve, protocol,
-    stage_assignment,
+    LinePosition, ScriptExecutor, SendStep, StageAssignment, curve, protocol, stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
@@ -440,6 +439,6 @@ impl StageAssignment {
     fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
         let path = self.path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
-        closed_form(self.algorithm, &self.stage, n, &path)
+        self.algorithm.closed_form(&self.stage, n, &path)
     }
 }

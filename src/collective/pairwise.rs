@@ -16,7 +16,10 @@
 //! member from receiving from several at once. A message that comes before its receiver is in its
 //! round counts when it is.
 
+use super::auto::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use crate::units::{BufferShare, Span, TimeEstimate};
 
 fn rounds(stage: &CollectiveStage, line: LinePosition) -> u32 {
     match stage.primitive {
@@ -44,4 +47,16 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
 
 pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     rounds(stage, line)
+}
+
+/// The closed form of all rows of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    path.time(stage.part(n)).times(u64::from(n - 1))
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
+    let share = buffer.part(line.size());
+    let rounds = line.over_all(share, |way| way.first_byte(share) + way.passes(share));
+    rounds.0
 }

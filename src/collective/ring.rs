@@ -23,7 +23,10 @@
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
+use super::auto::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use crate::units::{BufferShare, Span, TimeEstimate};
 
 impl LinePosition {
     /// Number of hops from the root to this member along the ring: 0 for the root, n−1 for the last that it reaches.
@@ -111,5 +114,34 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
             hops => n - hops,
         },
         CollectivePrimitive::AllReduce => 0,
+    }
+}
+
+/// The closed form of the first two rows of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let (others, round) = (u64::from(n - 1), path.time(stage.part(n)));
+    match stage.primitive {
+        CollectivePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
+        _ => round.times(others),
+    }
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    let n = line.size();
+    let share = buffer.part(n).part(1 + u32::from(line.round));
+    let way = line.way(1).alone();
+    let (hop, s) = (way.first_byte(share), way.passes(share));
+    let n = u64::from(n);
+    match primitive {
+        CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce => {
+            hop.times(n - 1) + s.times(2 * n - 2)
+        }
+        _ => (hop + s).times(n - 1),
     }
 }

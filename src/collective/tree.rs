@@ -19,7 +19,9 @@
 //! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
 //! of all children, so counting messages cannot confuse them.
 
+use super::auto::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::units::{BufferShare, TimeEstimate};
 
 /// The numbers of a member's relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +125,25 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
 
 pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     receives_at(stage, line, number(line))
+}
+
+/// The table, for [`auto`](super::auto), of two trees too.
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    let n = line.size();
+    // On every level but the root's, two children share one port, which costs another serialization.
+    let once = line.doubling(|way, j| {
+        let passes = way.alone().passes(buffer);
+        let first = way.first_byte(buffer) + passes;
+        if 2 << j < n { first + passes } else { first }
+    });
+    match primitive {
+        CollectivePrimitive::AllReduce => once.times(2),
+        _ => once,
+    }
 }
 
 #[cfg(test)]

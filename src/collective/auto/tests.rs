@@ -1,7 +1,7 @@
 //! Formulas against closed forms and by hand, and the choice among them.
 
 use super::*;
-use crate::collective::{CollectiveStage, closed_form};
+use crate::collective::CollectiveStage;
 use crate::ids::Npu;
 use crate::topology::TopologyDimension;
 use crate::units::{Bandwidth, Span};
@@ -74,8 +74,8 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                         mirrored: false,
                         bidirectional: algorithm == A::Ring && line.round,
                     };
-                    let closed = closed_form(algorithm, &stage, n, &path);
-                    let cost = line.cost(algorithm, primitive, stage.buffer);
+                    let closed = algorithm.closed_form(&stage, n, &path);
+                    let cost = algorithm.cost(&line, primitive, stage.buffer);
                     proved += usize::from(closed.is_some());
                     assert!(
                         closed.is_none_or(|closed| is(cost, closed)),
@@ -117,7 +117,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
     ];
     for (algorithm, primitive, ns) in table {
         let cost = on(DimensionShape::Ring, 8, |line| {
-            line.cost(algorithm, primitive, BufferShare::whole(80_000))
+            algorithm.cost(&line, primitive, BufferShare::whole(80_000))
         });
         assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
     }
@@ -131,7 +131,7 @@ fn the_choice_is_the_least_of_all() {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
                         let buffer = BufferShare::whole(bytes);
-                        let cost = |a| line.cost(a, primitive, buffer);
+                        let cost = |a| a.cost(&line, primitive, buffer);
                         let (chosen, least) = line.choose(primitive, buffer);
                         assert_eq!(cost(chosen), Some(least));
                         let all = A::ALL.map(|(a, _)| (a, cost(a)));
