@@ -387,14 +387,9 @@ pub trait IssueDiscipline: CollectiveBackend {
         true
     }
 
-    /// Returns true if members with two different schedules exchange the same messages throughout. Called where
+    /// Returns true if members of one line exchange the same messages in one stage and in the other. Called where
     /// collectives are matched in issue order, since members may then issue different ones.
-    fn exchanges_same_messages(
-        &self,
-        _extent: &GroupExtent,
-        _a: &ChunkSchedule<Self::Stage>,
-        _b: &ChunkSchedule<Self::Stage>,
-    ) -> bool {
+    fn exchanges_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
         false
     }
 

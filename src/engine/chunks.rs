@@ -206,11 +206,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
         self.open_endpoint(now, id, cell, (stage, queue_slot, line));
+        let shared = self.shared_stage(id, cell);
         let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
-        let number = progress.cells[cell as usize].stage;
         // Messages that overtook their receiver were counted here; they are delivered now.
-        let waiting = &mut progress.waiting[cell as usize * run.length + number as usize];
+        let waiting = &mut progress.waiting[cell as usize * run.length + shared as usize];
         let waiting = std::mem::take(waiting);
         self.post_receives(now, id, cell, waiting);
     }
@@ -231,7 +231,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Delivers a message of `stage` to `cell`, which receives it once it has taken `recv_posted` steps.
+    /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken `recv_posted`
+    /// steps.
     #[inline]
     pub(super) fn on_arrival(
         &mut self,
@@ -241,11 +242,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         stage: u16,
         recv_posted: u32,
     ) {
+        let shared = self.shared_stage(id, cell);
         let run = &mut self.collectives.runs[id as usize];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
-        if state.stage == stage && state.begun && state.taken >= recv_posted {
+        if shared == stage && state.begun && state.taken >= recv_posted {
             self.on_receive(now, id, cell);
             if !M::Order::AT_ONCE {
                 self.advance(now, id, cell);
@@ -330,6 +332,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     fn take_step(&mut self, now: Time, id: u32, cell: u32, step: SendStep, matters: bool) {
         let topology = self.settings.topology;
+        let shared = self.shared_stage(id, cell);
         let run = &mut self.collectives.runs[id as usize];
         let group = self.collectives.groups[run.group as usize].plan;
         run.messages += 1;
@@ -357,7 +360,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             run: id,
             from: cell,
             to: cell - position + to,
-            stage: number,
+            stage: shared,
             recv_posted: step.recv_posted,
         });
         let (a, b) = (
@@ -386,13 +389,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
         if self.messages.rts_bytes.is_some() {
-            let asked = progress.take_deferred(cell, number, taken + 1, true) > 0;
+            let asked = progress.take_deferred(cell, shared, taken + 1, true) > 0;
             self.messages.withheld_sends.insert(op, message);
             if asked {
                 self.agenda
                     .push(now, Event::new(EventClass::Requested, 0, op))
             } else {
-                self.messages.expected.insert((id, cell, number, taken), op);
+                self.messages.expected.insert((id, cell, shared, taken), op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
@@ -404,7 +407,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
-        let there = progress.take_deferred(cell, number, taken + 1, false);
+        let there = progress.take_deferred(cell, shared, taken + 1, false);
         self.post_receives(now, id, cell, there);
     }
 

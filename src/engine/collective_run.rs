@@ -29,8 +29,8 @@ pub(super) struct CollectiveRun {
     pub arrivals: MemberArrivals,
     /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub schedule: u32,
-    /// Number of each position's schedule, where members carry out different collectives whose messages are the same;
-    /// empty otherwise.
+    /// Number of each position's schedule, where members carry out different collectives whose messages are the same
+    /// along each common line; empty otherwise.
     pub own_schedules: Vec<u32>,
     /// Chunks, as the schedule has them.
     pub chunks: u32,
@@ -122,7 +122,7 @@ pub(super) struct StepwiseProgress {
     pub queue_slots: Vec<u16>,
     /// By position and phase, where chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
-    /// Messages that arrived before their receiver was in their stage, by cell and stage.
+    /// Messages that arrived before their receiver was in their stage, by cell and stage as members know it.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
     /// steps that the cell has to have taken, and whether it is a request.
@@ -150,6 +150,7 @@ pub(super) enum InFlightOp {
         run: u32,
         from: u32,
         to: u32,
+        /// Its stage, as members know it.
         stage: u16,
         /// Steps that the receiver has to have taken before it receives the message.
         recv_posted: u32,

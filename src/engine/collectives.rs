@@ -185,26 +185,85 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
-        // Members exchange messages only along common lines of a phase, so only those have to agree.
+        let stages = |number| self.collectives.schedules.get(number).stages();
+        // All members as one line may be a phase beside a dimension that is that line.
+        let line = |phase: usize| {
+            let phase = &group.extent.phases[phase];
+            (phase.size, phase.stride)
+        };
+        let along = |number, phase| {
+            let stages: &[M::Stage] = stages(number);
+            let passes = move |stage: &&M::Stage| line(backend.phase(stage)) == line(phase);
+            stages.iter().filter(passes)
+        };
+        let phases = 0..group.extent.phases.len();
+        // A stage has its counterpart among those of the first member, in whatever order phases are passed.
+        let passes = |phase| along(number, phase).count() == along(of.schedule, phase).count();
+        if !phases.clone().all(passes) {
+            return Err(first);
+        }
+        // Members exchange messages only along common lines of a phase, so only those have to agree, and only there.
         let positions = &group.extent.position_of;
         let position = positions[slot.member as usize];
         let disagrees = |&member: &usize| {
-            let other = of.schedule_at(positions[member]);
-            let stages = self.collectives.schedules.get(other).stages();
-            let mut phases = stages.iter().chain(own.stages());
-            let share_line = phases.any(|stage| {
-                let phase = &group.extent.phases[backend.phase(stage)];
-                phase.position(position, 0) == phase.position(positions[member], 0)
-            });
-            let alike = other == number
-                || backend.exchanges_same_messages(
-                    &group.extent,
-                    self.collectives.schedules.get(other),
-                    own,
-                );
-            share_line && !alike
+            let (other, at) = (of.schedule_at(positions[member]), positions[member]);
+            let differs = |phase: usize| {
+                let line = &group.extent.phases[phase];
+                let mut both = along(number, phase).zip(along(other, phase));
+                line.position(position, 0) == line.position(at, 0)
+                    && !both.all(|(own, theirs)| backend.exchanges_same_messages(own, theirs))
+            };
+            other != number && phases.clone().any(differs)
         };
         come.find(disagrees).map_or(Ok(number), Err)
+    }
+
+    /// Returns the number by which members know the stage that a cell is in: that of its counterpart in the schedule of
+    /// the first member. Members that carry out different collectives may pass phases in different orders, and messages
+    /// are matched by the line that they go along.
+    #[inline]
+    pub(super) fn shared_stage(&self, id: u32, cell: u32) -> u16 {
+        let run = &self.collectives.runs[id as usize];
+        let progress = run.progress.as_ref().expect("it has begun");
+        let number = progress.cells[cell as usize].stage;
+        if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
+            return number;
+        }
+        self.counterpart(
+            run,
+            (run.schedule_at(run.position(cell)), run.schedule),
+            number,
+        )
+    }
+
+    /// Returns the stage of the member at `position` that members know by the number `shared`.
+    pub(super) fn own_stage(&self, run: &CollectiveRun, position: u32, shared: u16) -> u16 {
+        self.counterpart(run, (run.schedule, run.schedule_at(position)), shared)
+    }
+
+    /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
+    /// many along that line.
+    fn counterpart(&self, run: &CollectiveRun, (from, to): (u32, u32), number: u16) -> u16 {
+        if from == to {
+            return number;
+        }
+        let stages = |schedule| self.collectives.schedules.get(schedule).stages();
+        let (from, to): (&[M::Stage], &[M::Stage]) = (stages(from), stages(to));
+        let Some(of) = from.get(number as usize) else {
+            return number;
+        };
+        let phases = &self.collectives.groups[run.group as usize]
+            .plan
+            .extent
+            .phases;
+        let line = |stage: &M::Stage| {
+            let phase = &phases[self.backend.phase(stage)];
+            (phase.size, phase.stride)
+        };
+        let alike = |stage: &&M::Stage| line(stage) == line(of);
+        let before = from[..number as usize].iter().filter(alike).count();
+        let mut counterparts = (0..).zip(to).filter(|(_, stage)| alike(stage));
+        counterparts.nth(before).map_or(number, |(stage, _)| stage)
     }
 
     /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the

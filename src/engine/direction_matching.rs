@@ -16,6 +16,7 @@ use crate::report::Observer;
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: u32,
+    /// Its stage, as members know it ([`Engine::shared_stage`]).
     pub stage: u16,
     /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
     /// the sender counts them.
@@ -51,8 +52,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } = message;
         let run = &self.collectives.runs[id as usize];
         let progress = run.progress.as_ref()?;
+        let own = |cell| self.own_stage(run, run.position(cell), stage);
         let queue_slot =
-            |cell: u32| progress.queue_slots[cell as usize * run.length + stage as usize];
+            |cell: u32| progress.queue_slots[cell as usize * run.length + own(cell) as usize];
         let backend = &*self.backend;
         // Members in one direction and tree number their messages alike.
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
@@ -63,7 +65,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .collectives
             .schedules
             .get(run.schedule_at(run.position(to)));
-        let of = *schedule.stage(run.chunk_in(schedule, to), stage)?;
+        let of = *schedule.stage(run.chunk_in(schedule, to), own(to))?;
         let ends = (run.position(from), run.position(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
         let index = group.extent.phases[backend.phase(&of)].index(ends.0);
@@ -87,24 +89,29 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return;
         };
         let first = *progress.first.get_or_insert(position);
-        let other = (cell - position + first) as usize * length;
-        let ways = |cell: usize| progress.queue_slots[cell..][..length].iter();
-        let mut ways = ways(cell as usize * length)
-            .zip(ways(other))
-            .map(|(own, other)| {
-                (
-                    self.backend.slot_class(*own),
-                    self.backend.slot_class(*other),
-                )
-            });
-        progress.mixed |= ways.any(|(own, other)| own != other);
+        let run = &self.collectives.runs[id as usize];
+        let Some(progress) = &run.progress else {
+            return;
+        };
+        let class = |cell: u32, position: u32, shared: u16| {
+            let own = self.own_stage(run, position, shared) as usize;
+            let slots = &progress.queue_slots[cell as usize * length..];
+            self.backend.slot_class(slots[own])
+        };
+        let other = cell - position + first;
+        let mut stages = 0..length as u16;
+        let mixed = stages.any(|s| class(cell, position, s) != class(other, first, s));
+        let Some(progress) = self.collectives.runs[id as usize].progress.as_mut() else {
+            return;
+        };
+        progress.mixed |= mixed;
         for early in progress.unsorted.remove(&cell).unwrap_or_default() {
             let stage = early.stage;
             let Some(number) = self.receiver_number(id, cell, early) else {
                 continue;
             };
-            let run = &mut self.collectives.runs[id as usize];
-            let progress = run.progress.as_mut().expect("it has begun");
+            let progress = self.collectives.runs[id as usize].progress.as_mut();
+            let progress = progress.expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             if early.is_request {
                 progress.defer(cell, stage, number + 1, true)

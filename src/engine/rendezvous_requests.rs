@@ -17,6 +17,7 @@ use crate::units::{BufferShare, Time};
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn request_messages(&mut self, now: Time, id: u32, cell: u32) {
+        let shared = self.shared_stage(id, cell);
         for k in 0.. {
             let run = &self.collectives.runs[id as usize];
             let group = self.collectives.groups[run.group as usize].plan;
@@ -43,7 +44,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 run: id,
                 from: cell,
                 to: cell - position + from,
-                stage: state.stage,
+                stage: shared,
                 step: source.step,
             };
             let npus = &group.extent.npus;

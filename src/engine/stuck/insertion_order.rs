@@ -110,9 +110,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .as_ref()
             .map_or(0, |p| p.done[position as usize]);
         let behind = self.behind_in_queue(run.progress.as_ref(), position, group.members.len());
+        let cause = match run.own_schedules.is_empty() {
+            true => "NPUs have taken chunks from their queues in different orders",
+            false => "collectives differ, and take the dimensions in different orders",
+        };
         let text = format!(
-            "its chunks, of which {done} of {} are done here{behind}; all members are there, but their \
-             NPUs have taken chunks from their queues in different orders",
+            "its chunks, of which {done} of {} are done here{behind}; all members are there, but their {cause}",
             run.chunks
         );
         (text, None)
