@@ -283,6 +283,8 @@ struct PresentInstant {
     round: Vec<Event>,
     /// Events handled so far, of all instants.
     events: u64,
+    /// Reason for which the replay cannot go on after it.
+    refusal: Option<ReplayRefusal>,
 }
 
 /// State of the event loop during one replay.
@@ -301,8 +303,6 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     observer: &'a mut O,
     agenda: Agenda,
     instant: PresentInstant,
-    /// Reason for which the replay cannot go on.
-    refusal: Option<ReplayRefusal>,
     outcome: ReplayOutcome,
 }
 
@@ -403,7 +403,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             observer,
             agenda: Agenda::default(),
             instant: PresentInstant::default(),
-            refusal: None,
             outcome: ReplayOutcome {
                 makespan: Span::ZERO,
                 nodes: 0,
@@ -441,7 +440,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 return Err(ReplayError::TooLong);
             }
             // Handlers return no errors: a refusal is left here and found before the next round.
-            if let Some(refusal) = self.refusal.take() {
+            if let Some(refusal) = self.instant.refusal.take() {
                 return Err(refusal.into());
             }
             M::Order::round(self, now);
@@ -450,7 +449,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
         }
         let disagreement = self.disagreement();
-        if let Some(refusal) = self.refusal.take().or(disagreement) {
+        if let Some(refusal) = self.instant.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
         if self.flow.completed < self.launches.nodes {

@@ -20,9 +20,9 @@ use std::fmt;
 pub enum EndlessWait {
     /// NPUs join a collective of all with different numbers of chunks before.
     Numbers {
-        /// The later NPU, its node, and its number of chunks.
+        /// The NPU with the fewest chunks, its node, and its number of chunks.
         own: (Npu, u64, u64),
-        /// The first NPU, and its number of chunks.
+        /// The NPU with the most, and its number of chunks.
         other: (Npu, u64),
     },
     /// A collective has only one NPU.
@@ -70,11 +70,24 @@ impl fmt::Display for EndlessWait {
 pub(super) struct IssueCounts {
     /// Chunks so far, by NPU.
     issued: Vec<u64>,
-    /// Per collective of all NPUs that not all members have issued: the first member, its number of chunks, and the
-    /// number of members so far.
-    open: BTreeMap<u32, (Npu, u64, u32)>,
+    /// Collectives of all NPUs that not all members have issued.
+    open: BTreeMap<u32, MemberNumbers>,
+    /// The collective that [`Self::first`] is about, while it is open.
+    found: Option<u32>,
     /// First state in which the original would wait.
     pub first: Option<EndlessWait>,
+}
+
+/// Chunks that the members of a collective have issued before; of NPUs with one number the lowest, so that the order in
+/// which members come at an instant does not matter.
+#[derive(Clone, Copy, Debug)]
+struct MemberNumbers {
+    /// The fewest chunks, the NPU, and its node.
+    fewest: (u64, Npu, u64),
+    /// The most chunks, and the NPU.
+    most: (u64, Npu),
+    /// Members so far.
+    come: u32,
 }
 
 impl IssueCounts {
@@ -100,17 +113,28 @@ impl IssueCounts {
         let Some(collective) = of_all else {
             return;
         };
-        let (other, before, come) = self.open.entry(collective).or_insert((npu, number, 0));
-        *come += 1;
-        let (other, before) = (*other, *before);
-        if *come == members {
-            self.open.remove(&collective);
+        let all = self.open.entry(collective).or_insert(MemberNumbers {
+            fewest: (number, npu, node),
+            most: (number, npu),
+            come: 0,
+        });
+        all.come += 1;
+        all.fewest = all.fewest.min((number, npu, node));
+        if number > all.most.0 || (number == all.most.0 && npu < all.most.1) {
+            all.most = (number, npu);
         }
-        if before != number {
-            self.found(EndlessWait::Numbers {
-                own: (npu, node, number),
-                other: (other, before),
+        let all = *all;
+        let ((fewest, npu, node), (most, other)) = (all.fewest, all.most);
+        if fewest < most && (self.first.is_none() || self.found == Some(collective)) {
+            self.found = Some(collective);
+            self.first = Some(EndlessWait::Numbers {
+                own: (npu, node, fewest),
+                other: (other, most),
             });
+        }
+        if all.come == members {
+            self.open.remove(&collective);
+            self.found = self.found.filter(|&found| found != collective);
         }
     }
 }

@@ -108,8 +108,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let named = of.group_names[call.group as usize].is_some();
         let extent = &self.collectives.groups[group as usize].plan.extent;
         let npu = self.flow.instances[instance as usize].npu;
-        if let Some(request) = &self.collectives.runs[run as usize].request {
-            self.backend.on_join(npu, named, request, extent);
+        if let Some(request) = self.collectives.runs[run as usize].request {
+            // The run's request is that of the member that came first.
+            let node = self.flow.instances[instance as usize].graph.id(node);
+            let request = CollectiveRequest { node, ..request };
+            self.backend.on_join(npu, named, &request, extent);
         }
     }
 
@@ -466,7 +469,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let group = running.plan;
         if run.progress.is_none() {
             if let Some(refusal) = too_large(run, group.members.len()) {
-                self.refusal = Some(refusal);
+                self.instant.refusal = Some(refusal);
                 return;
             }
             let phases = group.extent.phases.len();

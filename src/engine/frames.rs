@@ -200,7 +200,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.launches.next += 1;
         let programs = self.launches.programs;
         let Some(program) = programs.get(launch.program as usize) else {
-            self.refusal = Some(ReplayRefusal::new(
+            self.instant.refusal = Some(ReplayRefusal::new(
                 format!(
                     "a feed launches program {}, but there are {}",
                     launch.program,
@@ -211,7 +211,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             return;
         };
         if let Err(refusal) = program.may_launch_at(launch.npu) {
-            self.refusal = Some(refusal);
+            self.instant.refusal = Some(refusal);
             return;
         }
         let record = LaunchRecord {

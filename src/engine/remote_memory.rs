@@ -197,7 +197,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         };
         if remote.model.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
-            self.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
+            self.instant.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
         if let Some((at, settlement)) = remote.model.settle(now) {

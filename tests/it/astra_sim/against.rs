@@ -121,6 +121,12 @@ fn collectives_that_pass_dimensions_in_different_orders_meet() {
     assert_eq!(counts[0] + counts[1], 3, "{counts:?}");
 }
 
+/// Two NPUs come to a collective at one instant, whose numbers differ from a third's.
+#[test]
+fn notes_do_not_depend_on_the_order_at_an_instant() {
+    compare_overlapping([5510].into_iter());
+}
+
 /// `CHAKRAM_SEEDS` configurations, from the one numbered `CHAKRAM_FIRST_SEED` on.
 #[test]
 #[ignore = "takes minutes"]
