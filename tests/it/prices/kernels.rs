@@ -1,0 +1,135 @@
+//! Kernels of captured jobs as prices of other jobs.
+
+use crate::commands::chakram;
+use crate::corpus::corpus;
+use serde_json::Value;
+
+/// The makespan, in milliseconds, of `traces` on `machine` with kernels by curves or as recorded.
+fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
+    let output = chakram(&[
+        "replay",
+        traces,
+        "--machine",
+        machine,
+        "--compute",
+        compute,
+        "--format",
+        "json",
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    report["makespan_ps"].as_f64().expect("a number") / 1e9
+}
+
+/// A captured job is priced by its own kernels: their sums are kept, so that the makespan hardly moves.
+#[test]
+fn kernels_of_a_captured_job_price_it() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let measured = folder.path().join("measured.toml");
+    let measured = measured.to_str().expect("a plain name");
+    let machine = "traces/tp-mlp/machine.toml";
+    let arguments = ["calibrate", "--kernels", "traces/tp-mlp", "--machine"];
+    let calibrate = |from: &str| {
+        let output = chakram(&[&arguments[..], &[from, "-o", measured]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        std::fs::read_to_string(measured).expect("it was written")
+    };
+    let first = calibrate(machine);
+    // A second calibration takes the place of the first.
+    assert_eq!(calibrate(measured), first);
+    let (own, recorded) = (
+        makespan_ms("traces/tp-mlp", measured, "curves"),
+        makespan_ms("traces/tp-mlp", measured, "recorded"),
+    );
+    assert!((own / recorded - 1.0).abs() < 0.05, "{own} {recorded}");
+    // Kernels are an eighth of the critical path, by the report; the rest is the host's. Twice as long, they add that much.
+    let doubled: String = first
+        .lines()
+        .map(|line| match line.strip_suffix(" us\"],") {
+            Some(line) => {
+                let (head, micros) = line.rsplit_once('"').expect("a quoted time");
+                let micros: f64 = micros.parse().expect("a number");
+                format!("{head}\"{} us\"],\n", 2.0 * micros)
+            }
+            None => format!("{line}\n"),
+        })
+        .collect();
+    std::fs::write(measured, doubled).expect("there is room");
+    let twice = makespan_ms("traces/tp-mlp", measured, "curves");
+    assert!((twice / own - 1.125).abs() < 0.01, "{twice} {own}");
+}
+
+/// A step of twice the batch is predicted by the kernels of the smaller one.
+#[test]
+fn kernels_of_a_small_batch_price_a_larger_one() {
+    let Some(pairs) = corpus("captures/interventions") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
+    for side in ["A", "B"] {
+        let capture = pairs.join("ddp_batch_x2").join(side);
+        let capture = capture.to_str().expect("a plain name");
+        let output = chakram(&[
+            "convert",
+            "pytorch",
+            capture,
+            "-o",
+            &at(&format!("{side}/job")),
+        ]);
+        assert!(output.status.success());
+    }
+    let (machine, measured) = ("traces/ddp-resnet18/machine.toml", at("measured.toml"));
+    let arguments = ["--machine", machine, "-o", &measured];
+    let output = chakram(&[&["calibrate", "--kernels", &at("A")][..], &arguments].concat());
+    assert!(output.status.success());
+    let predicted = makespan_ms(&at("B"), &measured, "curves");
+    let (smaller, recorded) = (
+        makespan_ms(&at("A"), &measured, "recorded"),
+        makespan_ms(&at("B"), &measured, "recorded"),
+    );
+    let error = |predicted: f64| (predicted / recorded - 1.0).abs();
+    assert!(error(predicted) < 0.04, "{predicted} {recorded}");
+    // Better than no change, and than all times twice as long.
+    assert!(error(predicted) < error(smaller).min(error(2.0 * smaller)));
+}
+
+/// Jobs without a recorded time, and jobs that do not fit, calibrate nothing.
+#[test]
+fn jobs_without_kernels_calibrate_nothing() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
+    let output = chakram(&[
+        "generate",
+        "resnet-18",
+        "--batch",
+        "2",
+        "--data",
+        "2",
+        "-o",
+        &at("job"),
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let refused = |traces: &str, machine: &str| {
+        let out = at("out.toml");
+        let output = chakram(&[
+            "calibrate",
+            "--kernels",
+            traces,
+            "--machine",
+            machine,
+            "-o",
+            &out,
+        ]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!std::path::Path::new(&out).exists());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let unknown = refused(&at("job"), "dgx-a100");
+    assert!(unknown.contains("has a recorded time"), "{unknown}");
+    let few = refused("traces/astra-sim-8", "traces/tp-mlp/machine.toml");
+    assert!(few.contains("has 8 ranks"), "{few}");
+}
