@@ -133,3 +133,133 @@ fn jobs_without_kernels_calibrate_nothing() {
     let few = refused("traces/astra-sim-8", "traces/tp-mlp/machine.toml");
     assert!(few.contains("has 8 ranks"), "{few}");
 }
+
+/// Of the ranks of this job one takes a third longer over the same kernels, and the other waits for it. Priced by means of
+/// both, neither is as long as it was.
+#[test]
+fn ranks_that_differ_are_measured_by_themselves() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let measured = folder.path().join("measured.toml");
+    let measured = measured.to_str().expect("a plain name");
+    let job = "traces/ddp-resnet18";
+    let machine = "traces/ddp-resnet18/machine.toml";
+    let compute_of = |machine: &str, model: &str| {
+        let arguments = [
+            "replay",
+            job,
+            "--machine",
+            machine,
+            "--compute",
+            model,
+            "--format",
+            "json",
+        ];
+        let report: Value =
+            serde_json::from_slice(&chakram(&arguments).stdout).expect("it is JSON");
+        let ranks = report["npus"].as_array().expect("a list").iter();
+        ranks
+            .map(|rank| rank["time_ps"]["compute"].as_f64().expect("a number"))
+            .collect::<Vec<_>>()
+    };
+    let recorded = compute_of(machine, "recorded");
+    assert!(recorded[0] > 1.3 * recorded[1], "{recorded:?}");
+    let all = makespan_ms(job, machine, "recorded");
+    for (by_rank, off) in [(&[][..], 0.06..0.08), (&["--by-rank"], 0.0..0.02)] {
+        let arguments = [
+            "calibrate",
+            "--kernels",
+            job,
+            "--machine",
+            machine,
+            "-o",
+            measured,
+        ];
+        let output = chakram(&[&arguments[..], by_rank].concat());
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let found = makespan_ms(job, measured, "curves");
+        assert!(off.contains(&(found / all - 1.0).abs()), "{found} {all}");
+    }
+    // A rank's kernels take as long together as they did, each size its mean.
+    for (rank, compute) in compute_of(measured, "curves").iter().enumerate() {
+        assert!(
+            (compute / recorded[rank] - 1.0).abs() < 1e-4,
+            "{rank}: {compute}"
+        );
+    }
+}
+
+/// Captured jobs, priced by their own kernels: within 5 % of what their recorded kernels take.
+#[test]
+fn captured_jobs_are_priced_by_their_own_kernels() {
+    let Some(captures) = corpus("captures/pytorch") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str| {
+        folder
+            .path()
+            .join(name)
+            .to_str()
+            .expect("a plain name")
+            .to_owned()
+    };
+    let template =
+        std::fs::read_to_string("traces/ddp-resnet18/machine.toml").expect("it is there");
+    for (name, ranks) in [
+        ("ddp_resnet18", 2),
+        ("ddp_gpt", 4),
+        ("fsdp2_llama", 4),
+        ("fsdp_tp_llama", 4),
+        ("tpsp_mlp", 2),
+        ("pp_1f1b", 4),
+        ("pp_gpipe", 2),
+        ("t231_ddp_gpt", 4),
+        ("t231_moe_a2a", 4),
+        ("infer_gpt", 1),
+    ] {
+        let capture = captures
+            .join(name)
+            .to_str()
+            .expect("a plain name")
+            .to_owned();
+        let (job, machine, own) = (path(name), path("machine.toml"), path("own.toml"));
+        std::fs::write(
+            &machine,
+            template.replace("\nsize = 2\n", &format!("\nsize = {ranks}\n")),
+        )
+        .expect("there is room");
+        for arguments in [
+            &["convert", &capture, "-o", &job][..],
+            &[
+                "calibrate",
+                "--kernels",
+                &job,
+                "--machine",
+                &machine,
+                "--by-rank",
+                "-o",
+                &own,
+            ],
+        ] {
+            let output = chakram(arguments);
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        let (priced, recorded) = (
+            makespan_ms(&job, &own, "curves"),
+            makespan_ms(&job, &machine, "recorded"),
+        );
+        println!("{name}: {:+.1} %", 100.0 * (priced / recorded - 1.0));
+        assert!(
+            (priced / recorded - 1.0).abs() < 0.05,
+            "{name}: {priced} {recorded}"
+        );
+    }
+}
