@@ -45,8 +45,10 @@ pub(super) fn measure(
         )
         .into());
     }
+    let instances = job.workload().instances().iter();
+    let present: BTreeSet<u32> = instances.map(|instance| instance.rank.0).collect();
     let shared = machine;
-    let split = by_rank.then(|| rank_classes::split(text, machine, ranks));
+    let split = by_rank.then(|| rank_classes::split(text, machine, &present));
     let split = split.map(|text| Machine::parse(&text, machine.name()).map(|own| (text, own)));
     let split = split.transpose()?;
     let (text, machine) = match &split {

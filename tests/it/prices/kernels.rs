@@ -183,6 +183,34 @@ fn ranks_that_differ_are_measured_by_themselves() {
         let found = makespan_ms(job, measured, "curves");
         assert!(off.contains(&(found / all - 1.0).abs()), "{found} {all}");
     }
+    // A second calibration takes the place of the first, and an NPU without a rank has what all ranks took.
+    let first = std::fs::read_to_string(measured).expect("it was written");
+    let arguments = ["calibrate", "--kernels", job, "--by-rank", "--machine"];
+    let calibrate = |from: &str| {
+        let output = chakram(&[&arguments[..], &[from, "-o", measured]].concat());
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        std::fs::read_to_string(measured).expect("it was written")
+    };
+    assert_eq!(calibrate(measured), first);
+    let larger = folder.path().join("larger.toml");
+    let text = std::fs::read_to_string(machine).expect("it is there");
+    std::fs::write(&larger, text.replace("\nsize = 2\n", "\nsize = 4\n")).expect("there is room");
+    let text = calibrate(larger.to_str().expect("a plain name"));
+    let classes = ["core", "core-0", "core-1"];
+    let count = |class: &str| {
+        text.matches(&format!("[[npu.\"{class}\".measured]]"))
+            .count()
+    };
+    assert!(
+        classes.iter().all(|class| count(class) == count("core-0")),
+        "{text}"
+    );
+    assert!(count("core") > 20 && text.contains("2-3"), "{text}");
+    calibrate(machine);
     // A rank's kernels take as long together as they did, each size its mean.
     for (rank, compute) in compute_of(measured, "curves").iter().enumerate() {
         assert!(
