@@ -262,6 +262,15 @@ fn place(
         plan.sram = classes.map(|class| class.memory.capacity.0).min();
         key += &format!(" with {} B of SRAM", plan.sram.unwrap_or(0));
     }
+    let holds = machine.remote().map(|memory| memory.capacity.0);
+    if let (Some(most), None, false) = (
+        holds,
+        plan.largest_access,
+        plan.residency == ResidencyRule::None,
+    ) {
+        plan.largest_access = holds;
+        key += &format!(" by {most} B");
+    }
     let least = (0..machine.classes().len())
         .map(|class| machine.npu_memory(class).0)
         .min();

@@ -39,6 +39,7 @@
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
 //! - `sweep`: strategies against replaying all points, threads, shards, kills, and refusals
+//! - `tile_studies`: what the figures of the paper on tiles claim, beside what comes out
 //! - `tiles`: models on tiled accelerators: placement, SRAM, networks, and what is refused
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
@@ -89,6 +90,7 @@ mod serve;
 mod sources;
 mod sweep;
 #[cfg(unix)]
+mod tile_studies;
 mod tiles;
 mod timeline;
 mod training;

@@ -132,6 +132,32 @@ fn sram_that_holds_everything_changes_nothing() {
     assert!(run(&["--residency", "as-printed", "--sram", "10 GB"]).0 > none.0);
 }
 
+/// A load in pieces moves the same bytes: ports are busy for the latency of each piece longer, of at most six links and a port
+/// at 1 ns, and for the rounding of each.
+#[test]
+fn loads_in_pieces_move_the_same_bytes() {
+    let folder = Folder::new();
+    let little = ["--residency", "corrected", "--sram", "100 kB"];
+    let run = |more: &[&str]| {
+        let report = json(&folder, &args("wafer-5x4", &[&little, more].concat()));
+        let ports = report["tiles"]["ports"].as_array().unwrap().iter();
+        let busy: u64 = ports.map(|port| port["busy_ps"].as_u64().unwrap()).sum();
+        (report["nodes"].as_u64().unwrap(), busy)
+    };
+    let [whole, pieces] = [run(&[]), run(&["--largest-access", "1 MB"])];
+    let more = pieces.0 - whole.0;
+    assert!(more > 100, "{whole:?} {pieces:?}");
+    let longer = pieces.1 - whole.1;
+    assert!(
+        (more * 1000..=more * 7001).contains(&longer),
+        "{whole:?} {pieces:?}"
+    );
+    assert_eq!(run(&["--largest-access", "1 GB"]), whole);
+    let less = [&little[..], &["--largest-access", "99 kB"]].concat();
+    let refused = folder.refused(&args("wafer-5x4", &less));
+    assert!(refused.contains("at least the SRAM of a core"), "{refused}");
+}
+
 /// Of the wafer's dies of 4 x 4, gone over to and fro, each row holds a tensor group of four: three ways of one link and
 /// one of three back. Between two replicas lie the groups' own members when they are opposite.
 #[test]
@@ -504,22 +530,25 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
     samples as f64 * 1e12 / makespan(&json(folder, &run)) as f64
 }
 
-/// Table VII by the rules of PALM's public code: 2.0652 samples per second are its T-76B, of 21 micro-batches of 89 samples. A
-/// plain simulator of those rules in another language, which shares no code with chakram, has them to four digits, and for
-/// T-18B and T-145B the 8.4373 and 1.0213 that the code has (the paper prints 7.3457 and 1.1238); with all micro-batches
-/// simulated, in place of 6 and an extrapolation, 2.0648; and with links between dies along y as fast as those along x, where
-/// the code takes links of a die, what is here.
+/// Table VII by the rules of PALM's public code: 2.0652 samples per second are its T-76B, of 21 micro-batches of 89 samples,
+/// and 8.4373 and 1.0213 those of T-18B and T-145B (the paper prints 7.3457 and 1.1238). The code simulates 6 micro-batches and
+/// extrapolates, and takes links of a die for those between dies along y. With all micro-batches and with slow links along y,
+/// the digits here are chakram's own, held so that they do not move; none is off by more than 0.3 %.
 #[test]
 fn published_rules_give_published_numbers() {
     let folder = Folder::new();
-    for (model, tensor, samples, plain) in [
-        ("t-76b", 8, 1869, 2.0635),
-        ("t-18b", 8, 1071, 8.4203),
-        ("t-145b", 8, 2415, 1.0208),
-        ("t-76b", 16, 1869, 1.4479),
+    for (model, tensor, samples, held, code) in [
+        ("t-76b", 8, 1869, 2.0635, 2.0652),
+        ("t-18b", 8, 1071, 8.4203, 8.4373),
+        ("t-145b", 8, 2415, 1.0208, 1.0213),
+        ("t-76b", 16, 1869, 1.4479, 1.450),
     ] {
         let found = by_published_rules(&folder, model, tensor, samples);
-        assert!((found - plain).abs() < 5.1e-5, "{model} {tensor}: {found}");
+        assert!((found - held).abs() < 5.1e-5, "{model} {tensor}: {found}");
+        assert!(
+            (found / code - 1.0).abs() < 3e-3,
+            "{model} {tensor}: {found}"
+        );
     }
     let found = by_published_rules(&folder, "t-76b", 8, 1869);
     assert!((found / 2.0652 - 1.0).abs() < 1e-3, "{found}");

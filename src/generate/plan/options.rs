@@ -305,6 +305,13 @@ plan_options! {
             (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
+    largest_access: Option<u64> = None,
+    "Most bytes of one load or store, for --residency; what the machine's remote memory holds by default" {
+        value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
+            (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
+                "at least the SRAM of a core, which a load fills"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
     prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with --zero 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };

@@ -79,6 +79,8 @@ impl TrainingArgs {
             let least = classes.map(|class| class.memory.capacity.0).min();
             if plan.residency != ResidencyRule::None {
                 plan.sram = plan.sram.or(least);
+                let holds = machine.remote().map(|memory| memory.capacity.0);
+                plan.largest_access = plan.largest_access.or(holds);
             }
         }
         if !plan.place.is_empty() {

@@ -23,8 +23,11 @@ impl RankEmitter<'_, '_> {
             .into_iter()
             .enumerate()
         {
-            if bytes > 0 {
-                self.out.name(format_args!("{name}/{word}"));
+            for (piece, bytes) in self.pieces(bytes).enumerate() {
+                match piece {
+                    0 => self.out.name(format_args!("{name}/{word}")),
+                    _ => self.out.name(format_args!("{name}/{word}.{piece}")),
+                }
                 let op = remote(store == 1, bytes);
                 let lane = Some(MEMORY_LANE);
                 let none = MemoryChanges::default();
@@ -57,13 +60,32 @@ impl RankEmitter<'_, '_> {
         } else {
             "optimizer/load"
         };
-        self.last(
-            name,
-            remote(store, bytes),
-            MEMORY_LANE,
-            TrainingPhase::Synchronize,
-        )
+        for piece in self.pieces(bytes) {
+            self.last(
+                name,
+                remote(store, piece),
+                MEMORY_LANE,
+                TrainingPhase::Synchronize,
+            )?;
+        }
+        Ok(())
     }
+
+    /// Bytes of the accesses that move `bytes`.
+    fn pieces(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        access_pieces(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
+    }
+}
+
+/// Nodes that one load or store becomes at most.
+const MOST_PIECES: u64 = 64;
+
+/// Bytes of the fewest equal accesses that move `bytes`, none of them more than `most`. An operand that comes once for each
+/// part of the other is one load of many times its size, ⌈W/C⌉ I, of which a memory never holds more than I.
+fn access_pieces(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
+    let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
+    let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
+    (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
 /// A load or store of memory beyond SRAM.
@@ -73,5 +95,29 @@ fn remote(store: bool, bytes: u64) -> Op<'static> {
         place: MemoryLocation::Remote,
         bytes,
         in_switch: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 31 times an input of 58 x 2048 x 12288 numbers of 2 bytes for the 31 parts of weights of 3 x 12288² / 8 numbers in SRAM of 3.75
+    /// MB, and these weights once, are 90.6 GB: two loads of a port that holds 64 GB.
+    #[test]
+    fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
+        let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
+        assert_eq!(weights.div_ceil(3_750_000), 31);
+        let all = weights + 31 * input;
+        assert_eq!(all, 90_609_549_312);
+        let half = all / 2;
+        assert!(access_pieces(all, 64_000_000_000).eq([half, half]));
+        assert!(access_pieces(all, all).eq([all]));
+        assert!(access_pieces(all, all - 1).eq([half, half]));
+        assert!(access_pieces(11, 4).eq([4, 4, 3]));
+        assert_eq!(access_pieces(0, 4).count(), 0);
+        // Memory that is far too small is refused by the replay, which names it.
+        assert_eq!(access_pieces(1000, 1).count(), 64);
+        assert_eq!(access_pieces(1000, 1).sum::<u64>(), 1000);
     }
 }
