@@ -27,7 +27,6 @@ pub mod kineto;
 mod kineto_alone;
 mod name_repair;
 mod number;
-mod number_repair;
 mod op_cost;
 mod operator_order;
 mod output_shapes;
@@ -39,6 +38,7 @@ mod steps;
 mod stream;
 pub mod summary;
 mod tensors;
+mod token_repair;
 mod transfer_times;
 
 pub use calls::CommKernels;
