@@ -13,6 +13,7 @@ use crate::trace::scan::NodeView;
 use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
 use crate::trace::{Dtype, GroupName, Op, TraceError};
 use crate::units::Span;
+use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io::Write;
@@ -240,19 +241,28 @@ pub fn lane_names(
     names
 }
 
+/// A process group as PyTorch's `pg_config` states it.
+#[derive(Serialize)]
+struct GroupDeclaration<'g> {
+    pg_name: &'g str,
+    pg_desc: &'g str,
+    ranks: &'g [u32],
+    group_size: usize,
+    group_count: usize,
+}
+
 /// Returns the declaration of a rank's groups in PyTorch's format.
 fn groups_json(number: u32, groups: &[JobGroup]) -> String {
-    let entries: Vec<serde_json::Value> = groups
-        .iter()
-        .filter(|group| group.ranks.contains(&number))
-        .map(|group| {
-            serde_json::json!({
-                "pg_name": group.name, "pg_desc": group.desc, "ranks": group.ranks,
-                "group_size": group.ranks.len(), "group_count": groups.len(),
-            })
-        })
-        .collect();
-    serde_json::Value::from(entries).to_string()
+    let own = groups.iter().filter(|group| group.ranks.contains(&number));
+    let declared = own.map(|group| GroupDeclaration {
+        pg_name: &group.name,
+        pg_desc: &group.desc,
+        ranks: &group.ranks,
+        group_size: group.ranks.len(),
+        group_count: groups.len(),
+    });
+    let declared: Vec<_> = declared.collect();
+    serde_json::to_string(&declared).expect("names and numbers can be written")
 }
 
 struct ActivityEmitter<'a> {

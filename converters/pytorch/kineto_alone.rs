@@ -9,7 +9,7 @@ use super::host::{CommArgs, HostNode, HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, element_bytes, elements_of};
 use super::output_shapes;
 use crate::graph::NameTable;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -209,7 +209,16 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
 
 /// Returns a tensor without storage, as the host trace has it.
 fn tensor(elements: u64, size: u64) -> Value {
-    json!([0, 0, 0, elements, size, ""])
+    let zero = Value::from(0);
+    let [elements, size] = [elements, size].map(Value::from);
+    Value::from(vec![
+        zero.clone(),
+        zero.clone(),
+        zero,
+        elements,
+        size,
+        "".into(),
+    ])
 }
 
 /// Returns the value of a scalar that Python printed.

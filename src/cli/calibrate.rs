@@ -3,6 +3,7 @@
 mod collectives;
 mod kernels;
 mod products;
+mod rank_classes;
 
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
@@ -52,6 +53,10 @@ pub struct CalibrateArgs {
     /// Traces whose recorded kernels price kernels of the same names, as `chakram replay` takes them
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
+    /// Measure the kernels of each rank by themselves, in an NPU class of its own: ranks differ, and others wait for the
+    /// slowest
+    #[arg(long, requires = "kernels")]
+    by_rank: bool,
     /// Measured GEMMs as CSV, which correct the curves of their number formats between the shapes that are there
     #[arg(
         long,
@@ -107,7 +112,7 @@ fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
     let mut more;
     if !args.kernels.is_empty() {
-        (text, more) = kernels::measure(&text, &machine, &args.kernels)?;
+        (text, more) = kernels::measure(&text, &machine, &args.kernels, args.by_rank)?;
         said += &more;
     }
     if let Some(table) = &args.gemm {

@@ -367,6 +367,12 @@ impl TrainingGenerator {
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
+    /// Returns true if those gathers run beside the forward pass of the next step: a step begins with those of the
+    /// step before, so that one step alone costs as much as each of many.
+    fn gathers_before_step(&self) -> bool {
+        self.plan.gather_overlap && self.gathers_after_step()
+    }
+
     /// Returns true if a backward pass ends with reductions; `complete` for the pass that completes its gradients.
     fn reduces(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;

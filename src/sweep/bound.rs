@@ -18,7 +18,8 @@
 //! All passes of a rank are one chain, and passes of one direction and chunk are alike, so a rank's own path, and the
 //! sums over its lanes, grow by the same amount with each micro-batch from two on (for interleaved schedules with each
 //! `pipeline` of them). [`quick`] follows two and three, and adds the rest; a stage begins when the first micro-batch
-//! can have come through the stages before it. With ZeRO 3, whose gathers run ahead, sums alone are taken.
+//! can have come through the stages before it. Where gathers of parameters run ahead (ZeRO 3, or overlap
+//! with the forward pass), sums alone are taken.
 
 use super::evaluate::PointBound;
 use super::point::{PointRefusal, ResolvedPoint};
@@ -79,7 +80,7 @@ pub fn quick(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBo
             u128::from(more_ps.saturating_sub(few_ps)) * u128::from(all - few) / u128::from(unit);
         few_ps.saturating_add(u64::try_from(each).unwrap_or(u64::MAX))
     };
-    let gathers = plan.zero == ZeroStage::Parameters;
+    let gathers = plan.zero == ZeroStage::Parameters || plan.gather_overlap;
     let waits = !plan.without.has(AblationEffect::Bubble);
     let stages = short.iter().zip(&long).map(|(short, long)| {
         let lanes = short

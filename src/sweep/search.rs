@@ -322,12 +322,15 @@ impl<'s> StudyExplorer<'s> {
     }
 
     fn score(&self, point: &Settings, answer: &PointAnswer) -> Option<f64> {
-        match answer {
-            PointAnswer::Replayed(measures) => {
-                self.study.objectives[0].score(measures, &self.study.whole(point))
-            }
-            PointAnswer::Refused { .. } => None,
-        }
+        score(self.study, point, answer)
+    }
+}
+
+/// The score of an answer in a study's first objective.
+fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
+    match answer {
+        PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
+        PointAnswer::Refused { .. } => None,
     }
 }
 

@@ -22,8 +22,7 @@ use super::file::{FileDigest, read_text};
 use super::groups::{DeclaredGroups, GroupFile};
 use super::roles::GroupRoles;
 use super::{TraceError, escape};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -152,12 +151,12 @@ impl JobFile {
             text.write_fmt(line).expect("a string grows as needed");
         };
         if let Some(machine) = &self.machine {
-            say(format_args!(",\n  \"machine\": {}", json!(machine)));
+            say(format_args!(",\n  \"machine\": {}", json_text(machine)));
         }
         if !self.roles.is_empty() {
             say(format_args!(
                 ",\n  \"roles\": {}",
-                json!(self.roles.to_string())
+                json_text(&self.roles.to_string())
             ));
         }
         if !self.groups.is_empty() {
@@ -166,8 +165,8 @@ impl JobFile {
                 let comma = if i == 0 { "" } else { "," };
                 say(format_args!(
                     "{comma}\n    {}: {}",
-                    json!(name),
-                    json!(ranks)
+                    json_text(name),
+                    json_text(ranks)
                 ));
             }
             say(format_args!("\n  }}"));
@@ -180,7 +179,7 @@ impl JobFile {
             say(format_args!(
                 "{comma}\n    {{\"rank\":{},\"file\":{},\"bytes\":{},\"blake3\":\"{hash}\"}}",
                 row.rank,
-                json!(row.file),
+                json_text(&row.file),
                 row.seal.bytes
             ));
         }
@@ -193,6 +192,11 @@ impl JobFile {
         let found = self.ranks.binary_search_by_key(&rank, |row| row.rank);
         found.ok().map(|index| &self.ranks[index])
     }
+}
+
+/// Returns a name or a list as JSON has it.
+fn json_text<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("names and lists can be written")
 }
 
 #[cfg(test)]

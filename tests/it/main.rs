@@ -28,6 +28,7 @@
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
 //! - `peaks`: number formats that a machine lacks
+//! - `prices`: prices of kernels, hosts and collectives against measurements, and scores
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
@@ -78,7 +79,6 @@ mod page;
 mod paper;
 mod peaks;
 mod physics;
-mod price_tables;
 mod prices;
 mod rates;
 mod readers;

@@ -1,6 +1,6 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
-use super::{string, with_section};
+use super::{rank_classes, string, with_section};
 use crate::job::{Job, JobOptions};
 use crate::machine::Machine;
 use crate::report::summary::thousands;
@@ -9,6 +9,7 @@ use crate::report::text::TextStyle;
 use crate::score::{KernelTimes, recorded_kernels};
 use crate::trace::escape;
 use crate::workload::MissingRankPolicy;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 /// Rows of the summary.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them.
+/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them; with
+/// a class for each rank, if `by_rank` asks for it.
 ///
 /// # Errors
 ///
@@ -25,6 +27,7 @@ pub(super) fn measure(
     text: &str,
     machine: &Machine,
     traces: &[PathBuf],
+    by_rank: bool,
 ) -> Result<(String, String), Box<dyn Error>> {
     // A rank's kernels are what they are, whether or not the others are there.
     let options = JobOptions {
@@ -42,6 +45,16 @@ pub(super) fn measure(
         )
         .into());
     }
+    let instances = job.workload().instances().iter();
+    let present: BTreeSet<u32> = instances.map(|instance| instance.rank.0).collect();
+    let shared = machine;
+    let split = by_rank.then(|| rank_classes::split(text, machine, &present));
+    let split = split.map(|text| Machine::parse(&text, machine.name()).map(|own| (text, own)));
+    let split = split.transpose()?;
+    let (text, machine) = match &split {
+        Some((text, own)) => (&text[..], own),
+        None => (text, machine),
+    };
     let found = recorded_kernels(job.workload(), machine);
     if found.is_empty() {
         return Err(format!(
@@ -50,8 +63,21 @@ pub(super) fn measure(
         )
         .into());
     }
-    let text = with_section(text, "Kernels", &tables(&found, machine, job.name()));
-    Ok((text, summary(&found)))
+    let summary = summary(&found);
+    let mut priced = found;
+    if by_rank {
+        // NPUs that no rank ran on take what all ranks of their class took.
+        let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
+        for kernel in recorded_kernels(job.workload(), shared) {
+            let name = &shared.classes()[kernel.class].name;
+            let class = (machine.classes().iter()).position(|class| class.name == *name);
+            if let Some(class) = class.filter(|class| !measured.contains(class)) {
+                priced.push(KernelTimes { class, ..kernel });
+            }
+        }
+    }
+    let text = with_section(text, "Kernels", &tables(&priced, machine, job.name()));
+    Ok((text, summary))
 }
 
 fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {

@@ -332,6 +332,13 @@ plan_options! {
     pipeline_overlap: bool = true, "Overlap messages between stages with the passes behind them" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
+    gather_overlap: bool = false,
+    "Overlap all-gathers of updated parameters with the next step's forward pass, with --zero 1 or 2" {
+        value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
+                "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
+        ]
+    };
     scatter_gather: bool = false,
     "Scatter activations between stages over the tensor group, and gather them there" {
         value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[

@@ -14,6 +14,7 @@ use crate::trace::{
     CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
     TraceError, TrainingPhase,
 };
+use std::collections::BTreeMap;
 
 mod gradients;
 mod memory_traffic;
@@ -51,6 +52,8 @@ pub(super) struct RankEmitter<'w, 's> {
     unreduced_producers: Vec<u64>,
     /// Reductions of this step.
     reduced: Vec<u64>,
+    /// Gathers of the parameters of layers that a forward pass still has to wait for.
+    updated: BTreeMap<usize, Vec<u64>>,
     /// Changes of memory that the next node makes.
     pending_memory: MemoryChanges,
     /// SRAM, and what of the stage stays there, if the plan has a rule.
@@ -85,6 +88,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             data: Vec::new(),
             unreduced_producers: Vec::new(),
             reduced: Vec::new(),
+            updated: BTreeMap::new(),
             pending_memory: MemoryChanges::default(),
         }
     }
@@ -96,6 +100,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let trains = plan.plan.trains();
         for step in 0..plan.plan.steps {
             self.step = step;
+            if plan.gathers_before_step() {
+                self.gather_updated()?;
+            }
             let mut kept = vec![false; plan.chunks() as usize];
             for pass in plan.passes(self.place.stage) {
                 // Micro-batches pass a chunk in order, so with the last one it is done, and its gradients are complete.
@@ -204,6 +211,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.gather(&mut gathers, k, pass)?;
             }
             self.chain_tail.extend(gathers.ids.get(k));
+            if forward {
+                // Later micro-batches follow the first.
+                self.chain_tail
+                    .extend(self.updated.remove(&layer).into_iter().flatten());
+            }
             if gathers.ids.len() > k && plan.copies_parameters() {
                 self.copy_out(layer, pass)?;
             }

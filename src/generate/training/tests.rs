@@ -87,6 +87,46 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
     );
 }
 
+#[test]
+fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.zero, plan.steps, plan.batch) = (2, ZeroStage::Optimizer, 2, 4);
+    plan.bucket = 1;
+    let gathers = |nodes: &[EmittedNode]| {
+        let names = nodes.iter().map(|node| node.name.clone());
+        names
+            .filter(|name| name.ends_with("/parameters/all-gather"))
+            .collect::<Vec<_>>()
+    };
+    let after = every_rank(pattern(plan.clone()));
+    plan.gather_overlap = true;
+    let beside = every_rank(pattern(plan));
+    let nodes = &beside[0];
+    assert_eq!(gathers(nodes), gathers(&after[0]));
+    // Each layer waits for its own in the first micro-batch, and the step's gathers wait for the optimizer alone.
+    let of = |layer: &str| {
+        gathers(nodes)
+            .into_iter()
+            .filter(move |name| name.starts_with(layer))
+            .collect::<Vec<_>>()
+    };
+    for (step, before) in [("step0", "resident"), ("step1", "step0/optimizer")] {
+        for layer in ["layer3", "layer4"] {
+            let own = of(&format!("{step}/{layer}/"));
+            assert!(!own.is_empty());
+            assert!(own.iter().all(|gather| data(nodes, gather) == [before]));
+            let first = data(nodes, &format!("{step}/mb0/{layer}/fwd/norm1"));
+            assert_eq!(first[..own.len()], own, "{first:?}");
+            assert_eq!(first.len(), own.len() + 1, "and for the layer before");
+            assert_eq!(
+                data(nodes, &format!("{step}/mb1/{layer}/fwd/norm1")).len(),
+                1
+            );
+        }
+    }
+    assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
+}
+
 /// Buckets of a byte: each gradient by itself.
 #[test]
 fn a_bucket_can_end_within_an_operator() {

@@ -25,7 +25,7 @@ fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefus
 /// networks and machines whose algorithms differ.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
-    let variants: [&[(&str, &str)]; 10] = [
+    let variants: [&[(&str, &str)]; 11] = [
         &[("compute", "curves")],
         &[],
         &[("plan.schedule", "gpipe"), ("network", "links")],
@@ -42,6 +42,7 @@ fn no_replay_is_faster_than_its_bounds() {
             ("efficiency", "0.5"),
         ],
         &[("plan.attention", "unfused"), ("plan.clip", "true")],
+        &[("plan.zero", "1"), ("plan.gather_overlap", "true")],
         &[
             ("plan.scatter_gather", "true"),
             ("plan.tensor_overlap", "false"),

@@ -2,22 +2,20 @@
 //!
 //! Every point has a bound: first a quick one, then, if that is the least of all that are left, the whole one, and if
 //! that is still the least, its answer. The search ends when the least bound is no better than the best answer: what is
-//! left cannot be better, and is never replayed. Threads find out what stands at the head of the queue; what they found
-//! out ahead counts when its turn comes, so that rows are the same for any number of threads. A shard answers at
-//! least those of its points that one run over all points would, because its own best is never better.
+//! left cannot be better, and is never replayed. Idle threads answer the first open questions of the queue ahead of
+//! their turn; an answer counts when its turn comes, so that rows are the same for any number of threads. A shard
+//! answers at least those of its points that one run over all points would, because its own best is never better.
 
-use super::knowledge::PointQuestion;
-use super::{RowOutcome, StudyExplorer, SweepError, SweepRow};
-use crate::sweep::evaluate::{PointAnswer, PointBound};
+use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
+use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};
+use crate::sweep::evaluate::PointBound;
 use crate::sweep::objective::PointMeasures;
 use crate::sweep::setting::{self, Settings};
+use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
 /// A point in the queue: its bound's score in an order of integers, whether it is the whole bound, and its index.
 type QueueEntry = (u64, bool, usize);
-
-/// Questions of a thread that are looked at together: a replay takes as long as many bounds.
-const BOUNDS: usize = 8;
 
 /// Maps numbers to integers of the same order.
 fn ordered(score: f64) -> u64 {
@@ -26,6 +24,93 @@ fn ordered(score: f64) -> u64 {
         !bits
     } else {
         bits | 1 << 63
+    }
+}
+
+/// A point of the layer that is searched.
+struct QueuedPoint {
+    number: u64,
+    point: Settings,
+    key: String,
+    /// Facts that follow from a plan without its time.
+    amounts: PointMeasures,
+}
+
+/// A search in progress.
+struct BestFirstSearch<'s> {
+    study: &'s Study,
+    points: Vec<QueuedPoint>,
+    queue: BTreeSet<QueueEntry>,
+    best: Option<f64>,
+    /// Points that were answered or refused, in the order of their turns.
+    taken: Vec<usize>,
+}
+
+impl BestFirstSearch<'_> {
+    /// Takes from the head of the queue as long as its questions are answered; true at the end of the search.
+    fn advance(&mut self, known: &KnownPoints) -> bool {
+        while let Some((head, is_whole, index)) = self.queue.first().copied() {
+            if head >= self.limit() {
+                return true;
+            }
+            let queued = &self.points[index];
+            if !knows(known, &queued.key, question(is_whole)) {
+                return false;
+            }
+            self.queue.pop_first();
+            let knowledge = &known[&queued.key];
+            match knowledge.whole {
+                Some(bound) if !is_whole => self.insert(index, bound),
+                // Refused on the way to its bound, or answered.
+                _ => {
+                    let answer = knowledge.answer.as_ref();
+                    let score = answer.and_then(|answer| score(self.study, &queued.point, answer));
+                    self.best = super::least([self.best, score]);
+                    self.taken.push(index);
+                }
+            }
+        }
+        true
+    }
+
+    /// The score that a bound must be below.
+    fn limit(&self) -> u64 {
+        self.best.map_or(u64::MAX, ordered)
+    }
+
+    /// The first question of the queue that nobody has answered or is answering.
+    fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
+        if self.advance(known) {
+            return None;
+        }
+        let limit = self.limit();
+        let needed = self.queue.iter().take_while(|entry| entry.0 < limit);
+        needed
+            .map(|(_, is_whole, index)| (question(*is_whole), &self.points[*index]))
+            .find(|(question, queued)| {
+                !in_flight.contains(&queued.key) && !knows(known, &queued.key, *question)
+            })
+            .map(|(question, queued)| (queued.key.clone(), question, queued.point.clone()))
+    }
+
+    fn insert(&mut self, index: usize, bound: PointBound) {
+        let queued = &self.points[index];
+        let measures = PointMeasures {
+            time_ps: bound.time_ps.max(1),
+            ..queued.amounts.clone()
+        };
+        let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
+        let score = ordered(score.unwrap_or(f64::NEG_INFINITY));
+        self.queue.insert((score, bound.is_whole, index));
+    }
+}
+
+/// The question that is open for a point in the queue.
+fn question(is_whole: bool) -> PointQuestion {
+    if is_whole {
+        PointQuestion::Answer
+    } else {
+        PointQuestion::Whole
     }
 }
 
@@ -43,144 +128,61 @@ impl StudyExplorer<'_> {
                 .map(|(_, point)| (PointQuestion::Quick, point.clone()))
                 .collect(),
         )?;
-        let mut queue: BTreeSet<QueueEntry> = BTreeSet::new();
-        // What follows from a plan without its time.
-        let mut amounts: Vec<PointMeasures> = vec![PointMeasures::default(); list.len()];
-        for (i, (_, point)) in list.iter().enumerate() {
-            match self.bound_of(point) {
-                Some(bound) => {
-                    amounts[i] = self
-                        .evaluator
-                        .bounded_measures(point, 0)
-                        .unwrap_or_default();
-                    queue.insert(self.entry(&amounts[i], point, bound, i));
-                }
-                None => self.take(numbered.then_some(list[i].0), point),
-            }
-        }
-        let mut best: Option<f64> = None;
-        while let Some(head) = queue.first().copied() {
-            let least = best.map_or(u64::MAX, ordered);
-            if head.0 >= least {
-                break;
-            }
-            let next = |entry: &QueueEntry| {
-                let question = if entry.1 {
-                    PointQuestion::Answer
-                } else {
-                    PointQuestion::Whole
-                };
-                (question, list[entry.2].1.clone())
+        let mut search = BestFirstSearch {
+            study: self.study,
+            points: Vec::with_capacity(list.len()),
+            queue: BTreeSet::new(),
+            best: None,
+            taken: Vec::new(),
+        };
+        for (number, point) in list {
+            let key = setting::line(&point);
+            let known = self.known.get(&key);
+            let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
+                // Refused, or missing.
+                let _ = self.visit(numbered.then_some(number), &point);
+                continue;
             };
-            let (question, point) = next(&head);
-            if !self.knows(&point, question) {
-                self.ask(self.ahead(
-                    best.is_some(),
-                    queue.iter().take_while(|entry| entry.0 < least).map(next),
-                ))?;
-            }
-            queue.pop_first();
-            let number = numbered.then_some(list[head.2].0);
-            let bound = self
-                .known
-                .get(&setting::line(&point))
-                .and_then(|known| known.whole);
-            match (head.1, bound) {
-                (false, Some(bound)) => {
-                    queue.insert(self.entry(&amounts[head.2], &point, bound, head.2));
-                }
-                // Refused on the way to its bound, or answered.
-                _ => {
-                    let score = self
-                        .answer_of(&point)
-                        .and_then(|answer| self.score(&point, &answer));
-                    best = super::least([best, score]);
-                    self.take(number, &point);
-                }
+            let amounts = self.evaluator.bounded_measures(&point, 0);
+            search.points.push(QueuedPoint {
+                number,
+                point,
+                key,
+                amounts: amounts.unwrap_or_default(),
+            });
+            search.insert(search.points.len() - 1, bound);
+        }
+        self.ask_while(|known, in_flight| search.next(known, in_flight))?;
+        while !search.advance(&self.known) {
+            // Nothing may be found out, and the answer at the head is missing.
+            if let Some((_, _, index)) = search.queue.pop_first() {
+                search.taken.push(index);
             }
         }
-        for (_, is_whole, i) in queue {
-            let (number, point) = &list[i];
-            let known = self.known.get(&setting::line(point));
-            let bound = known.and_then(|known| {
-                if is_whole {
-                    known.whole
-                } else {
-                    known.quick.or(known.whole)
-                }
-            });
+        for index in &search.taken {
+            let queued = &search.points[*index];
+            let _ = self.visit(numbered.then_some(queued.number), &queued.point);
+        }
+        for (_, is_whole, index) in &search.queue {
+            let queued = &search.points[*index];
+            let known = &self.known[&queued.key];
+            let bound = if *is_whole {
+                known.whole
+            } else {
+                known.quick.or(known.whole)
+            };
             let number = if numbered {
-                *number
+                queued.number
             } else {
                 self.rows.len() as u64
             };
             self.rows.push(SweepRow {
                 number,
-                point: point.clone(),
+                point: queued.point.clone(),
                 outcome: RowOutcome::Dominated(bound.expect("what is in the queue has a bound")),
             });
         }
-        Ok(best)
-    }
-
-    /// Chooses among the questions of a queue those that threads find out together. What is below the best answer is needed unless
-    /// a better one comes, bounds and replays; as long as there is no answer, as many replays as there are threads.
-    fn ahead(
-        &self,
-        has_best: bool,
-        questions: impl Iterator<Item = (PointQuestion, Settings)>,
-    ) -> Vec<(PointQuestion, Settings)> {
-        let threads = self.options.threads.get();
-        let unknown = questions.filter(|(question, point)| !self.knows(point, *question));
-        let (mut replays, bounds): (Vec<_>, Vec<_>) = unknown
-            .take(BOUNDS * threads)
-            .partition(|(question, _)| *question == PointQuestion::Answer);
-        if !has_best {
-            replays.truncate(threads);
-        }
-        replays.extend(bounds);
-        replays
-    }
-
-    fn entry(
-        &self,
-        amounts: &PointMeasures,
-        point: &Settings,
-        bound: PointBound,
-        index: usize,
-    ) -> QueueEntry {
-        let measures = PointMeasures {
-            time_ps: bound.time_ps.max(1),
-            ..amounts.clone()
-        };
-        let score = self.study.objectives[0].score(&measures, &self.study.whole(point));
-        (
-            ordered(score.unwrap_or(f64::NEG_INFINITY)),
-            bound.is_whole,
-            index,
-        )
-    }
-
-    /// The quick bound of a point, or the whole one where no quick one was needed; `None` if it was refused.
-    fn bound_of(&self, point: &Settings) -> Option<PointBound> {
-        let known = self.known.get(&setting::line(point))?;
-        known.quick.or(known.whole)
-    }
-
-    fn answer_of(&self, point: &Settings) -> Option<PointAnswer> {
-        self.known.get(&setting::line(point))?.answer.clone()
-    }
-
-    fn knows(&self, point: &Settings, question: PointQuestion) -> bool {
-        self.known
-            .get(&setting::line(point))
-            .is_some_and(|known| known.has(question))
-    }
-
-    /// Adds the row of a point that was answered.
-    fn take(&mut self, number: Option<u64>, point: &Settings) {
-        // Its score is not asked for here.
-        let _ = self.visit(number, point);
+        Ok(search.best)
     }
 }
 

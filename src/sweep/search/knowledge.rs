@@ -2,12 +2,12 @@
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::evaluate::{PointAnswer, PointBound, PointEvaluator};
-use crate::sweep::journal::JournalEntry;
+use crate::sweep::journal::{JournalEntry, JournalError};
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// All that is known of a point.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,13 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
+    /// Adds what was found out since.
+    fn extend(&mut self, found: Self) {
+        self.quick = found.quick.or(self.quick);
+        self.whole = found.whole.or(self.whole);
+        self.answer = found.answer.or(self.answer.take());
+    }
+
     /// The line of the journal that says so.
     fn entry(&self, key: &str) -> JournalEntry {
         JournalEntry {
@@ -48,100 +55,140 @@ impl PointKnowledge {
     }
 }
 
+/// Tells whether a question about the point of this key is answered.
+pub(super) fn knows(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
+    known.get(key).is_some_and(|known| known.has(question))
+}
+
+/// All points of which something is known, by [`setting::line`].
+pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
+
+/// A question about the point of this key.
+pub(super) type OpenQuestion = (String, PointQuestion, Settings);
+
+/// State shared by the threads that answer questions.
+struct SharedKnowledge<N> {
+    known: KnownPoints,
+    /// Points in the hands of a thread.
+    in_flight: BTreeSet<String>,
+    next: N,
+    best: Option<(String, f64)>,
+    failed: Option<JournalError>,
+    done: WorkDone,
+}
+
 impl StudyExplorer<'_> {
-    /// Finds out what is asked and not known, several at once.
+    /// Answers all of `questions` that are not answered yet.
     pub(super) fn ask(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,
     ) -> Result<(), SweepError> {
-        if self.options.is_closed {
-            return Ok(());
-        }
         let mut open: BTreeMap<String, (PointQuestion, Settings)> = BTreeMap::new();
         for (question, point) in questions {
             let key = setting::line(&point);
-            if !self
-                .known
-                .get(&key)
-                .is_some_and(|known| known.has(question))
-            {
+            if !knows(&self.known, &key, question) {
                 open.insert(key, (question, point));
             }
         }
-        let mut open: Vec<(String, (PointQuestion, Settings))> = open.into_iter().collect();
+        let mut open: Vec<OpenQuestion> = (open.into_iter())
+            .map(|(key, (question, point))| (key, question, point))
+            .collect();
         // Points of one work follow one another, so that it is built once.
-        // Replays come first, as threads end together if what is left is short.
-        open.sort_by_cached_key(|(_, (question, point))| {
-            (
-                *question != PointQuestion::Answer,
-                PointEvaluator::work_key(point),
-            )
+        open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
+        let mut open = open.into_iter();
+        self.ask_while(move |_, _| open.next())
+    }
+
+    /// Answers the questions that `next` returns, several at once, until it has no more and all are answered.
+    ///
+    /// `next` sees what is known and which points are in the hands of a thread, and is called again after each answer.
+    pub(super) fn ask_while(
+        &mut self,
+        next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,
+    ) -> Result<(), SweepError> {
+        if self.options.is_closed {
+            return Ok(());
+        }
+        let shared = Mutex::new(SharedKnowledge {
+            known: std::mem::take(&mut self.known),
+            in_flight: BTreeSet::new(),
+            next,
+            best: self.best(),
+            failed: None,
+            done: WorkDone::default(),
         });
-        let best = self.best();
-        let (next, shared) = (
-            AtomicUsize::new(0),
-            Mutex::new((Vec::new(), best, None, WorkDone::default())),
-        );
-        let lock =
-            || -> MutexGuard<'_, _> { shared.lock().unwrap_or_else(PoisonError::into_inner) };
-        let threads = self.options.threads.get().min(open.len().max(1));
+        let answered = Condvar::new();
         let this = &*self;
         std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while let Some((key, (question, point))) =
-                        open.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        let start = std::time::Instant::now();
-                        let found = this.find_out(key, *question, point);
-                        let seconds = start.elapsed().as_secs_f64();
-                        let entry = found.entry(key);
-                        let written = this
-                            .journal
-                            .as_ref()
-                            .map_or(Ok(()), |journal| journal.add(&entry));
-                        let mut shared = lock();
-                        let (all, best, failed, done) = &mut *shared;
-                        let count = match question {
-                            PointQuestion::Answer => &mut done.replayed,
-                            _ => &mut done.bounded,
-                        };
-                        count.0 += 1;
-                        count.1 += seconds;
-                        let score = found
-                            .answer
-                            .as_ref()
-                            .and_then(|answer| this.score(point, answer));
-                        if let Some(score) =
-                            score.filter(|score| best.as_ref().is_none_or(|(_, b)| score < b))
-                        {
-                            *best = Some((key.clone(), score));
-                        }
-                        (this.watcher)(&SweepStep {
-                            is_bound: *question != PointQuestion::Answer,
-                            best: best.as_ref().map(|(key, score)| (key.as_str(), *score)),
-                        });
-                        all.push((key.clone(), found));
-                        if let Err(error) = written {
-                            *failed = Some(error);
-                            next.store(usize::MAX / 2, Ordering::Relaxed);
-                        }
-                    }
-                });
+            for _ in 0..self.options.threads.get() {
+                scope.spawn(|| this.work(&shared, &answered));
             }
         });
-        let (all, _, failed, done) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for (key, found) in all {
-            let known = self.known.entry(key).or_default();
-            known.quick = found.quick.or(known.quick);
-            known.whole = found.whole.or(known.whole);
-            known.answer = found.answer.or(known.answer.take());
+        let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.known = shared.known;
+        self.done.bounded.0 += shared.done.bounded.0;
+        self.done.bounded.1 += shared.done.bounded.1;
+        self.done.replayed.0 += shared.done.replayed.0;
+        self.done.replayed.1 += shared.done.replayed.1;
+        shared.failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Answers questions until there are no more.
+    fn work<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
+    where
+        N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
+    {
+        let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.failed.is_none() {
+            let now = &mut *state;
+            let Some((key, question, point)) = (now.next)(&now.known, &now.in_flight) else {
+                if state.in_flight.is_empty() {
+                    break;
+                }
+                state = (answered.wait(state)).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let is_bounded = (state.known.get(&key)).is_some_and(|known| known.whole.is_some());
+            state.in_flight.insert(key.clone());
+            drop(state);
+            let start = std::time::Instant::now();
+            let find_out = || self.find_out(is_bounded, question, &point);
+            let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
+                // Others must not wait for this answer.
+                let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                state.in_flight.remove(&key);
+                answered.notify_all();
+                drop(state);
+                resume_unwind(panic)
+            });
+            let seconds = start.elapsed().as_secs_f64();
+            let entry = found.entry(&key);
+            let written = (self.journal.as_ref()).map_or(Ok(()), |journal| journal.add(&entry));
+            let answer = found.answer.as_ref();
+            let score = answer.and_then(|answer| self.score(&point, answer));
+
+            state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = &mut *state;
+            let count = match question {
+                PointQuestion::Answer => &mut now.done.replayed,
+                _ => &mut now.done.bounded,
+            };
+            count.0 += 1;
+            count.1 += seconds;
+            let is_less = |score: &f64| now.best.as_ref().is_none_or(|(_, best)| score < best);
+            if let Some(score) = score.filter(is_less) {
+                now.best = Some((key.clone(), score));
+            }
+            (self.watcher)(&SweepStep {
+                is_bound: question != PointQuestion::Answer,
+                best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
+            });
+            now.in_flight.remove(&key);
+            now.known.entry(key).or_default().extend(found);
+            now.failed = written.err().or(now.failed.take());
+            answered.notify_all();
         }
-        self.done.bounded.0 += done.bounded.0;
-        self.done.bounded.1 += done.bounded.1;
-        self.done.replayed.0 += done.replayed.0;
-        self.done.replayed.1 += done.replayed.1;
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        answered.notify_all();
     }
 
     /// The best of the rows.
@@ -155,22 +202,22 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    fn find_out(&self, key: &str, question: PointQuestion, point: &Settings) -> PointKnowledge {
+    /// Answers a question about a point, of which the whole bound may be known.
+    fn find_out(
+        &self,
+        is_bounded: bool,
+        question: PointQuestion,
+        point: &Settings,
+    ) -> PointKnowledge {
         let refused = |refusal: PointRefusal| PointKnowledge {
             answer: Some(refusal.into()),
             ..PointKnowledge::default()
         };
         match question {
-            PointQuestion::Answer => {
-                let is_bounded = self
-                    .known
-                    .get(key)
-                    .is_some_and(|known| known.whole.is_some());
-                PointKnowledge {
-                    answer: Some(self.evaluator.answer(point, is_bounded)),
-                    ..PointKnowledge::default()
-                }
-            }
+            PointQuestion::Answer => PointKnowledge {
+                answer: Some(self.evaluator.answer(point, is_bounded)),
+                ..PointKnowledge::default()
+            },
             PointQuestion::Quick | PointQuestion::Whole => {
                 match self
                     .evaluator

@@ -158,31 +158,42 @@ impl RankEmitter<'_, '_> {
             self.last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
             self.stream_state(true, moved / 2)?;
         }
-        if plan.gathers_after_step() {
-            let stepped = self.chain_tail.clone();
-            let mut ends = Vec::new();
-            for chunk in 0..plan.chunks() {
-                let at = chunk * plan.plan.pipeline + self.place.stage;
-                let layers = plan.layers(at);
-                for bucket in layers.flat_map(|layer| plan.buckets(layer).iter().rev()) {
-                    let shard = plan.bucket_shard(bucket);
-                    let op =
-                        self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data);
-                    let [layer, slash, operator] = plan.bucket_end(bucket);
-                    self.data.clear();
-                    self.data.extend_from_slice(&stepped);
-                    ends.push(self.node(StepNode {
-                        name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
-                        op,
-                        lane: Some(PARAMETER_LANE),
-                        phase: TrainingPhase::Synchronize,
-                        pass: None,
-                        layer: Some(bucket.layer as u32),
-                        memory: MemoryChanges::default(),
-                    })?);
-                }
+        if plan.gathers_after_step() && !plan.gathers_before_step() {
+            self.gather_updated()?;
+            self.chain_tail = std::mem::take(&mut self.updated)
+                .into_values()
+                .flatten()
+                .collect();
+        }
+        Ok(())
+    }
+
+    /// Gathers the parameters that the optimizer has updated, layer by layer in the order of the forward pass.
+    pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let stepped = self.chain_tail.clone();
+        for chunk in 0..plan.chunks() {
+            let at = chunk * plan.plan.pipeline + self.place.stage;
+            for bucket in plan
+                .layers(at)
+                .flat_map(|layer| plan.buckets(layer).iter().rev())
+            {
+                let shard = plan.bucket_shard(bucket);
+                let op = self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data);
+                let [layer, slash, operator] = plan.bucket_end(bucket);
+                self.data.clear();
+                self.data.extend_from_slice(&stepped);
+                let id = self.node(StepNode {
+                    name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
+                    op,
+                    lane: Some(PARAMETER_LANE),
+                    phase: TrainingPhase::Synchronize,
+                    pass: None,
+                    layer: Some(bucket.layer as u32),
+                    memory: MemoryChanges::default(),
+                })?;
+                self.updated.entry(bucket.layer).or_default().push(id);
             }
-            self.chain_tail = ends;
         }
         Ok(())
     }

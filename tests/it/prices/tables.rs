@@ -1,7 +1,4 @@
 //! Machines with prices from tables of GEMMs and logs of nccl-tests.
-//!
-//! Measurements are read where the variable `CHAKRAM_CORPUS` names a folder that has them, in `validation`; without it
-//! tests that need them say that they are skipped.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;

@@ -1,0 +1,123 @@
+//! NPU classes of their own for the ranks of a captured job.
+
+use super::{SECTIONS, heading, string};
+use crate::ids::Npu;
+use crate::machine::Machine;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// Returns `text`, the file of `machine`, with a class `CLASS-RANK` for each NPU in `ranks` that shares its class with
+/// others; the new classes say what the shared one says. Other NPUs stay where they are.
+pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
+    let npus = machine.topology().npus();
+    let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
+    let mut sections = sections(text);
+    let mut assigned = String::from("[assign]\n");
+    for (class, named) in machine.classes().iter().enumerate() {
+        let shared = members(class).count() > 1;
+        let (own, rest): (Vec<u32>, Vec<u32>) =
+            members(class).partition(|npu| shared && ranks.contains(npu));
+        let renamed = own
+            .iter()
+            .map(|npu| (format!("{}-{npu}", named.name), vec![*npu]));
+        let kept = (!rest.is_empty()).then(|| (named.name.clone(), rest.clone()));
+        let all: Vec<(String, Vec<u32>)> = kept.into_iter().chain(renamed).collect();
+        let copied =
+            sections
+                .into_iter()
+                .flat_map(|section| match class_header(&section, &named.name) {
+                    None => vec![section],
+                    Some((before, after)) => (all.iter())
+                        .map(|(name, _)| format!("{before}{}{after}", string(name)))
+                        .collect(),
+                });
+        sections = copied.collect();
+        for (name, npus) in &all {
+            // Writing to a string does not fail.
+            let _ = writeln!(assigned, "{} = \"{}\"", string(name), ranges(npus));
+        }
+    }
+    sections.retain(|section| !section.starts_with("[assign]"));
+    // What was calibrated before stays the end of the file.
+    let end = sections.iter().position(|section| is_heading(section));
+    let calibrated = sections.split_off(end.unwrap_or(sections.len())).concat();
+    let base = sections.concat();
+    format!("{}\n\n{assigned}\n{calibrated}", base.trim_end())
+}
+
+/// Splits a file at the lines that begin a table or what an earlier calibration added.
+fn sections(text: &str) -> Vec<String> {
+    let mut all = vec![String::new()];
+    for line in text.split_inclusive('\n') {
+        if line.starts_with('[') || is_heading(line) {
+            all.push(String::new());
+        }
+        all.last_mut().expect("there is one").push_str(line);
+    }
+    all
+}
+
+/// Returns whether a section of an earlier calibration begins here.
+fn is_heading(line: &str) -> bool {
+    SECTIONS
+        .iter()
+        .any(|title| line.starts_with(heading(title).trim_start()))
+}
+
+/// Returns what stands before and behind the name of the class in the section of a class, or of a part of it.
+fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
+    let start = ["[npu.", "[[npu."]
+        .iter()
+        .find(|start| section.starts_with(**start))?;
+    let (before, rest) = section.split_at(start.len());
+    let names = [string(class), class.to_owned()];
+    let after = names.iter().find_map(|name| rest.strip_prefix(&name[..]))?;
+    after.starts_with([']', '.']).then_some((before, after))
+}
+
+/// NPUs in ascending order, as machine files list them.
+fn ranges(npus: &[u32]) -> String {
+    let runs = npus.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "name = \"m\"\n[npu.a]\npeak = { fp32 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\nlanes = 1\nhost_lanes = 1\nmemory_latency = \"1 us\"\nmemory_capacity = \"1 GB\"
+[npu.a.power]\nsustained = 0.9\n[npu.\"b\"]\npeak = { fp32 = \"2 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\nlanes = 1\nhost_lanes = 1\nmemory_latency = \"1 us\"\nmemory_capacity = \"1 GB\"
+[assign]\na = \"0-2\"\nb = \"3-5\"\n[[dimension]]\nname = \"d\"\nshape = \"ring\"\nsize = 6\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"ring\"\n";
+
+    #[test]
+    fn ranks_get_classes_that_say_the_same() {
+        let before = Machine::parse(FILE, "m.toml");
+        let before = before.unwrap_or_else(|error| panic!("{error}"));
+        let text = split(FILE, &before, &(0..4).collect());
+        let after =
+            Machine::parse(&text, "m.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let named = |machine: &Machine, npu: u32| {
+            let class = &machine.classes()[machine.class(Npu(npu))];
+            (
+                class.name.clone(),
+                class.memory.bandwidth,
+                format!("{:?}", class.peaks),
+            )
+        };
+        let names = (0..6).map(|npu| named(&after, npu).0);
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["a-0", "a-1", "a-2", "b-3", "b", "b"]
+        );
+        for npu in 0..6 {
+            assert_eq!(named(&after, npu).1, named(&before, npu).1);
+            assert_eq!(named(&after, npu).2, named(&before, npu).2);
+        }
+        // Classes of one NPU stay.
+        assert_eq!(split(&text, &after, &(0..4).collect()), text);
+    }
+}

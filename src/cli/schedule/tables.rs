@@ -1,0 +1,130 @@
+//! Tables of topologies, of cuts of products, and of steps.
+
+use super::args::ModelSizes;
+use super::work::TopologyRow;
+use crate::report::table::{TextTable, left, right};
+use crate::report::text::TextStyle;
+use crate::schedule::{CutAlong, LanguageModel, PartitionRule, PartitionedModel};
+use crate::units::Bytes;
+use std::error::Error;
+use std::io::Write;
+
+/// Formats seconds.
+fn time(seconds: f64) -> String {
+    format!("{:.3} us", seconds * 1e6)
+}
+
+pub fn line(
+    table: &TextTable<'_>,
+    row: &TopologyRow,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
+    let steps = &row.totals.steps;
+    let sum = |of: fn(&crate::schedule::StepCost) -> f64| steps.iter().map(of).sum::<f64>();
+    let distance = row
+        .links
+        .as_ref()
+        .map(|links| links.summary().mean_distance);
+    let mut cells = vec![
+        row.name.clone(),
+        row.chips().to_string(),
+        steps.len().to_string(),
+        distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
+        time(sum(|step| step.communication)),
+        time(sum(|step| step.processing)),
+        time(row.totals.seconds()),
+        format!("{:.3} uJ", row.totals.joules() * 1e6),
+    ];
+    if row.has_host {
+        cells.insert(4, time(sum(|step| step.dispatch)));
+    }
+    let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
+    out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    Ok(())
+}
+
+/// Prints how products are cut, and what that moves beside cuts of one kind.
+pub fn partition(sizes: &ModelSizes, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
+        let model = LanguageModel {
+            partition,
+            ..sizes.model(sizes.tensor)
+        };
+        Ok(model.partitioned()?)
+    };
+    let best = by(PartitionRule::Hierarchical)?;
+    // Layers are cut alike more often than not.
+    let mut cuts: Vec<(String, String, usize)> = Vec::new();
+    for (name, cut) in &best.products {
+        let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
+        let cut = cut.iter().map(|along| match along {
+            CutAlong::Rows => "rows",
+            CutAlong::Columns => "columns",
+        });
+        let cut = cut.collect::<Vec<_>>().join(", ");
+        match cuts
+            .iter_mut()
+            .find(|(own, of, _)| own == name && *of == cut)
+        {
+            Some((_, _, count)) => *count += 1,
+            None => cuts.push((name.to_owned(), cut, 1)),
+        }
+    }
+    let columns = [
+        left("PRODUCT", 38),
+        right("layers", 7),
+        right("cut along", 30),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    for (name, cut, count) in &cuts {
+        let cells: [&dyn std::fmt::Display; 3] = [name, count, cut];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    }
+    // A word is a byte here.
+    let other = |partition| by(partition).map_or("-".to_owned(), |of| Bytes(of.words).to_string());
+    writeln!(
+        out,
+        "{} are moved, {} with all along columns, {} with all along rows\n",
+        Bytes(best.words),
+        other(PartitionRule::Columns),
+        other(PartitionRule::Rows)
+    )?;
+    Ok(())
+}
+
+/// Prints what each step takes.
+pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let columns = [
+        left("STEP", 6),
+        right("communication", 15),
+        right("processing", 15),
+        right("cycles", 12),
+        right("between chips", 15),
+        right("memory", 13),
+        right("energy", 13),
+        right("power", 12),
+    ];
+    let table = TextTable::new(columns);
+    out.write_all(table.headings(TextStyle::default()).as_bytes())?;
+    for (number, step) in row.totals.steps.iter().enumerate() {
+        let seconds = step.dispatch + step.communication + step.processing;
+        let watts = if seconds > 0.0 {
+            step.joules / seconds
+        } else {
+            0.0
+        };
+        let cells: [&dyn std::fmt::Display; 8] = [
+            &number,
+            &time(step.communication),
+            &time(step.processing),
+            &step.cycles,
+            &format!("{} B", step.between_chips),
+            &format!("{} B", step.memory),
+            &format!("{:.3} uJ", step.joules * 1e6),
+            &format!("{watts:.3} W"),
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    }
+    Ok(())
+}

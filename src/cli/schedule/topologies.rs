@@ -1,0 +1,102 @@
+//! Topologies that options name: one each, the best torus of each number of chips, or random graphs.
+
+use super::args::ScheduleArgs;
+use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
+use crate::config;
+use crate::generate::p2p::split_mix;
+use crate::schedule::StepError;
+use crate::topology::chip_graph::ChipGraph;
+use std::error::Error;
+use std::rc::Rc;
+
+/// Schedules `work` on all topologies of `args`; `shown` is called with each row as soon as it is known.
+pub fn rows(
+    args: &ScheduleArgs,
+    work: &Rc<ScheduledWork>,
+    prices: &mut LayerPrices,
+    mut shown: impl FnMut(&TopologyRow) -> Result<(), Box<dyn Error>>,
+) -> Result<Vec<TopologyRow>, Box<dyn Error>> {
+    let mut rows: Vec<TopologyRow> = Vec::new();
+    let mut state = args.seed;
+    for name in &args.topology {
+        if let Some(most) = number_behind(name, "tori:", 1024)? {
+            for chips in 1..=most {
+                let widths = (1..=chips)
+                    .filter(|width| chips.is_multiple_of(*width) && width * width <= chips);
+                let mut best: Option<TopologyRow> = None;
+                for width in widths {
+                    let graph = ChipGraph::named(&format!("torus:{}x{width}", chips / width))?;
+                    let row = on(args, work, Some(graph), chips as usize, prices)?;
+                    if best
+                        .as_ref()
+                        .is_none_or(|best| row.totals.seconds() < best.totals.seconds())
+                    {
+                        best = Some(row);
+                    }
+                }
+                let row = best.ok_or("there is no torus")?;
+                shown(&row)?;
+                rows.push(row);
+            }
+        } else if let Some(draws) = number_behind(name, "random:", 100_000)? {
+            let mut best: Option<f64> = None;
+            for draw in 1..=draws {
+                let random = &mut || split_mix(&mut state);
+                let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
+                let graph = ChipGraph::random(chips, random);
+                let row = match on(args, work, Some(graph), chips as usize, prices) {
+                    // Chips of more links than the table has do not exist.
+                    Err(error)
+                        if error
+                            .downcast_ref::<StepError>()
+                            .is_some_and(|error| matches!(error, StepError::NoRate(_))) =>
+                    {
+                        continue;
+                    }
+                    other => other?,
+                };
+                if best.is_none_or(|best| row.totals.seconds() < best) {
+                    best = Some(row.totals.seconds());
+                    let row = TopologyRow {
+                        name: format!("draw {draw}"),
+                        ..row
+                    };
+                    shown(&row)?;
+                    rows.push(row);
+                }
+            }
+        } else {
+            let (graph, chips) = topology(name)?;
+            let row = on(args, work, graph, chips, prices)?;
+            shown(&row)?;
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+/// The number behind `word`, if `name` begins with it.
+fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
+    let Some(number) = name.strip_prefix(word) else {
+        return Ok(None);
+    };
+    let found = number.parse().ok().filter(|n| (1..=most).contains(n));
+    found
+        .map(Some)
+        .ok_or_else(|| format!("--topology {name}: expected {word}N with N from 1 to {most}"))
+}
+
+/// The graph called `name`, and the number of its chips.
+fn topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
+    if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
+        return Ok((None, chips as usize));
+    }
+    let graph = if name.contains('/') || !name.contains(':') {
+        let text = config::read(name).map_err(|error| format!("cannot read {name}: {error}"))?;
+        ChipGraph::parse(&text, name)?
+    } else {
+        ChipGraph::named(name)?
+    };
+    let chips = graph.chips() as usize;
+    Ok((Some(graph), chips))
+}

@@ -1,0 +1,186 @@
+//! Sub-layers with their costs, and their schedule on a topology.
+
+use super::args::{InterpolateArg, RuleArg, ScheduleArgs};
+use crate::compute::{LayerShape, LoopNestModel, search_mapping};
+use crate::config;
+use crate::schedule::{
+    ChipMachine, ChipSchedule, CycleTable, ListRule, StepError, StepTotals, TaskCost, TaskGraph,
+    parse_schedule, schedule,
+};
+use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use crate::units::{Bandwidth, Span};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::rc::Rc;
+
+/// Sub-layers with what they cost, and a schedule if a file has one.
+pub struct ScheduledWork {
+    pub graph: TaskGraph,
+    pub costs: Vec<TaskCost>,
+    pub given: Option<ChipSchedule>,
+    /// Parts of each product.
+    pub parts: u64,
+}
+
+/// Answer on a topology.
+pub struct TopologyRow {
+    pub links: Option<ChipGraph>,
+    pub name: String,
+    pub schedule: ChipSchedule,
+    pub totals: StepTotals,
+    pub work: Rc<ScheduledWork>,
+    /// Accelerators of a chip.
+    pub accelerators: usize,
+    /// Whether the host takes time.
+    pub has_host: bool,
+}
+
+impl TopologyRow {
+    pub fn chips(&self) -> usize {
+        self.schedule.chips.len().div_ceil(self.accelerators)
+    }
+}
+
+/// Sizes, strides and dilations of a layer.
+type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
+
+/// Costs of layers, each found out once.
+pub struct LayerPrices {
+    pub model: LoopNestModel,
+    pub table: Option<CycleTable>,
+    pub known: BTreeMap<LayerKey, TaskCost>,
+    /// Layers that the table lacks.
+    pub mapped: usize,
+}
+
+impl LayerPrices {
+    pub fn cost(&mut self, layer: &LayerShape) -> Result<TaskCost, String> {
+        let model = self.model;
+        let key = (layer.sizes, layer.stride, layer.dilation);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(*known);
+        }
+        let clock = model.gemmini.clock;
+        if let Some(row) = self.table.as_ref().and_then(|table| table.get(layer)) {
+            let cost = TaskCost {
+                seconds: clock.cycles(row.cycles).seconds(),
+                joules: row.energy.unwrap_or(0.0) * 1e-12,
+                cycles: row.cycles,
+            };
+            self.known.insert(key, cost);
+            return Ok(cost);
+        }
+        self.mapped += 1;
+        let found = search_mapping(
+            &model.gemmini.accelerator(1),
+            layer,
+            model.mappings,
+            model.seed,
+        );
+        let found = found
+            .ok_or("no mapping of a sub-layer can be\n  try: more mappings in --accelerator")?;
+        let cost = TaskCost {
+            seconds: clock.cycles(found.cost.cycles).seconds(),
+            joules: found.cost.energy * 1e-12,
+            cycles: found.cost.cycles,
+        };
+        self.known.insert(key, cost);
+        Ok(cost)
+    }
+}
+
+/// The sub-layers of the file, or of the model in so many parts.
+pub fn work(
+    args: &ScheduleArgs,
+    parts: u64,
+    prices: &mut LayerPrices,
+) -> Result<ScheduledWork, Box<dyn Error>> {
+    let (graph, given) = match &args.file {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text =
+                config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+            let (graph, schedule) = parse_schedule(&text, &name)?;
+            (graph, Some(schedule))
+        }
+        None => {
+            let model = args.model.model(parts);
+            (model.tasks()?, None)
+        }
+    };
+    let costs = graph
+        .tasks
+        .iter()
+        .map(|task| prices.cost(&task.record.shape));
+    Ok(ScheduledWork {
+        costs: costs.collect::<Result<_, _>>()?,
+        graph,
+        given,
+        parts,
+    })
+}
+
+/// Follows the work on a topology; where a chip's memory is too small for a sub-layer, with products cut into more parts.
+pub fn on(
+    args: &ScheduleArgs,
+    work: &Rc<ScheduledWork>,
+    links: Option<ChipGraph>,
+    chips: usize,
+    prices: &mut LayerPrices,
+) -> Result<TopologyRow, Box<dyn Error>> {
+    let rule = match args.rule {
+        RuleArg::Steps => ListRule::Steps,
+        RuleArg::Durations => ListRule::Durations,
+        RuleArg::Printed => ListRule::Printed,
+    };
+    let interpolation = match args.interpolate {
+        InterpolateArg::None => LinkInterpolation::None,
+        InterpolateArg::Step => LinkInterpolation::Step,
+        InterpolateArg::Log => LinkInterpolation::Logarithmic,
+    };
+    let table = LinkTechnology::table_three(interpolation);
+    let technology = LinkTechnology {
+        interpolation,
+        ..args.rates.clone().unwrap_or(table)
+    };
+    let machine = ChipMachine {
+        links,
+        technology,
+        capacity: args.memory.map(|size| size.0),
+        memory_bandwidth: args.memory_bandwidth.map(Bandwidth::bytes_per_second),
+        connection_power: args.power,
+        word: 1,
+        accelerators: args.accelerators.into(),
+        dispatch: args.dispatch.map_or(0.0, Span::seconds),
+    };
+    let slots = chips * machine.accelerators;
+    let mut work = Rc::clone(work);
+    loop {
+        let schedule = match &work.given {
+            Some(given) => given.clone(),
+            None => schedule(&work.graph, slots, rule)?,
+        };
+        let totals = match machine.steps(&work.graph, &schedule, &work.costs) {
+            Err(StepError::DoesNotFit { .. }) if work.given.is_none() && work.parts < 4096 => {
+                work = Rc::new(self::work(args, work.parts * 2, prices)?);
+                continue;
+            }
+            other => other?,
+        };
+        let name = machine.links.as_ref().map_or("interfaces", ChipGraph::name);
+        let name = if work.parts > args.model.tensor {
+            format!("{name}, {} parts", work.parts)
+        } else {
+            name.to_owned()
+        };
+        return Ok(TopologyRow {
+            name,
+            links: machine.links,
+            schedule,
+            totals,
+            work,
+            accelerators: machine.accelerators,
+            has_host: args.dispatch.is_some(),
+        });
+    }
+}

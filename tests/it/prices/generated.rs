@@ -1,0 +1,85 @@
+//! Prices of generated models: hosts that launch kernels, and what is priced by curves without flags.
+
+use super::scores::{COLUMNS, score};
+use crate::commands::chakram;
+use serde_json::Value;
+
+/// A host that takes no time changes nothing; one that takes longer than its kernels is what a step takes.
+#[test]
+fn hosts_that_are_slower_than_kernels_set_the_time() {
+    let csv = "width,tp,seconds\n256,1,1\n";
+    let seconds = |more: &[&str]| {
+        let (good, text) = score(csv, COLUMNS, &[&["--format", "json"], more].concat());
+        assert!(good, "{text}");
+        let found: Value = serde_json::from_str(&text).expect("it is JSON");
+        found["runs"][0]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    let [eager, none, graph] = [
+        &["--launch", "eager"][..],
+        &["--launch", "none"],
+        &["--launch", "graph"],
+    ]
+    .map(seconds);
+    assert!(eager > 3.0 * none, "{eager} s against {none} s");
+    assert!(
+        graph >= none && graph < none + 1e-3,
+        "{graph} s against {none} s"
+    );
+}
+
+/// The makespan that a report in JSON states, and whether it states an interval.
+fn makespan(arguments: &[&str]) -> (u64, bool) {
+    let output = chakram(&[arguments, &["--format", "json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let makespan = report["makespan_ps"].as_u64().expect("it is a number");
+    (makespan, report.get("interval").is_some())
+}
+
+/// Without flags a model is priced by curves, its host launches it, and collectives are measured, whether it is replayed
+/// at once or from files; with an efficiency, or on machines without curves, it is as by roofline.
+#[test]
+fn generated_models_are_priced_by_curves_where_there_are_any() {
+    let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
+    let on = |machine: &str, more: &[&str]| {
+        makespan(&[&model[..], &["--machine", machine], more].concat())
+    };
+    let (by_default, interval) = on("dgx-a100", &[]);
+    assert!(interval);
+    let all = [
+        "--compute",
+        "curves",
+        "--launch",
+        "eager",
+        "--collectives",
+        "curves",
+    ];
+    assert_eq!(by_default, on("dgx-a100", &all).0);
+    for (flag, value) in [("--launch", "none"), ("--collectives", "algorithms")] {
+        assert_ne!(
+            by_default,
+            on("dgx-a100", &[flag, value]).0,
+            "{flag} {value}"
+        );
+    }
+    let (roofline, interval) = on("dgx-a100", &["--compute", "roofline"]);
+    assert!(!interval && roofline < by_default);
+    assert_eq!(roofline, on("dgx-a100", &["--efficiency", "1"]).0);
+    assert_eq!(on("mi300x", &[]), on("mi300x", &["--compute", "roofline"]));
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = folder.path().join("job");
+    let prefix = prefix.to_str().expect("a plain name");
+    let output = chakram(&[&model[..], &["-o", prefix]].concat());
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(
+        by_default,
+        makespan(&["replay", prefix, "--machine", "dgx-a100"]).0
+    );
+}

@@ -1,0 +1,244 @@
+//! Scores of predictions, and tables that make no runs.
+
+use crate::commands::chakram;
+use crate::corpus::corpus;
+use serde_json::Value;
+
+pub const COLUMNS: &str = "\
+measured = \"seconds\"
+unit = \"s\"
+machine = \"dgx-a100\"
+groups = [\"hidden\"]
+
+[columns]
+hidden = \"width\"
+tensor = \"tp\"
+
+[fixed]
+layers = \"2\"
+heads = \"8\"
+sequence = \"128\"
+vocabulary = \"1024\"
+batch = \"2\"
+";
+
+pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("there is room");
+        path.to_str().expect("a plain name").to_owned()
+    };
+    let (csv, columns) = (path("runs.csv", csv), path("columns.toml", columns));
+    let output = chakram(&[&["score", &csv, "--columns", &columns][..], more].concat());
+    let text = if output.status.success() {
+        &output.stdout
+    } else {
+        &output.stderr
+    };
+    (
+        output.status.success(),
+        String::from_utf8_lossy(text).into_owned(),
+    )
+}
+
+/// A run that is predicted as it was measured has no error, whatever else the table holds.
+#[test]
+fn scores_are_errors_of_predictions() {
+    let first = score(
+        "width,tp,seconds\n256,1,1\n256,2,2\n",
+        COLUMNS,
+        &["--format", "json"],
+    );
+    assert!(first.0, "{}", first.1);
+    let first: Value = serde_json::from_str(&first.1).expect("it is JSON");
+    let seconds = |i: usize| {
+        first["runs"][i]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    // Measured: what is predicted, and half of it.
+    let csv = format!(
+        "width,tp,seconds\n256,1,{}\n256,2,{}\n",
+        seconds(0),
+        seconds(1) / 2.0
+    );
+    let (good, text) = score(&csv, COLUMNS, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let ours = &scores["scores"]["chakram"];
+    let near = |key: &str, expected: f64| {
+        let found = ours[key].as_f64().expect("it is a number");
+        assert!((found - expected).abs() < 1e-9, "{key}: {found}");
+    };
+    // Errors 0 and 1: mean and bias 0.5, the largest 1.
+    near("mean", 0.5);
+    near("bias", 0.5);
+    near("max", 1.0);
+    assert_eq!(ours["runs"], 2);
+}
+
+/// A table in tokens per second of which half the rows count, and another in FLOPs, beside one in seconds.
+#[test]
+fn tables_state_rates_pick_rows_and_set_options() {
+    let (good, text) = score(
+        "width,tp,seconds\n256,1,1\n256,2,2\n",
+        COLUMNS,
+        &["--format", "json"],
+    );
+    assert!(good, "{text}");
+    let runs: Value = serde_json::from_str(&text).expect("it is JSON");
+    let of = |i: usize| {
+        runs["runs"][i]["predicted_s"]
+            .as_f64()
+            .expect("it is a number")
+    };
+    // 2 samples of 128 tokens on 1 and 2 NPUs, at half of the predicted rate.
+    let csv = format!(
+        "width,cut,rate,phase\n256,one,{},train\n256,two,{},train\n256,two,nothing,tune\n",
+        2.0 * 128.0 / of(0) / 2.0,
+        2.0 * 128.0 / of(1) / 2.0 / 2.0
+    );
+    let columns = COLUMNS
+        .replace("measured = \"seconds\"", "measured = \"rate\"")
+        .replace("unit = \"s\"", "unit = \"tokens/s/npu\"")
+        .replace("tensor = \"tp\"\n", "")
+        + "[only]\nphase = [\"train\"]\n[when.cut]\none = { npus = \"1\" }\ntwo = { npus = \"2\", tensor = \"2\" }\n";
+    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let ours = &scores["scores"]["chakram"];
+    assert_eq!(ours["runs"], 2, "the third row is of another phase");
+    let bias = ours["bias"].as_f64().expect("it is a number");
+    assert!((bias + 0.5).abs() < 1e-9, "{bias}");
+    // Equation 3 of SC'21, without recomputation: 72 B s l h^2 (1 + s / 6h + V / 12lh).
+    let (s, h, l, v) = (128.0, 256.0, 2.0, 1024.0);
+    let flops = 2.0 * 72.0 * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
+    let csv = format!("width,tp,seconds\n256,1,{}\n", flops / 1e12 / of(0));
+    let columns = COLUMNS.replace("unit = \"s\"", "unit = \"model TFLOP/s/npu\"");
+    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let most = scores["scores"]["chakram"]["max"]
+        .as_f64()
+        .expect("it is a number");
+    assert!(most < 1e-6, "{most}");
+}
+
+#[test]
+fn tables_that_make_no_runs_are_refused() {
+    for (csv, columns, expected) in [
+        (
+            "width,tp\n256,1\n",
+            COLUMNS.to_owned(),
+            "there is no column \"seconds\"",
+        ),
+        (
+            "width,tp,seconds\n256,1,0\n",
+            COLUMNS.to_owned(),
+            "runs.csv:2: \"seconds\" is \"0\"",
+        ),
+        (
+            "width,tp,seconds\n256,x,1\n",
+            COLUMNS.to_owned(),
+            "runs.csv:2: `tensor` is \"x\"",
+        ),
+        (
+            "width,tp,seconds\n",
+            COLUMNS.to_owned(),
+            "there is no run in it",
+        ),
+        (
+            "width,tp,seconds\n256,1,1\n",
+            COLUMNS.replace("batch =", "bach ="),
+            "did you mean `batch`?",
+        ),
+        (
+            "width,tp,seconds\n256,1,1\n",
+            COLUMNS.replace("[\"hidden\"]", "[\"width\"]"),
+            "an unknown option",
+        ),
+    ] {
+        let (good, text) = score(csv, &columns, &[]);
+        assert!(!good, "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// Iterations that vTrain's authors measured, against predictions by curves.
+#[test]
+#[ignore = "minutes: 771 runs"]
+fn measured_iterations_are_predicted() {
+    let Some(folder) = corpus("validation") else {
+        return;
+    };
+    for (table, mean, tau) in [("single", 0.058, 0.84), ("multi", 0.08, 0.5)] {
+        let runs = folder.join(format!("vtrain_a100_{table}.part.csv"));
+        let columns = format!("docs/columns/vtrain-{table}.toml");
+        let runs = runs.to_str().expect("a plain name");
+        let output = chakram(&["score", runs, "--columns", &columns, "--format", "json"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let ours = &scores["scores"]["chakram"];
+        println!("{table}: {ours}");
+        assert!(
+            ours["mean"].as_f64().expect("it is a number") < mean,
+            "{ours}"
+        );
+        assert!(
+            ours["tau"].as_f64().expect("it is a number") > tau,
+            "{ours}"
+        );
+    }
+}
+
+/// Both axes of the picture are logarithmic and alike, so runs lie on the line where they are predicted as measured.
+#[test]
+fn the_picture_has_each_run_where_it_belongs() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let picture = folder.path().join("runs.svg");
+    let picture = picture.to_str().expect("a plain name");
+    let table = [
+        "docs/columns/example.csv",
+        "--columns",
+        "docs/columns/example.toml",
+    ];
+    let rows = chakram(
+        &[
+            &["score"][..],
+            &table,
+            &["--format", "csv", "--scatter", picture],
+        ]
+        .concat(),
+    );
+    let rows = super::table(&String::from_utf8_lossy(&rows.stdout));
+    let picture = std::fs::read_to_string(picture).expect("it was written");
+    let number = |text: &str, key: &str| -> f64 {
+        let (_, rest) = text.split_once(&format!("{key}=\"")).expect("it has it");
+        rest.split('"')
+            .next()
+            .and_then(|number| number.parse().ok())
+            .expect("a number")
+    };
+    let circles: Vec<[f64; 2]> = (picture.split("<circle ").skip(1))
+        .map(|circle| [number(circle, "cx"), number(circle, "cy")])
+        .collect();
+    assert_eq!(circles.len(), 4);
+    let logarithms = rows.iter().map(|row| {
+        ["measured_s", "predicted_s"].map(|key| row[key].parse::<f64>().expect("seconds").ln())
+    });
+    let logarithms: Vec<[f64; 2]> = logarithms.collect();
+    // One scale along an axis, from any pair of runs; upwards is less in a picture.
+    for (axis, sign) in [(0, 1.0), (1, -1.0)] {
+        let scale = |a: usize, b: usize| {
+            sign * (circles[a][axis] - circles[b][axis])
+                / (logarithms[a][axis] - logarithms[b][axis])
+        };
+        let all = [scale(0, 2), scale(1, 2), scale(3, 2)];
+        assert!(
+            all[0] > 0.0 && all.iter().all(|one| (one / all[0] - 1.0).abs() < 0.01),
+            "{all:?}"
+        );
+    }
+}
