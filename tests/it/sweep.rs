@@ -124,6 +124,20 @@ fn rows_do_not_depend_on_the_number_of_threads() {
         let one = study.run("one", &["--threads", "1"]);
         assert_eq!(one, study.run("four", &["--threads", "4"]));
         assert_eq!(study.files("one"), study.files("four"));
+        // No question is answered by two threads.
+        let journal = std::fs::read_to_string(study.path("four").join("journal.jsonl")).unwrap();
+        let asked = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let whole = &line["bound"]["is_whole"];
+            (
+                line["point"].to_string(),
+                whole.to_string(),
+                line["answer"].is_null(),
+            )
+        };
+        let lines: Vec<_> = journal.lines().skip(1).map(asked).collect();
+        let once: std::collections::BTreeSet<_> = lines.iter().collect();
+        assert_eq!(once.len(), lines.len());
     }
 }
 
