@@ -8,6 +8,7 @@
 //! Damage is an error with its byte. Damage that profilers and scripts are known to write is repaired where it can mean
 //! one thing only ([`JsonRepairKind`]). Each such repair is reported.
 
+mod absent_ranks;
 mod activities;
 mod call_matching;
 mod call_names;
@@ -26,8 +27,8 @@ mod job;
 pub mod kineto;
 mod kineto_alone;
 mod name_repair;
+mod nccl_times;
 mod number;
-mod number_repair;
 mod op_cost;
 mod operator_order;
 mod output_shapes;
@@ -39,6 +40,7 @@ mod steps;
 mod stream;
 pub mod summary;
 mod tensors;
+mod token_repair;
 mod transfer_times;
 
 pub use calls::CommKernels;

@@ -128,16 +128,15 @@ impl TextWorkload {
     /// parallelism.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let mut words = line
-            .split(u8::is_ascii_whitespace)
-            .filter(|w| !w.is_empty());
-        let first = words.next().unwrap_or_default();
-        let first = first.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first);
+        // Words end at all that is blank to Python and to the parser, vertical tabs too.
+        let line = String::from_utf8_lossy(line);
+        let first = line.split_whitespace().next().unwrap_or_default();
+        let first = first.strip_prefix('\u{feff}').unwrap_or(first);
         let plain = TextParallelism::PLAIN.iter().map(|(_, word)| *word);
         let mut known = plain
             .chain(TextParallelism::DLRM)
             .chain([TextParallelism::UNDEFINED]);
-        known.any(|word| word.as_bytes() == first)
+        known.any(|word| word == first)
     }
 
     /// Returns the number of nodes of a rank in one pass.

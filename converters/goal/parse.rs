@@ -112,7 +112,14 @@ impl GoalSchedule {
             let line = parser.line;
             parser.lines();
             parser.take("{", "`{` behind the rank")?;
-            let slot = &mut programs[rank as usize];
+            let Some(slot) = programs.get_mut(rank as usize) else {
+                let found = format!("a block for rank {rank}, where `num_ranks` is 0");
+                return Err(refused(
+                    line,
+                    found,
+                    "the number of ranks on the first line",
+                ));
+            };
             if slot.is_some() {
                 let found = format!("rank {rank} has a block already");
                 return Err(refused(line, found, "one block for each rank"));
@@ -465,6 +472,10 @@ mod tests {
                 "the text ends",
             ),
             ("num_ranks 99999999".to_owned(), "the number of ranks"),
+            (
+                "num_ranks 0\nrank 0 {\n}\n".to_owned(),
+                "a block for rank 0, where `num_ranks` is 0",
+            ),
             ("rank 0 {\n}".to_owned(), "`num_ranks N`"),
             (String::new(), "the text ends"),
         ] {

@@ -9,7 +9,7 @@ mod utf16;
 mod window;
 
 use super::name_repair::{NameLayout, repair_name};
-use super::number_repair::repair_numbers;
+use super::token_repair::{RepairedTokens, repair_tokens};
 use super::{JsonRepair, JsonRepairKind, number};
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
@@ -100,7 +100,7 @@ impl JsonWalker<'_> {
                 Some(b'}') if first => self.0.advance(1),
                 Some(b'"') => {
                     let mut key = String::new();
-                    self.small(|text, _| {
+                    self.small(format, |_, text, _| {
                         key = number::text(text.get()).into_owned();
                         Ok(())
                     })?;
@@ -114,7 +114,7 @@ impl JsonWalker<'_> {
                         self.0.take(b"[", &format!("the array `{key}`"))?;
                         self.array(format)?;
                     } else {
-                        self.small(|value, at| format.value(&key, value, at))?;
+                        self.small(format, |format, value, at| format.value(&key, value, at))?;
                     }
                     first = false;
                     if self.0.take(b",}", "`,` or `}` after a value")? == b','
@@ -198,16 +198,12 @@ impl JsonWalker<'_> {
                 continue;
             }
             let Some(mended) = repair_name(text, &F::LAYOUT) else {
-                let Some(mended) = repair_numbers(text) else {
+                let Some(mended) = repair_tokens(text) else {
                     return Err(explain(text, offset, &error));
                 };
                 let (element, _) = parse::<F::Element<'_>>(&mended.text)
                     .map_err(|error| explain(&mended.text, offset, &error))?;
-                format.repaired(JsonRepair {
-                    offset: offset + mended.number_at as u64,
-                    what: JsonRepairKind::Number,
-                    text: mended.number.to_owned(),
-                });
+                format.repaired(repaired_token(&mended, offset));
                 let text = &mended.text;
                 format.element(element, LocatedElement { text, offset })?;
                 self.0.advance(mended.length);
@@ -254,9 +250,10 @@ impl JsonWalker<'_> {
     }
 
     /// Parses a value beside the array.
-    fn small(
+    fn small<F: ElementReader>(
         &mut self,
-        take: impl FnOnce(&RawValue, LocatedElement<'_>) -> Result<(), TraceError>,
+        format: &mut F,
+        take: impl FnOnce(&mut F, &RawValue, LocatedElement<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         self.0.peek()?;
         loop {
@@ -266,15 +263,34 @@ impl JsonWalker<'_> {
                 // A number at the window's end may continue behind it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
-                    take(value, LocatedElement { text, offset })?;
+                    take(format, value, LocatedElement { text, offset })?;
                     self.0.advance(used);
                     return Ok(());
                 }
-                Err(error) if error.is_eof() && !self.0.ended() => {}
-                Err(error) => return Err(explain(text, offset, &error)),
+                Err(error) if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) => {}
+                Err(error) => {
+                    let mended = repair_tokens(text);
+                    let mended = mended.ok_or_else(|| explain(text, offset, &error))?;
+                    let (value, _) = parse::<&RawValue>(&mended.text)
+                        .map_err(|error| explain(&mended.text, offset, &error))?;
+                    format.repaired(repaired_token(&mended, offset));
+                    let text = &mended.text;
+                    take(format, value, LocatedElement { text, offset })?;
+                    self.0.advance(mended.length);
+                    return Ok(());
+                }
             }
             self.0.more(MAX_VALUE)?;
         }
+    }
+}
+
+/// Returns the report of a value's repair; the value begins at `offset`.
+fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
+    JsonRepair {
+        offset: offset + mended.first_at as u64,
+        what: mended.what,
+        text: mended.token.to_owned(),
     }
 }
 

@@ -13,25 +13,22 @@
 //! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
 //! were scheduled late; then the transfer is zero and the whole time waiting.
 //!
-//! Where members have no capture, the last to start may be one of them, and what is left after the last start that is
-//! known is an upper bound of the transfer. Such collectives take the smallest transfer of their *size class*, those of
-//! one kind, in groups of one size, whose bytes have the same power of two, and of larger ones, which cannot be faster; the
-//! rest of their time is waiting. Where an absent rank is always the last, that is still too long. Where absent ranks are
-//! inferred, waiting that no captured rank explains was for one of them: the first of the group starts that much later
-//! than its model did.
+//! Where members have no capture, `absent_ranks` bounds the transfers.
 //!
 //! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
 //! there are any, and not more than the times allow.
 
+use super::absent_ranks;
 use super::activities::Activities;
-use super::call_matching::{CallMatches, MatchedCollective};
+use super::call_matching::CallMatches;
 use super::calls::CommCalls;
 use super::clock::ClockOffset;
 use super::group_inference::JobGroup;
 use super::inferred_ranks::RankModel;
+use super::rank_timeline::RankTimeline;
 use crate::matching::CommRef;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +55,7 @@ pub struct TimeAnomalies {
     pub most: u64,
     /// Messages whose transfer is estimated from others of the same size.
     pub estimated: u64,
-    /// Calls with absent partners whose transfer is that of others of their size class.
+    /// Calls with absent partners whose transfer is that of others of their size class, or NCCL's.
     pub bounded: u64,
     /// Collectives for which an inferred rank starts later than its model.
     pub late: u64,
@@ -70,6 +67,8 @@ pub struct JobCalls<'a> {
     pub calls: &'a [CommCalls],
     /// Ranks, each with its capture.
     pub models: &'a [RankModel],
+    /// Timeline of each capture.
+    pub timelines: &'a [RankTimeline],
     /// Activities of each capture, which tell the calls that the program was seen to block for.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
@@ -126,8 +125,8 @@ pub fn divide(
             }
         }
     }
-    odd.bounded = bound_by_class(&mut times, matches, groups, models);
-    odd.late = delay_inferred(&mut times, matches, models);
+    odd.bounded = absent_ranks::bound(&mut times, job, matches, groups);
+    odd.late = absent_ranks::delay_inferred(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: CommRef| {
         let asked = &calls[at.0 as usize].list[at.1 as usize].asked;
@@ -167,96 +166,6 @@ pub fn divide(
         }
     }
     (times, odd)
-}
-
-/// Kind of collective, members of its group, and the power of two of its bytes.
-type SizeClass = (usize, usize, Option<u32>);
-
-/// Bounds the transfers of collectives with members that have no capture by the smallest of their size class; returns
-/// the number of calls that changed.
-fn bound_by_class(
-    times: &mut [Vec<CallTime>],
-    matches: &CallMatches,
-    groups: &[JobGroup],
-    models: &[RankModel],
-) -> u64 {
-    let size = |matched: &MatchedCollective| groups[matched.group as usize].ranks.len();
-    let class = |matched: &MatchedCollective| {
-        let power = matched.bytes.checked_ilog2();
-        (matched.kind as usize, size(matched), power)
-    };
-    let mut smallest: BTreeMap<SizeClass, u64> = BTreeMap::new();
-    for matched in &matches.collectives {
-        // A transfer of zero is an artefact of clocks.
-        let own = matched
-            .members
-            .iter()
-            .map(|at| times[at.0 as usize][at.1 as usize].transfer);
-        if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
-            let least = smallest.entry(class(matched)).or_insert(u64::MAX);
-            *least = (*least).min(own);
-        }
-    }
-    // From the largest down: what is smaller takes no longer.
-    let mut larger: Option<(SizeClass, u64)> = None;
-    for (class, least) in smallest.iter_mut().rev() {
-        if let Some((above, bound)) = larger
-            && (above.0, above.1) == (class.0, class.1)
-        {
-            *least = (*least).min(bound);
-        }
-        larger = Some((*class, *least));
-    }
-    let mut changed = 0;
-    let partial = |matched: &&MatchedCollective| observed(matched, models) < size(matched);
-    for matched in matches.collectives.iter().filter(partial) {
-        let Some(&least) = smallest.get(&class(matched)) else {
-            continue;
-        };
-        for &(rank, call) in &matched.members {
-            let time = &mut times[rank as usize][call as usize];
-            if time.transfer > least {
-                time.wait = time.wait.saturating_add(time.transfer - least);
-                time.transfer = least;
-                changed += 1;
-            }
-        }
-    }
-    changed
-}
-
-/// Returns the number of members of a collective whose starts were observed: a rank that is inferred has the start of its
-/// model, which is of the same collective or of another that ran beside it.
-fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
-    let captures = matched
-        .members
-        .iter()
-        .map(|at| models[at.0 as usize].capture);
-    let captures: BTreeSet<usize> = captures.collect();
-    captures.len()
-}
-
-/// Lets the first inferred member of a collective start when all others wait for nobody else; returns the number of calls.
-fn delay_inferred(times: &mut [Vec<CallTime>], matches: &CallMatches, models: &[RankModel]) -> u64 {
-    let mut changed = 0;
-    for matched in &matches.collectives {
-        let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
-        // Others wait for a root alone.
-        let root = matched.root.map(|root| &matched.members[root as usize]);
-        let first = root.filter(inferred);
-        let Some(&first) = first.or_else(|| matched.members.iter().find(inferred)) else {
-            continue;
-        };
-        let waits = matched.members.iter();
-        let waits = waits.map(|at| times[at.0 as usize][at.1 as usize].wait);
-        if waits.min().is_none_or(|least| least == 0) {
-            continue;
-        }
-        let time = &mut times[first.0 as usize][first.1 as usize];
-        (time.late, time.wait) = (time.wait, 0);
-        changed += 1;
-    }
-    changed
 }
 
 fn part(start: i64, end: i64, needed: i64) -> CallTime {

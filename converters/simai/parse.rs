@@ -26,10 +26,11 @@ impl SimaiWorkload {
     /// Returns whether a file that begins with `text` is a workload, sound or not.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        let mut words = line.split(u8::is_ascii_whitespace);
-        let first = words.find(|word| !word.is_empty()).unwrap_or_default();
-        KINDS.iter().any(|kind| kind.as_bytes() == first)
+        // Words end at all that is blank to the parser, vertical tabs too.
+        let line = String::from_utf8_lossy(line);
+        let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
+        let first = line.split_whitespace().next().unwrap_or_default();
+        KINDS.contains(&first)
     }
 
     /// Reads a file: plain, gzip or zstd.

@@ -123,11 +123,19 @@ fn seeds_of_profiles_hold() {
 }
 
 #[test]
-fn seeds_of_algorithms_hold() {
+fn seeds_of_schedules_hold() {
     every_seed("goal", sources::goal);
     every_mutation("goal", sources::goal);
+}
+
+#[test]
+fn seeds_of_workloads_of_simai_hold() {
     every_seed("simai", sources::simai);
     every_mutation("simai", sources::simai);
+}
+
+#[test]
+fn seeds_of_algorithms_hold() {
     every_seed("msccl", sources::msccl);
     every_mutation("msccl", sources::msccl);
 }

@@ -106,6 +106,7 @@ impl JobCapture {
         }
         let seen = JobCalls {
             calls: &calls,
+            timelines: &ranks,
             captures: &activities,
             offsets: &offsets,
             models: &models,

@@ -1,6 +1,7 @@
 //! Events of every kind, times of every version, and what damage does.
 
 use super::*;
+use crate::converters::pytorch::JsonRepairKind;
 
 fn read(text: &str) -> KinetoTrace {
     KinetoTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -206,6 +207,29 @@ fn commas_behind_the_last_element_are_skipped() {
     let text = format!("{},{}", &text[..close], &text[close..]);
     let (one, other) = (read(RECENT), read(&text));
     assert_eq!((one.events, other.repairs.count), (other.events, 2));
+}
+
+#[test]
+fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
+    let device = r#""totalGlobalMem": 5}]"#;
+    let event = "\"dur\": 16433.503";
+    assert!(RECENT.contains(device) && RECENT.contains(event));
+    let text = RECENT.replacen(device, r#""totalGlobalMem": 5, }, ]"#, 1);
+    let text = text.replacen(event, &format!("\"list\": [1, [2,],],\n {event}"), 1);
+    let (one, other) = (read(RECENT), read(&text));
+    assert_eq!(one.device_names, other.device_names);
+    assert_eq!(one.events.len(), other.events.len());
+    // One for each value.
+    assert_eq!(other.repairs.count, 2);
+    let listed = other.repairs.listed.iter().map(|repair| {
+        assert_eq!(repair.what, JsonRepairKind::Comma);
+        assert_eq!(text.as_bytes()[repair.offset as usize], b',');
+        repair.text.as_str()
+    });
+    assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
+    // A value may be missing.
+    let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
+    assert!(error.contains("byte"), "{error}");
 }
 
 #[test]

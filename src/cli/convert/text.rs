@@ -333,7 +333,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     notes.extend(inferred(summary));
     if summary.partial > 0 {
         notes.push(format!(
-            "members without a capture in {}: {} calls have the smallest transfer of their size",
+            "members without a capture in {}: {} calls have the transfer of others of their size",
             some(summary.partial, "collective"),
             thousands(summary.odd.bounded)
         ));

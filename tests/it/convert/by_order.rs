@@ -108,26 +108,23 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
         first.wait_ns + first.transfer_ns
     );
     assert!((0.94..0.98).contains(&share), "{share}");
-    // The last to arrive is one of the other four, mostly; ranks 0 to 3 alone never see a transfer by itself.
+    // Of ranks 0 to 3 none is ever the last to arrive, so that no recorded time of theirs is a transfer alone.
     let whole = &whole.summary.ranks;
-    let (late, early) = (dlrm(&[4, 5, 6, 7]), dlrm(&[0, 1, 2, 3]));
-    let halves = late
-        .iter()
-        .map(|job| (job, 4, 1.5))
-        .chain(early.iter().map(|job| (job, 0, 12.0)));
-    for (part, whole, most) in halves.flat_map(|(job, from, most)| {
-        job.summary
-            .ranks
-            .iter()
-            .zip(&whole[from..])
-            .map(move |(part, whole)| (part, whole, most))
-    }) {
-        let ratio = part.transfer_ns as f64 / whole.transfer_ns as f64;
-        println!(
-            "rank {}: {} of {} ns, {ratio:.2}",
-            part.rank, part.transfer_ns, whole.transfer_ns
-        );
-        assert!(ratio < most, "rank {}: {ratio}", part.rank);
+    for kept in [[0, 1, 2, 3], [4, 5, 6, 7], [0, 2, 4, 6], [1, 3, 5, 7]] {
+        let Some(part) = dlrm(&kept) else { return };
+        for part in &part.summary.ranks {
+            let whole = &whole[part.rank as usize];
+            let ratio = part.transfer_ns as f64 / whole.transfer_ns as f64;
+            println!(
+                "rank {} of {kept:?}: {} of {} ns, {ratio:.2}",
+                part.rank, part.transfer_ns, whole.transfer_ns
+            );
+            assert!(
+                (1.0 / 1.5..1.5).contains(&ratio),
+                "rank {}: {ratio}",
+                part.rank
+            );
+        }
     }
 }
 
