@@ -131,7 +131,7 @@ fn the_choice_is_the_least_of_all() {
                 for primitive in PRIMITIVES {
                     on(shape, n, |line| {
                         let buffer = BufferShare::whole(bytes);
-                        let cost = |a| a.cost(&line, primitive, buffer);
+                        let cost = |a: CollectiveAlgorithm| a.cost(&line, primitive, buffer);
                         let (chosen, least) = line.choose(primitive, buffer);
                         assert_eq!(cost(chosen), Some(least));
                         let all = A::ALL.map(|(a, _)| (a, cost(a)));

@@ -306,7 +306,7 @@ plan_options! {
         ]
     } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
     largest_access: Option<u64> = None,
-    "Most bytes of one load or store, for --residency; what the machine's remote memory holds by default" {
+    "Largest load or store, for --residency; the remote memory's capacity by default" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
             (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
                 "at least the SRAM of a core, which a load fills"),
@@ -340,7 +340,7 @@ plan_options! {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     gather_overlap: bool = false,
-    "Overlap all-gathers of updated parameters with the next step's forward pass, with --zero 1 or 2" {
+    "Gather parameters beside the next forward pass, with --zero 1 or 2" {
         value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
                 "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
