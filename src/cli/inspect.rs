@@ -25,7 +25,7 @@ const FILTERS: &str = "Filters";
 
 mod csv;
 mod json;
-mod labels;
+pub(super) mod labels;
 mod list;
 mod node;
 mod path;

@@ -1,6 +1,7 @@
 //! NPU classes of their own for the ranks of a captured job.
 
 use super::{SECTIONS, heading, string};
+use crate::cli::inspect::labels::ranges;
 use crate::ids::Npu;
 use crate::machine::Machine;
 use std::collections::BTreeSet;
@@ -73,16 +74,6 @@ fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)>
     let names = [string(class), class.to_owned()];
     let after = names.iter().find_map(|name| rest.strip_prefix(&name[..]))?;
     after.starts_with([']', '.']).then_some((before, after))
-}
-
-/// NPUs in ascending order, as machine files list them.
-fn ranges(npus: &[u32]) -> String {
-    let runs = npus.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
-        [one] => one.to_string(),
-        [first, .., last] => format!("{first}-{last}"),
-        [] => String::new(),
-    });
-    runs.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
