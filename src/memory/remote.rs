@@ -47,8 +47,6 @@ enum AttachmentState {
     PerNpu(per_npu::NpuChannels),
     Pool(pool::PoolChannel),
     PerNode(per_node::NodeChannels),
-    /// The network serves its accesses.
-    Network,
     Shared(Box<fair_sharing::FairSharing>),
     /// A model of the caller's own.
     Own(Box<dyn MemoryModel>),
@@ -66,8 +64,8 @@ enum ChannelPort {
 }
 
 impl RemoteMemoryModel {
-    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked. If it is reached through
-    /// the network, `contended` is true if messages contend there.
+    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked; the network serves that at ports.
+    /// If it is reached through the network, `contended` is true if messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
@@ -88,7 +86,6 @@ impl RemoteMemoryModel {
             (MemoryAttachment::PerNode(size), _) => {
                 AttachmentState::PerNode(per_node::NodeChannels::new(npus, *size))
             }
-            (MemoryAttachment::Edge(_), _) => AttachmentState::Network,
             _ => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
         };
         Self {
@@ -134,7 +131,6 @@ impl RemoteMemoryModel {
             AttachmentState::PerNpu(channels) => channels.access(now, access.npu, span),
             AttachmentState::Pool(channel) => channel.access(now, span),
             AttachmentState::PerNode(channels) => channels.access(now, access.npu, span),
-            AttachmentState::Network => unreachable!("the network serves it"),
             AttachmentState::Shared(sharing) => {
                 sharing.begin(now, access);
                 return None;

@@ -8,6 +8,7 @@ use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::machine::Machine;
+use crate::memory::MemoryAttachment;
 use crate::network::NetworkOccupancy;
 use crate::report::CollectiveRecord;
 use crate::units::{Span, Time};
@@ -74,8 +75,10 @@ impl TileObserver {
             to: tiles.place(link.to.0),
             busy: link.busy,
         });
-        let cores = machine.remote().map(|memory| memory.port_cores());
-        let cores = cores.unwrap_or_default();
+        let cores = match machine.remote().map(|memory| &memory.attachment) {
+            Some(MemoryAttachment::Ports(ports)) => ports.npus(),
+            _ => &[],
+        };
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileUse {

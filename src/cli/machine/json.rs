@@ -194,8 +194,8 @@ impl TilesDocument {
         let topology = machine.topology();
         let tiles = topology.tiles()?;
         let ports = match machine.remote().map(|memory| &memory.attachment) {
-            Some(MemoryAttachment::Edge(ports)) => {
-                let cores = (0..ports.count()).map(|port| tiles.place(ports.core(port).0));
+            Some(MemoryAttachment::Ports(ports)) => {
+                let cores = ports.npus().iter().map(|core| tiles.place(core.0));
                 cores.collect()
             }
             _ => Vec::new(),
