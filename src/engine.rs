@@ -113,7 +113,7 @@ pub use coverage::PricingCoverage;
 pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
-pub use feed::{Feed, RepeatedLaunch, SingleLaunch, StepTimes, TimedLaunches};
+pub use feed::*;
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;

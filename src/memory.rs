@@ -12,12 +12,14 @@
 //! contention, loads and stores compete with messages there, chunk by chunk (`memory/chunked_access.rs`); otherwise the
 //! port is one more stage.
 
+use crate::ids::Npu;
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use crate::units::{Bandwidth, Bytes, Span};
 use serde::Serialize;
 use std::fmt;
 
 mod channel_stream;
+mod channels;
 mod chunked_access;
 mod fair_sharing;
 mod hierarchical;
@@ -25,9 +27,6 @@ mod local;
 mod memory_ports;
 mod mesh;
 mod network_attachment;
-mod per_node;
-mod per_npu;
-mod pool;
 mod pool_layout;
 mod remote;
 mod ring;
@@ -114,9 +113,19 @@ impl MemoryAttachment {
         }
     }
 
+    /// Number of NPUs, of `npus`, that share a channel, which serves one access at a time; `None` if it is no channel.
+    pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
+        match self {
+            Self::PerNpu => Some(1),
+            Self::Pool => Some(npus),
+            Self::PerNode(size) => Some(*size),
+            _ => None,
+        }
+    }
+
     /// Returns true if accesses are served one at a time.
     pub fn is_channel(&self) -> bool {
-        matches!(self, Self::PerNpu | Self::Pool | Self::PerNode(_))
+        self.npus_per_channel(1).is_some()
     }
 
     /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
@@ -124,15 +133,14 @@ impl MemoryAttachment {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
 
-    /// The port's bandwidth that it is built with; channels have none.
+    /// The port's bandwidth that it is built with; only pools that are networks have one.
     fn port(&self) -> Option<Bandwidth> {
-        match self {
-            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Ports(_) => None,
-            Self::Hierarchical(design) => Some(design.in_node_bandwidth),
-            Self::Switch(design) => Some(design.npu_bandwidth),
-            Self::Ring(design) => Some(design.npu_bandwidth),
-            Self::Mesh(design) => Some(design.npu_bandwidth),
-        }
+        Some(match self.pool()? {
+            PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
+            PoolDesign::Switch(design) => design.npu_bandwidth,
+            PoolDesign::Ring(design) => design.npu_bandwidth,
+            PoolDesign::Mesh(design) => design.npu_bandwidth,
+        })
     }
 
     /// Returns the pool that is a network, as documents have it; `None` of the others.
@@ -206,6 +214,14 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
+    /// The NPUs at which its ports lie; none of other memories.
+    pub fn ports(&self) -> &[Npu] {
+        match &self.attachment {
+            MemoryAttachment::Ports(ports) => ports.npus(),
+            _ => &[],
+        }
+    }
+
     /// Its endpoints of the network: one for each of its ports, or one beyond a dimension; none if it does not lie there.
     pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {

@@ -62,6 +62,16 @@ impl NetworkKind {
         (Self::Exclusive, "exclusive"),
     ];
 
+    /// Whether it carries loads and stores of memories at NPUs.
+    pub fn carries_loads(self) -> bool {
+        self != Self::FairSharing
+    }
+
+    /// Whether it knows links of two rates along a dimension, as tiles have them.
+    pub fn knows_tiles(self) -> bool {
+        !matches!(self, Self::Ports | Self::FairSharing)
+    }
+
     /// Name of the model as the value of an option, and its summary for help.
     pub fn option(self) -> [&'static str; 2] {
         match self {

@@ -34,8 +34,7 @@ pub(super) fn fault(
     if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
     }
-    if model == NetworkKind::FairSharing && matches!(remote.attachment, MemoryAttachment::Ports(_))
-    {
+    if !model.carries_loads() && matches!(remote.attachment, MemoryAttachment::Ports(_)) {
         let found = format!(
             "it crosses links to a port of memory, and the network model {model} carries messages only"
         );

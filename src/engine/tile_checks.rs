@@ -8,7 +8,6 @@ use crate::graph::NodeKind;
 use crate::ids::{Npu, Rank};
 use crate::machine::Machine;
 use crate::memory::{MemoryAttachment, RemoteMemory};
-use crate::network::NetworkKind;
 use crate::topology::tile_grid::shown;
 use crate::workload::{RankInstance, Workload};
 
@@ -74,8 +73,7 @@ pub(super) fn check(
         return Ok(());
     }
     let network = options.network.unwrap_or(machine.network());
-    // Of the others one has ports into dimensions, the other links of one rate along each.
-    if matches!(network, NetworkKind::Ports | NetworkKind::FairSharing) {
+    if !network.knows_tiles() {
         return Err(ReplayRefusal::new(
             format!(
                 "machine `{name}` is made of tiles, which the network model {network} does not know"

@@ -1,8 +1,8 @@
 //! Remote loads and stores in flight, for every attachment.
 
 use super::{
-    AccessEnd, MemoryAttachment, NetworkAttachment, PortRequest, RemoteMemory, channel_stream,
-    chunked_access, fair_sharing, per_node, per_npu, pool, pool_layout,
+    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, channel_stream, channels,
+    chunked_access, fair_sharing, pool_layout,
 };
 use crate::ids::Npu;
 use crate::units::{Bandwidth, BufferShare, Span, Time};
@@ -44,9 +44,7 @@ pub struct RemoteMemoryModel {
 
 #[derive(Debug)]
 enum AttachmentState {
-    PerNpu(per_npu::NpuChannels),
-    Pool(pool::PoolChannel),
-    PerNode(per_node::NodeChannels),
+    Channels(channels::MemoryChannels),
     Shared(Box<fair_sharing::FairSharing>),
     /// A model of the caller's own.
     Own(Box<dyn MemoryModel>),
@@ -80,13 +78,12 @@ impl RemoteMemoryModel {
                 layout, latency, chunks,
             )))
         };
-        let state = match (&memory.attachment, memory.attachment.pool()) {
-            (_, Some(design)) => shared(design.layout(one, npus)),
-            (MemoryAttachment::Pool, _) => AttachmentState::Pool(pool::PoolChannel::default()),
-            (MemoryAttachment::PerNode(size), _) => {
-                AttachmentState::PerNode(per_node::NodeChannels::new(npus, *size))
+        let state = match memory.attachment.pool() {
+            Some(design) => shared(design.layout(one, npus)),
+            None => {
+                let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
+                AttachmentState::Channels(channels::MemoryChannels::new(sharers))
             }
-            _ => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
         };
         Self {
             latency: memory.latency,
@@ -128,9 +125,7 @@ impl RemoteMemoryModel {
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
-            AttachmentState::PerNpu(channels) => channels.access(now, access.npu, span),
-            AttachmentState::Pool(channel) => channel.access(now, span),
-            AttachmentState::PerNode(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Channels(channels) => channels.access(now, access.npu, span),
             AttachmentState::Shared(sharing) => {
                 sharing.begin(now, access);
                 return None;
@@ -208,6 +203,7 @@ impl RemoteMemoryModel {
 
 #[cfg(test)]
 mod tests {
+    use super::super::MemoryAttachment;
     use super::*;
     use crate::units::Bytes;
 

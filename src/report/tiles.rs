@@ -8,7 +8,6 @@ use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::machine::Machine;
-use crate::memory::MemoryAttachment;
 use crate::network::NetworkOccupancy;
 use crate::report::CollectiveRecord;
 use crate::units::{Span, Time};
@@ -75,10 +74,7 @@ impl TileObserver {
             to: tiles.place(link.to.0),
             busy: link.busy,
         });
-        let cores = match machine.remote().map(|memory| &memory.attachment) {
-            Some(MemoryAttachment::Ports(ports)) => ports.npus(),
-            _ => &[],
-        };
+        let cores = machine.remote().map_or(&[][..], |memory| memory.ports());
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileUse {
