@@ -37,6 +37,12 @@ macro_rules! index {
     };
 }
 
+impl From<Npu> for EndpointId {
+    fn from(npu: Npu) -> Self {
+        Self(npu.0)
+    }
+}
+
 index!(
     /// A participant of the job, from 0.
     Rank
@@ -44,6 +50,10 @@ index!(
 index!(
     /// A simulated accelerator, from 0; its coordinates count the innermost dimension fastest.
     Npu
+);
+index!(
+    /// An end of the network's routes: NPU n is endpoint n, and the memories that lie at the network follow.
+    EndpointId
 );
 index!(
     /// A node inside one graph: its position in ascending order of the file's ids.

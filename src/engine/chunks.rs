@@ -487,7 +487,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;
-                self.network.close(ports);
+                self.fabric.network.close(ports);
             }
             self.record(now, id, true);
         }

@@ -43,7 +43,7 @@ impl Discipline for ContentOrder {
             engine.settle_uneven(now, None);
         }
         engine.dispatch_ready(now);
-        if !engine.launches.ended.is_empty() || engine.feeds.are_woken() {
+        if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
             engine.tell_feeds(now);
         }
         if engine.feeds.unsettled && !engine.agenda.has(now) {
@@ -55,7 +55,7 @@ impl Discipline for ContentOrder {
         engine.instant.progress.rounds += 1;
         // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
         engine.send(now);
-        if !engine.collectives.arrivals.is_empty() && !engine.agenda.has(now) {
+        if !engine.effects.arrivals.is_empty() && !engine.agenda.has(now) {
             engine.instant.progress.settle();
             engine.settle(now);
             engine.send(now);
@@ -109,7 +109,7 @@ impl Discipline for ContentOrder {
         message: NetworkMessage,
     ) {
         let send = PendingSend { key, message };
-        engine.messages.pending_sends.push(send);
+        engine.effects.sends.push(send);
     }
 
     #[inline]
@@ -152,7 +152,7 @@ impl Discipline for ContentOrder {
     ) {
         let state = &mut engine.collectives.runs[run as usize];
         if state.arrivals.arrived_now.is_empty() {
-            engine.collectives.arrivals.push(run);
+            engine.effects.arrivals.push(run);
         }
         state.arrivals.arrived_now.push(member);
     }

@@ -84,7 +84,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let extent = &self.collectives.groups[self.collectives.runs[id as usize].group as usize]
             .plan
             .extent;
-        let network = &mut self.network;
+        let network = &mut self.fabric.network;
         extent.phases.iter().all(|phase| {
             let npus = extent.npus.iter();
             npus.copied().all(|npu| what(network, npu, phase.dimension))
@@ -95,9 +95,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn materialize_touched(&mut self, now: Time) {
         let mut next = 0;
         while self.collectives.fast_forwarded > 0
-            && let Some(leaving) = self.messages.pending_sends.get(next)
+            && let Some(leaving) = self.effects.sends.get(next)
         {
-            match self.network.reservation(leaving.message.ends) {
+            let (from, to) = leaving.message.ends;
+            match self.fabric.network.reservation((from.into(), to.into())) {
                 Some(id) => self.materialize(now, id),
                 None => next += 1,
             }
@@ -125,7 +126,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.outcome.unfolded += 1;
         self.collectives.runs[id as usize].answer.materialized = true;
         let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.messages.pending_sends);
+        let leaving = std::mem::take(&mut self.effects.sends);
         self.step(start, id, true);
         // Instant of the replay, and rounds handled there.
         let (mut at, mut handled) = (start, 0);
@@ -151,6 +152,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 self.agenda.push(due, event);
             }
         }
-        self.messages.pending_sends.extend(leaving);
+        self.effects.sends.extend(leaving);
     }
 }

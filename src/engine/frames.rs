@@ -131,8 +131,6 @@ pub(super) struct Launches<'a> {
     groups: u32,
     /// Nodes of all launches so far.
     pub nodes: u64,
-    /// Instances that ended in this round.
-    pub ended: Vec<u32>,
 }
 
 impl<'a> Launches<'a> {
@@ -157,7 +155,6 @@ impl<'a> Launches<'a> {
             next: 0,
             groups: 0,
             nodes: 0,
-            ended: Vec::new(),
         }
     }
 
@@ -240,7 +237,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         for instance in first..first + count {
             let running = &mut self.flow.instances[instance as usize];
             if running.left == 0 {
-                self.launches.ended.push(instance);
+                self.effects.ended.push(instance);
             } else if held {
                 running.flags |= HELD;
             } else if !self.follows(instance) {
@@ -259,6 +256,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let first_group = self.collectives.groups.len() as u32;
         let numbers = self.launches.first_numbers[record.program as usize];
         let frame = self.launches.frames.len() as u32;
+        if !self.launches.many {
+            // There is no other frame, so no room is left over. Several grow by doubling.
+            let lanes = plan.instances.iter();
+            let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
+            self.processors.lanes.reserve(lanes.sum());
+            self.flow.instances.reserve_exact(plan.instances.len());
+            self.collectives.groups.reserve_exact(plan.groups.len());
+        }
         let pairs = if M::Order::MATCHES_AS_ISSUED {
             let first = self.messages.channels.len();
             self.messages

@@ -24,6 +24,7 @@ mod data_flow;
 mod delays;
 mod determinism;
 mod doubling;
+mod endpoints;
 mod fixpoint;
 mod flexible;
 mod flows;
