@@ -271,7 +271,7 @@ impl ObjectEncoder {
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
-        let columns = TraceColumns::split(bodies, kind, base, &mut index);
+        let mut columns = TraceColumns::split(bodies, kind, base, &mut index);
         let ColumnWriter {
             bytes: unpacked,
             ends,
@@ -331,15 +331,17 @@ fn records(bytes: &[u8]) -> Option<Vec<TraceRecord<'_>>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// Returns where the first `count` records of a part of a trace end.
-pub fn end_of_records(bytes: &[u8], count: u64) -> Option<usize> {
-    (0..count).try_fold(0usize, |at, _| {
+/// Takes `count` records, or as many as there are, from the beginning of a part of a trace; `count` is then what is missing.
+pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
+    let mut at = 0;
+    while *count > 0 && at < bytes.len() {
         let (length, prefix) = shortest_varint(&bytes[at..])?;
-        let end = at
+        at = at
             .checked_add(prefix)?
             .checked_add(usize::try_from(length).ok()?)?;
-        (end <= bytes.len()).then_some(end)
-    })
+        *count -= 1;
+    }
+    bytes.split_off(..at)
 }
 
 /// Returns how many of `records` make a chunk.

@@ -249,21 +249,23 @@ impl Archive {
         for (number, chunk) in row.chunks.iter().enumerate() {
             let own = first..first.saturating_add(chunk.5);
             first = own.end;
-            let skipped = wanted.start.saturating_sub(own.start);
+            let mut skipped = wanted.start.saturating_sub(own.start);
             let taken = wanted.end.min(own.end).saturating_sub(own.start);
             if skipped >= taken || own.is_empty() {
                 continue;
             }
-            self.with_chunk((place, number), &mut |contents| {
-                let end = |records| {
-                    let end = super::chunk::end_of_records(contents, records);
-                    end.ok_or_else(|| {
-                        let error = ArchiveError::broken("it has fewer records than it says");
-                        self.at(place, chunk, error)
-                    })
-                };
-                out(&contents[end(skipped)?..end(taken)?])
+            let mut missing = taken - skipped;
+            self.with_chunk((place, number), &mut |mut contents| {
+                let mut part = |count| super::chunk::take_records(&mut contents, count);
+                match part(&mut skipped).and_then(|_| part(&mut missing)) {
+                    Some(part) => out(part),
+                    None => Err(ArchiveError::broken("a record is malformed")),
+                }
             })?;
+            if missing > 0 {
+                let error = ArchiveError::broken("it has fewer records than it says");
+                return Err(self.at(place, chunk, error));
+            }
         }
         Ok(())
     }
@@ -275,7 +277,7 @@ impl Archive {
             .in_file(&segment.file.path)
     }
 
-    /// Gives the bytes of a chunk to `out`.
+    /// Gives the bytes of a chunk to `out`, whole records at a time.
     fn with_chunk(
         &self,
         place: ChunkPlace,
@@ -286,10 +288,8 @@ impl Archive {
         let decoded = self.chunk(place, 0, &mut buffers)?;
         let mut joined = std::mem::take(&mut buffers.joined);
         let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
-        let contents = decoded.contents(row.4, &mut joined);
-        let result = contents
-            .map_err(|error| self.at(place.0, row, error))
-            .and_then(out);
+        let result = decoded.contents(row.4, &mut joined, out);
+        let result = result.map_err(|error| self.at(place.0, row, error));
         buffers.joined = joined;
         if let Some(decoded) = Arc::into_inner(decoded) {
             decoded.recycle(&mut buffers);

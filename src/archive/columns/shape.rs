@@ -70,6 +70,20 @@ impl RecordShape {
         Ok(())
     }
 
+    /// Returns `values`, which are given record by record, column by column.
+    pub fn columns_of(&self, templates: &TemplateTable, values: &[u64]) -> Vec<u64> {
+        let mut next = self.starts.clone();
+        let mut out = vec![0; values.len()];
+        let sequence = self.sequence.iter();
+        let columns = sequence.flat_map(|&number| templates.slots(number as usize));
+        for (&column, &value) in columns.zip(values) {
+            let at = &mut next[column as usize];
+            out[*at] = value;
+            *at += 1;
+        }
+        out
+    }
+
     /// Returns the number of values.
     pub fn values(&self) -> usize {
         self.records.len()
@@ -89,8 +103,8 @@ impl RecordShape {
         &self.records[self.range(column)]
     }
 
-    /// Returns the ends of the columns among all values.
-    pub fn ends(&self) -> Vec<usize> {
-        self.starts.iter().skip(1).copied().collect()
+    /// Returns where the columns begin among all values.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
     }
 }

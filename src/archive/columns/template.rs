@@ -1,6 +1,6 @@
-//! Templates of records: ops as they stand in a chunk, and the steps by which a record is written, last byte first.
+//! Templates of records: ops as they stand in a chunk, and the steps by which a record is written.
 
-use super::backward_writer::{BackwardWriter, ONCE};
+use super::record_writer::{DIGITS, LONGEST, RecordWriter};
 use crate::archive::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ struct ParsedTemplate {
 struct TemplateEnd {
     encoded: usize,
     steps: usize,
+    literals: usize,
     slots: usize,
 }
 
@@ -60,22 +61,19 @@ enum RecordPart {
     Close,
 }
 
-/// Part of a record as it is written: a literal, and what stands behind it, which is written first.
+/// Part of a record as it is written: a literal, and what stands behind it.
 #[derive(Clone, Copy, Debug)]
 struct TemplateStep {
-    behind: BehindLiteral,
-    /// Bytes of a field in front of its value.
-    inner: u8,
-    /// Place of a field's length, from the byte in front of the literal.
-    patch: u16,
+    /// Bytes of the literal.
+    literal: u32,
     /// Column of a slot.
     column: u32,
-    /// Bytes of the literal, and their end in the literals of the layer.
-    length: u32,
-    end: u32,
+    behind: BehindLiteral,
+    /// Bytes from the length of a field that a slot ends to the slot; 0 if it ends none.
+    field: u8,
 }
 
-/// Field that follows a literal.
+/// Part that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BehindLiteral {
     /// A slot, which may end a message of nothing else but a literal, as most attributes are. The literal then holds the
@@ -101,9 +99,7 @@ pub fn decimal(column: u64) -> u64 {
 /// Messages within messages of a record, at most.
 const DEPTH: usize = 16;
 /// Bytes of a literal in a message with a slot, at most, so that the length of both takes one byte.
-const INNER: usize = 0x7f - 10;
-/// Bytes of the literal in front of such a message, at most, so that its place is known in 16 bits.
-const OUTER: usize = 1 << 14;
+const INNER: usize = 0x7f - LONGEST;
 
 impl TemplateTable {
     /// Returns the number of templates.
@@ -116,8 +112,6 @@ impl TemplateTable {
     pub fn begin_layer(&mut self) {
         self.layers.push(Arc::new(TemplateLayer {
             first: self.len(),
-            // So that as much as is copied at once lies before the end of any literal.
-            literals: vec![0; ONCE],
             ..TemplateLayer::default()
         }));
     }
@@ -160,16 +154,26 @@ impl TemplateTable {
         Arc::make_mut(layer).push(encoded, columns)
     }
 
-    /// Writes a record of template `number`; `value` gives the value of each slot, last first.
+    /// Writes a record of template `number`, `framed` behind its length; `value` gives the value of each slot in turn.
     #[inline]
     pub fn write(
         &self,
         number: usize,
-        out: &mut BackwardWriter<'_>,
+        framed: bool,
+        out: &mut RecordWriter<'_>,
         value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
         let (layer, number) = self.layer(number);
-        layer.write(number, out, value)
+        layer.write(number, framed, out, value)
+    }
+
+    /// Returns the bytes that a record of template `number` takes at most while it is written.
+    #[inline]
+    pub fn most(&self, number: usize) -> usize {
+        let (layer, number) = self.layer(number);
+        let [from, to] = layer.range(number);
+        // Behind each literal stands a number at most, and before all of them a length.
+        to.literals - from.literals + (to.steps - from.steps + 1) * DIGITS
     }
 }
 
@@ -195,63 +199,47 @@ impl TemplateLayer {
         self.ends.push(TemplateEnd {
             encoded: self.encoded.len(),
             steps: self.steps.len(),
+            literals: self.literals.len(),
             slots: self.slots.len(),
         });
         Ok(())
     }
 
-    /// Adds the steps of a template, last first.
+    /// Adds the steps of a template.
     fn compile(&mut self, parsed: &ParsedTemplate) {
         use RecordPart::{Close, Decimal, Literal, Open, Slot};
         let mut parts = &parsed.parts[..];
-        let mut rest = &parsed.literals[..];
-        let mut take = |length: usize| {
-            let (before, taken) = rest.split_at(rest.len() - length);
-            rest = before;
-            taken
-        };
-        while let Some((last, before)) = parts.split_last() {
-            let (behind, column, inner, before) = match (*last, before) {
-                (Close, [.., Literal(outer), Open, Slot(_)]) if *outer > OUTER => {
-                    (BehindLiteral::Close, 0, None, before)
-                }
-                (Close, [before @ .., Open, Slot(column)]) => {
-                    (BehindLiteral::Slot, *column, Some(0), before)
-                }
-                (Close, [.., Literal(outer), Open, Literal(_), Slot(_)]) if *outer > OUTER => {
-                    (BehindLiteral::Close, 0, None, before)
-                }
-                (Close, [before @ .., Open, Literal(inner), Slot(column)]) if *inner <= INNER => {
-                    (BehindLiteral::Slot, *column, Some(*inner), before)
-                }
-                (Literal(_), _) => (BehindLiteral::Nothing, 0, None, parts),
-                (Slot(column), _) => (BehindLiteral::Slot, column, None, before),
-                (Decimal(column), _) => (BehindLiteral::Decimal, column, None, before),
-                (Open, _) => (BehindLiteral::Open, 0, None, before),
-                (Close, _) => (BehindLiteral::Close, 0, None, before),
-            };
+        let mut literals = &parsed.literals[..];
+        let mut take = |literal: usize| literals.split_off(..literal).expect("its parts say so");
+        while !parts.is_empty() {
             let start = self.literals.len();
-            let within = inner.map(&mut take);
-            parts = match before {
-                [before @ .., Literal(length)] => {
-                    self.literals.extend_from_slice(take(*length));
-                    before
+            if let [Literal(literal), behind @ ..] = parts {
+                self.literals.extend_from_slice(take(*literal));
+                parts = behind;
+            }
+            let (behind, column, field, rest) = match parts {
+                [Open, Slot(column), Close, rest @ ..] => {
+                    (BehindLiteral::Slot, *column, Some(0), rest)
                 }
-                _ => before,
+                [Open, Literal(inner), Slot(column), Close, rest @ ..] if *inner <= INNER => {
+                    (BehindLiteral::Slot, *column, Some(*inner), rest)
+                }
+                [Slot(column), rest @ ..] => (BehindLiteral::Slot, *column, None, rest),
+                [Decimal(column), rest @ ..] => (BehindLiteral::Decimal, *column, None, rest),
+                [Open, rest @ ..] => (BehindLiteral::Open, 0, None, rest),
+                [Close, rest @ ..] => (BehindLiteral::Close, 0, None, rest),
+                rest => (BehindLiteral::Nothing, 0, None, rest),
             };
-            // Without a length what is put right is the byte in front of the literal, which is written later.
-            let patch = within.map_or(0, |_| self.literals.len() - start + 1);
-            if let Some(within) = within {
+            parts = rest;
+            if let Some(inner) = field {
                 self.literals.push(0);
-                self.literals.extend_from_slice(within);
+                self.literals.extend_from_slice(take(inner));
             }
             self.steps.push(TemplateStep {
-                behind,
-                inner: inner.unwrap_or(0) as u8,
-                patch: patch as u16,
+                literal: (self.literals.len() - start) as u32,
                 column,
-                length: (self.literals.len() - start) as u32,
-                end: self.literals.len() as u32,
+                behind,
+                field: field.map_or(0, |inner| inner as u8 + 1),
             });
         }
     }
@@ -260,34 +248,42 @@ impl TemplateLayer {
     fn write(
         &self,
         number: usize,
-        out: &mut BackwardWriter<'_>,
+        framed: bool,
+        out: &mut RecordWriter<'_>,
         mut value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
         let [from, to] = self.range(number);
-        let mut ends = [0; DEPTH];
+        let mut literals = &self.literals[from.literals..];
+        let mut open = [0; DEPTH];
         let mut depth = 0;
-        for step in &self.steps[from.steps..to.steps] {
-            let end = out.at();
-            if step.behind == BehindLiteral::Slot {
-                out.varint(value(step.column))?;
-                let bytes = end - out.at() + usize::from(step.inner);
-                out.literal(&self.literals, step.end as usize, step.length as usize)?;
-                out.patch(step.patch.into(), bytes as u8)?;
-                continue;
-            }
+        let steps = &self.steps[from.steps..to.steps];
+        // Most records take as many bytes for their length as their literals and as many numbers of a byte would.
+        let left = if to.literals - from.literals + steps.len() < 0x80 {
+            1
+        } else {
+            2
+        };
+        let begin = if framed { out.open(left) } else { 0 };
+        for step in steps {
+            let literal = step.literal as usize;
+            out.literal(literals, literal)?;
+            literals = &literals[literal..];
             match step.behind {
-                BehindLiteral::Slot | BehindLiteral::Nothing => {}
+                BehindLiteral::Slot => out.varint(value(step.column), step.field.into())?,
+                BehindLiteral::Nothing => {}
                 BehindLiteral::Decimal => out.decimal(value(step.column))?,
-                BehindLiteral::Close => {
-                    ends[depth] = end;
+                BehindLiteral::Open => {
+                    open[depth] = out.open(1);
                     depth += 1;
                 }
-                BehindLiteral::Open => {
+                BehindLiteral::Close => {
                     depth -= 1;
-                    out.varint((ends[depth] - end) as u64)?;
+                    out.close(open[depth], 1)?;
                 }
             }
-            out.literal(&self.literals, step.end as usize, step.length as usize)?;
+        }
+        if framed {
+            out.close(begin, left)?;
         }
         Ok(())
     }
