@@ -5,8 +5,9 @@
 //! chunk of an earlier rank as their base.
 
 use super::CompressionLevel;
-use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
+use super::columns::{ColumnBuffers, ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
 use super::wire::shortest_varint;
+use std::cell::RefCell;
 use std::io::{self, Write};
 
 mod decode;
@@ -79,6 +80,8 @@ struct BaseObject {
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
+    /// Memory of chunks on which no other is based.
+    buffers: RefCell<ColumnBuffers>,
 }
 
 impl ObjectEncoder {
@@ -87,6 +90,7 @@ impl ObjectEncoder {
         Self {
             level,
             bases: Vec::new(),
+            buffers: RefCell::default(),
         }
     }
 
@@ -188,6 +192,13 @@ impl ObjectEncoder {
         }
         if room && 2 * alike < count.max(1) && !made.chunks.is_empty() {
             self.bases.push(made);
+        } else {
+            let buffers = self.buffers.get_mut();
+            let columns = made
+                .chunks
+                .into_iter()
+                .filter_map(|kept| kept.decoded.columns);
+            columns.for_each(|columns| columns.recycle(buffers));
         }
         Ok(out)
     }
@@ -271,7 +282,8 @@ impl ObjectEncoder {
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
-        let mut columns = TraceColumns::split(bodies, kind, base, &mut index);
+        let mut buffers = self.buffers.borrow_mut();
+        let mut columns = TraceColumns::split(bodies, kind, base, &mut index, &mut buffers);
         let ColumnWriter {
             bytes: unpacked,
             ends,

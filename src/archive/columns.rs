@@ -15,7 +15,7 @@ use record_writer::{RecordWriter, TOO_LARGE};
 use shape::RecordShape;
 use std::sync::Arc;
 use structural::StructuralColumns;
-use template::TemplateTable;
+use template::{TemplateLayer, TemplateTable};
 
 pub use choose::ColumnWriter;
 
@@ -34,6 +34,8 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
+    /// Templates of its own as they stand in it, each behind its length; none of a chunk that is read.
+    written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, those without values included.
     count: usize,
@@ -74,6 +76,7 @@ pub struct ColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
     shapes: Vec<RecordShape>,
+    layers: Vec<TemplateLayer>,
 }
 
 /// Bytes of records that are joined at once, which stay in a processor's own cache.
@@ -88,12 +91,15 @@ impl TraceColumns {
         kind: RecordKind,
         base: Option<&Self>,
         index: &mut TemplateIndex,
+        buffers: &mut ColumnBuffers,
     ) -> Self {
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
-        templates.begin_layer();
+        templates.begin_layer(buffers.layers.pop().unwrap_or_default());
         index.columns.intern(&parse::ID_PATH);
         let mut sequence = Vec::with_capacity(records.len());
-        let (mut key, mut values) = (Vec::new(), Vec::new());
+        let mut values = buffers.values.pop().unwrap_or_default();
+        values.clear();
+        let (mut key, mut written) = (Vec::new(), Vec::new());
         for (number, record) in records.iter().enumerate() {
             key.clear();
             let before = values.len();
@@ -116,23 +122,27 @@ impl TraceColumns {
             index.structural = StructuralColumns::find(&index.outlines, count, &sequence, &values);
         }
         // Outlines become templates, and values that these have are left out.
-        let (mut kept, mut fixed) = (Vec::with_capacity(values.len()), Vec::new());
-        let mut rest = &values[..];
+        let mut fixed = Vec::new();
+        let (mut from, mut kept) = (0, 0);
         for number in &mut sequence {
             let outline = &index.outlines[*number as usize];
-            let own = rest
-                .split_off(..outline.slots.len())
-                .expect("a slot has a value");
+            let own = &values[from..from + outline.slots.len()];
             let variant = index.structural.fix(&outline.slots, own, &mut fixed);
-            let variable = own.iter().zip(&fixed).filter(|(_, fixed)| fixed.is_none());
-            kept.extend(variable.map(|(value, _)| value));
+            for at in (0..fixed.len()).filter(|&at| fixed[at].is_none()) {
+                values[kept] = values[from + at];
+                kept += 1;
+            }
+            from += fixed.len();
             key.clear();
             key.extend_from_slice(&number.to_le_bytes());
             key.extend_from_slice(&variant.to_le_bytes());
             let known = index.templates.get(&key);
             *number = known.unwrap_or_else(|| {
-                let pushed = templates.push(&outline.fix(&fixed), count);
+                let ops = outline.fix(&fixed);
+                let pushed = templates.push(&ops, count);
                 pushed.expect("ops are well formed");
+                put_varint(&mut written, ops.len() as u64);
+                written.extend_from_slice(&ops);
                 index.templates.intern(&key)
             });
         }
@@ -140,18 +150,22 @@ impl TraceColumns {
         let shape = match shape.filter(|shape| shape.sequence() == sequence) {
             Some(shape) => Arc::clone(shape),
             None => {
-                let mut own = RecordShape::default();
+                let mut own = buffers.shapes.pop().unwrap_or_default();
                 *own.sequence_mut() = sequence;
                 own.place(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
             }
         };
+        let mut own = buffers.values.pop().unwrap_or_default();
+        shape.columns_of(&templates, &values[..kept], &mut own);
+        buffers.values.push(values);
         Self {
-            values: shape.columns_of(&templates, &kept),
             templates,
+            written,
             shape,
             count,
+            values: own,
             chosen: Vec::new(),
             relations: Vec::new(),
         }
@@ -185,11 +199,7 @@ impl TraceColumns {
         put_varint(out, sequence.len() as u64);
         put_varint(out, self.count as u64);
         put_varint(out, (self.templates.len() - known) as u64);
-        for number in known..self.templates.len() {
-            let template = self.templates.encoded(number);
-            put_varint(out, template.len() as u64);
-            out.extend_from_slice(template);
-        }
+        out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.sequence());
         encode_sequence(sequence, base_sequence, &mut writer);
         let mut ids = Vec::new();
@@ -244,7 +254,7 @@ impl TraceColumns {
         let count = input.count(known + 1 + encoded.len())?;
         let new = input.count(encoded.len())?;
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
-        templates.begin_layer();
+        templates.begin_layer(buffers.layers.pop().unwrap_or_default());
         for _ in 0..new {
             let length = input.count(encoded.len())?;
             templates.push(input.take(length)?, count)?;
@@ -313,6 +323,7 @@ impl TraceColumns {
         input.end()?;
         Ok(Self {
             templates,
+            written: Vec::new(),
             shape,
             count,
             values,
@@ -325,6 +336,7 @@ impl TraceColumns {
     pub fn recycle(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
+        buffers.layers.extend(self.templates.into_layer());
     }
 
     /// Joins the records, `bytes` bytes in all, `framed` behind their lengths, and gives them to `out` a few at a time.
@@ -344,7 +356,8 @@ impl TraceColumns {
         writer.reserve(PIECE);
         let mut next = self.shape.starts().to_vec();
         for &number in self.shape.sequence() {
-            let most = self.templates.most(number as usize);
+            let template = self.templates.get(number as usize);
+            let most = template.most();
             if writer.room() < most {
                 let left = give(writer.written())?;
                 writer.restart();
@@ -355,8 +368,7 @@ impl TraceColumns {
                 *at += 1;
                 self.values[*at - 1]
             };
-            let number = number as usize;
-            self.templates.write(number, framed, &mut writer, value)?;
+            template.write(framed, &mut writer, value)?;
         }
         match give(writer.written())? {
             0 => Ok(()),

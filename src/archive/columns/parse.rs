@@ -141,6 +141,8 @@ pub struct RecordOutline {
     pub ops: Vec<u8>,
     /// Columns of its slots.
     pub slots: Vec<u32>,
+    /// Those of numbers within texts.
+    pub decimals: Vec<u32>,
 }
 
 /// Outline in the making.
@@ -163,6 +165,7 @@ impl OpWriter {
 
     fn decimal(&mut self, column: u64) {
         self.out.slots.push(column as u32);
+        self.out.decimals.push(column as u32);
         self.op(decimal(column));
     }
 
@@ -196,9 +199,8 @@ impl RecordOutline {
                     rest = behind;
                 }
                 OPEN | CLOSE if op < 4 => ops.op(op),
-                kind => match fixed.next() {
-                    Some(&Some(value)) if kind == SLOT => put_varint(&mut ops.literal, value),
-                    Some(Some(value)) => ops.literal.extend(value.to_string().bytes()),
+                _ => match fixed.next() {
+                    Some(&Some(value)) => put_varint(&mut ops.literal, value),
                     _ => ops.op(op),
                 },
             }

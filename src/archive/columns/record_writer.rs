@@ -68,14 +68,14 @@ impl<'b> RecordWriter<'b> {
 
     /// Leaves `bytes` bytes for a length, and returns where what it is the length of begins.
     #[inline(always)]
-    pub fn open(&mut self, bytes: usize) -> usize {
+    pub fn leave(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
 
     /// Puts the length of what begins at `from` into the bytes that were left for it, which may be more or less than it takes.
     #[inline(always)]
-    pub fn close(&mut self, from: usize, left: usize) -> Result<(), WireError> {
+    pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread((self.at - from) as u64);
         if length != left {
             let end = self.at - left + length;
@@ -213,10 +213,10 @@ mod tests {
         }
         let mut buffer = vec![0; 130];
         let mut out = RecordWriter::new(&mut buffer);
-        let from = out.open(1);
+        let from = out.leave(1);
         (0..129).for_each(|_| out.literal(b"a", 1).unwrap());
         // A length of two bytes moves what it is the length of, and there is no room left.
-        assert_eq!(out.close(from, 1), Err(TOO_LARGE));
+        assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 
     #[test]
@@ -235,9 +235,9 @@ mod tests {
         ] {
             let mut out = RecordWriter::new(&mut buffer);
             out.decimal(1024).unwrap();
-            let from = out.open(left);
+            let from = out.leave(left);
             out.literal(&literals, length).unwrap();
-            out.close(from, left).unwrap();
+            out.put_length(from, left).unwrap();
             let mut expected = b"1024".to_vec();
             put_varint(&mut expected, length as u64);
             expected.extend_from_slice(&literals[..length]);

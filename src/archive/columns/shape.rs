@@ -70,10 +70,10 @@ impl RecordShape {
         Ok(())
     }
 
-    /// Returns `values`, which are given record by record, column by column.
-    pub fn columns_of(&self, templates: &TemplateTable, values: &[u64]) -> Vec<u64> {
+    /// Sets `out` to `values`, which are given record by record, column by column.
+    pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
-        let mut out = vec![0; values.len()];
+        super::resize(out, values.len());
         let sequence = self.sequence.iter();
         let columns = sequence.flat_map(|&number| templates.slots(number as usize));
         for (&column, &value) in columns.zip(values) {
@@ -81,7 +81,6 @@ impl RecordShape {
             out[*at] = value;
             *at += 1;
         }
-        out
     }
 
     /// Returns the number of values.

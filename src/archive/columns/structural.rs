@@ -25,6 +25,9 @@ impl StructuralColumns {
         values: &[u64],
     ) -> Self {
         let mut found = vec![Vec::new(); columns];
+        // Texts have names of groups, in which other ranks differ.
+        let texts = outlines.iter().flat_map(|outline| &outline.decimals);
+        texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
         let mut counts = vec![0usize; columns];
         let mut starts = vec![0];
         starts.extend(outlines.iter().scan(0, |all, outline| {
@@ -100,6 +103,7 @@ mod tests {
             Arc::new(RecordOutline {
                 ops: Vec::new(),
                 slots: vec![0, 1, 2],
+                decimals: Vec::new(),
             })
         };
         let outlines = [outline(), outline()];
@@ -115,6 +119,14 @@ mod tests {
         let other = found.fix(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
+        // Numbers of texts are none, whatever their values.
+        let text = RecordOutline {
+            decimals: vec![0],
+            ..RecordOutline::default()
+        };
+        let texts = [&outlines[..], &[Arc::new(text)]].concat();
+        let found = StructuralColumns::find(&texts, 3, &sequence, &values);
+        assert!(found.values.iter().all(Vec::is_empty));
         // Of few records nothing is known.
         let found = StructuralColumns::find(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));

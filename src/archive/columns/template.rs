@@ -13,56 +13,39 @@ pub struct TemplateTable {
 
 /// Templates that a chunk added to those of its base. All lie in a few arrays.
 #[derive(Clone, Debug, Default)]
-struct TemplateLayer {
+pub struct TemplateLayer {
     /// Number of the first.
     first: usize,
-    /// Ops of all templates, as they stand in a chunk.
-    encoded: Vec<u8>,
+    /// Bytes of all templates, as they stand in a chunk.
+    bytes: usize,
     steps: Vec<TemplateStep>,
     /// Literals of all steps.
     literals: Vec<u8>,
     /// Columns of slots, in the order of the record.
     slots: Vec<u32>,
     ends: Vec<TemplateEnd>,
-    parsed: ParsedTemplate,
-}
-
-/// Template that is about to join; its memory is that of the one before it.
-#[derive(Clone, Debug, Default)]
-struct ParsedTemplate {
-    parts: Vec<RecordPart>,
-    /// Literals of all parts.
-    literals: Vec<u8>,
-    /// Messages that have not ended, by the part that begins them.
-    open: Vec<usize>,
 }
 
 /// Ends of a template in the arrays of its layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct TemplateEnd {
-    encoded: usize,
     steps: usize,
     literals: usize,
     slots: usize,
 }
 
-/// Part of a record, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecordPart {
-    /// These many bytes as they are.
-    Literal(usize),
-    /// The next value of this column, as a varint.
-    Slot(u32),
-    /// The next value of this column, in decimal digits.
-    Decimal(u32),
-    /// The length of what lies between this and its `Close`, as a varint.
-    Open,
-    /// The end of a message within the record.
-    Close,
+/// Template as it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordTemplate<'t> {
+    steps: &'t [TemplateStep],
+    /// Literals of these, and what lies behind them.
+    literals: &'t [u8],
+    /// Bytes of these.
+    length: usize,
 }
 
 /// Part of a record as it is written: a literal, and what stands behind it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
     /// Bytes of the literal.
     literal: u32,
@@ -81,6 +64,7 @@ enum BehindLiteral {
     Slot,
     Nothing,
     Decimal,
+    /// A message. The literal ends with a byte that is left for its length.
     Open,
     Close,
 }
@@ -98,6 +82,9 @@ pub fn decimal(column: u64) -> u64 {
 
 /// Messages within messages of a record, at most.
 const DEPTH: usize = 16;
+const TOO_DEEP: WireError = WireError("messages of a template lie too deep");
+const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
+const NO_COLUMN: WireError = WireError("a template has a column that is not there");
 /// Bytes of a literal in a message with a slot, at most, so that the length of both takes one byte.
 const INNER: usize = 0x7f - LONGEST;
 
@@ -108,96 +95,111 @@ impl TemplateTable {
         last.map_or(0, |layer| layer.first + layer.ends.len())
     }
 
-    /// Starts templates of its own behind those that it has.
-    pub fn begin_layer(&mut self) {
-        self.layers.push(Arc::new(TemplateLayer {
-            first: self.len(),
-            ..TemplateLayer::default()
-        }));
+    /// Starts templates of its own behind those that it has, in the memory of `layer`.
+    pub fn begin_layer(&mut self, mut layer: TemplateLayer) {
+        layer.first = self.len();
+        layer.bytes = 0;
+        layer.steps.clear();
+        layer.literals.clear();
+        layer.slots.clear();
+        layer.ends.clear();
+        self.layers.push(Arc::new(layer));
     }
 
-    /// Returns the layer of template `number`, and its number there.
+    /// Returns the memory of its own templates, unless others have them, too.
+    pub fn into_layer(mut self) -> Option<TemplateLayer> {
+        self.layers.pop().and_then(Arc::into_inner)
+    }
+
+    /// Returns the layer of template `number`, and where it begins and ends there.
     #[inline]
-    fn layer(&self, number: usize) -> (&TemplateLayer, usize) {
+    fn ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
-        (layer, number - layer.first)
+        let number = number - layer.first;
+        let before = number.checked_sub(1).map(|before| layer.ends[before]);
+        (layer, [before.unwrap_or_default(), layer.ends[number]])
     }
 
     /// Returns the bytes of the templates of the last layer, as they stand in its chunk.
     pub fn own_bytes(&self) -> usize {
-        self.layers.last().map_or(0, |layer| layer.encoded.len())
-    }
-
-    /// Returns the encoding of template `number`.
-    pub fn encoded(&self, number: usize) -> &[u8] {
-        let (layer, number) = self.layer(number);
-        let [from, to] = layer.range(number);
-        &layer.encoded[from.encoded..to.encoded]
+        self.layers.last().map_or(0, |layer| layer.bytes)
     }
 
     /// Returns the columns of the slots of template `number`, in the order of the record.
     #[inline]
     pub fn slots(&self, number: usize) -> &[u32] {
-        let (layer, number) = self.layer(number);
-        let [from, to] = layer.range(number);
+        let (layer, [from, to]) = self.ends(number);
         &layer.slots[from.slots..to.slots]
+    }
+
+    /// Returns template `number`.
+    #[inline]
+    pub fn get(&self, number: usize) -> RecordTemplate<'_> {
+        let (layer, [from, to]) = self.ends(number);
+        RecordTemplate {
+            steps: &layer.steps[from.steps..to.steps],
+            literals: &layer.literals[from.literals..],
+            length: to.literals - from.literals,
+        }
     }
 
     /// Adds the template of these ops to the last layer; columns are below `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
-        if self.layers.is_empty() {
-            self.begin_layer();
-        }
-        let layer = self.layers.last_mut().expect("there is one");
+        let layer = self.layers.last_mut().expect("a layer was begun");
         Arc::make_mut(layer).push(encoded, columns)
-    }
-
-    /// Writes a record of template `number`, `framed` behind its length; `value` gives the value of each slot in turn.
-    #[inline]
-    pub fn write(
-        &self,
-        number: usize,
-        framed: bool,
-        out: &mut RecordWriter<'_>,
-        value: impl FnMut(u32) -> u64,
-    ) -> Result<(), WireError> {
-        let (layer, number) = self.layer(number);
-        layer.write(number, framed, out, value)
-    }
-
-    /// Returns the bytes that a record of template `number` takes at most while it is written.
-    #[inline]
-    pub fn most(&self, number: usize) -> usize {
-        let (layer, number) = self.layer(number);
-        let [from, to] = layer.range(number);
-        // Behind each literal stands a number at most, and before all of them a length.
-        to.literals - from.literals + (to.steps - from.steps + 1) * DIGITS
     }
 }
 
 impl TemplateLayer {
-    /// Returns where template `number` begins, and where it ends.
-    #[inline]
-    fn range(&self, number: usize) -> [TemplateEnd; 2] {
-        let before = number.checked_sub(1).map(|before| self.ends[before]);
-        [before.unwrap_or_default(), self.ends[number]]
-    }
-
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
-        let mut parsed = std::mem::take(&mut self.parsed);
-        parsed.read(encoded, columns)?;
-        self.compile(&parsed);
-        let slots = parsed.parts.iter().filter_map(|part| match *part {
-            RecordPart::Slot(column) | RecordPart::Decimal(column) => Some(column),
-            _ => None,
-        });
-        self.slots.extend(slots);
-        self.parsed = parsed;
-        self.encoded.extend_from_slice(encoded);
+        let mut input = WireReader::new(encoded);
+        // Bytes behind the last step, and messages that have not ended: the step behind that which begins each, and where its
+        // contents begin among literals.
+        let mut literal = 0;
+        let mut open = [(0, 0); DEPTH];
+        let mut depth = 0usize;
+        while !input.is_at_end() {
+            let op = input.varint()?;
+            let argument = op >> 2;
+            match op & 3 {
+                LITERAL => {
+                    let length = usize::try_from(argument).unwrap_or(usize::MAX);
+                    self.literals.extend_from_slice(input.take(length)?);
+                    literal += length;
+                }
+                OPEN => {
+                    self.literals.push(0);
+                    self.step(&mut literal, 1, BehindLiteral::Open, 0);
+                    *open.get_mut(depth).ok_or(TOO_DEEP)? = (self.steps.len(), self.literals.len());
+                    depth += 1;
+                }
+                CLOSE if argument == 0 => {
+                    depth = depth.checked_sub(1).ok_or(ENDS_TWICE)?;
+                    let (steps, contents) = open[depth];
+                    self.close(steps, contents, &mut literal);
+                }
+                kind => {
+                    let (number, behind) = match kind {
+                        SLOT => (argument, BehindLiteral::Slot),
+                        _ => (argument - 1, BehindLiteral::Decimal),
+                    };
+                    let column = usize::try_from(number).ok().filter(|&c| c < columns);
+                    let column = column.ok_or(NO_COLUMN)? as u32;
+                    self.slots.push(column);
+                    self.step(&mut literal, 0, behind, column);
+                }
+            }
+        }
+        if depth > 0 {
+            return Err(WireError("a message of a template does not end"));
+        }
+        if literal > 0 {
+            self.step(&mut literal, 0, BehindLiteral::Nothing, 0);
+        }
+        self.bytes += encoded.len();
         self.ends.push(TemplateEnd {
-            encoded: self.encoded.len(),
             steps: self.steps.len(),
             literals: self.literals.len(),
             slots: self.slots.len(),
@@ -205,66 +207,70 @@ impl TemplateLayer {
         Ok(())
     }
 
-    /// Adds the steps of a template.
-    fn compile(&mut self, parsed: &ParsedTemplate) {
-        use RecordPart::{Close, Decimal, Literal, Open, Slot};
-        let mut parts = &parsed.parts[..];
-        let mut literals = &parsed.literals[..];
-        let mut take = |literal: usize| literals.split_off(..literal).expect("its parts say so");
-        while !parts.is_empty() {
-            let start = self.literals.len();
-            if let [Literal(literal), behind @ ..] = parts {
-                self.literals.extend_from_slice(take(*literal));
-                parts = behind;
-            }
-            let (behind, column, field, rest) = match parts {
-                [Open, Slot(column), Close, rest @ ..] => {
-                    (BehindLiteral::Slot, *column, Some(0), rest)
-                }
-                [Open, Literal(inner), Slot(column), Close, rest @ ..] if *inner <= INNER => {
-                    (BehindLiteral::Slot, *column, Some(*inner), rest)
-                }
-                [Slot(column), rest @ ..] => (BehindLiteral::Slot, *column, None, rest),
-                [Decimal(column), rest @ ..] => (BehindLiteral::Decimal, *column, None, rest),
-                [Open, rest @ ..] => (BehindLiteral::Open, 0, None, rest),
-                [Close, rest @ ..] => (BehindLiteral::Close, 0, None, rest),
-                rest => (BehindLiteral::Nothing, 0, None, rest),
-            };
-            parts = rest;
-            if let Some(inner) = field {
-                self.literals.push(0);
-                self.literals.extend_from_slice(take(inner));
-            }
-            self.steps.push(TemplateStep {
-                literal: (self.literals.len() - start) as u32,
-                column,
-                behind,
-                field: field.map_or(0, |inner| inner as u8 + 1),
-            });
-        }
+    /// Adds a step behind a literal, to which `more` bytes were added.
+    fn step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
+        self.steps.push(TemplateStep {
+            literal: (std::mem::take(literal) + more) as u32,
+            column,
+            behind,
+            field: 0,
+        });
     }
 
+    /// Ends a message whose contents begin behind that many steps, and there among literals.
+    fn close(&mut self, steps: usize, contents: usize, literal: &mut usize) {
+        match self.steps[steps - 1..] {
+            // A message that is always the same is a literal, its length included.
+            [open] => {
+                self.steps.pop();
+                if *literal < 0x80 {
+                    self.literals[contents - 1] = *literal as u8;
+                } else {
+                    let mut length = Vec::with_capacity(LONGEST);
+                    put_varint(&mut length, *literal as u64);
+                    *literal += length.len() - 1;
+                    self.literals.splice(contents - 1..contents, length);
+                }
+                *literal += open.literal as usize;
+            }
+            [open, ref mut slot]
+                if slot.behind == BehindLiteral::Slot
+                    && *literal == 0
+                    && slot.field == 0
+                    && slot.literal as usize <= INNER =>
+            {
+                slot.field = slot.literal as u8 + 1;
+                slot.literal += open.literal;
+                self.steps.remove(steps - 1);
+            }
+            _ => self.step(literal, 0, BehindLiteral::Close, 0),
+        }
+    }
+}
+
+impl RecordTemplate<'_> {
+    /// Returns the bytes that a record takes at most while it is written.
     #[inline]
-    fn write(
+    pub fn most(&self) -> usize {
+        // Behind each literal stands a number at most, and before all of them a length.
+        self.length + (self.steps.len() + 1) * DIGITS
+    }
+
+    /// Writes a record, `framed` behind its length; `value` gives the value of each slot in turn.
+    #[inline]
+    pub fn write(
         &self,
-        number: usize,
         framed: bool,
         out: &mut RecordWriter<'_>,
         mut value: impl FnMut(u32) -> u64,
     ) -> Result<(), WireError> {
-        let [from, to] = self.range(number);
-        let mut literals = &self.literals[from.literals..];
+        let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        let steps = &self.steps[from.steps..to.steps];
         // Most records take as many bytes for their length as their literals and as many numbers of a byte would.
-        let left = if to.literals - from.literals + steps.len() < 0x80 {
-            1
-        } else {
-            2
-        };
-        let begin = if framed { out.open(left) } else { 0 };
-        for step in steps {
+        let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
+        let begin = if framed { out.leave(left) } else { 0 };
+        for step in self.steps {
             let literal = step.literal as usize;
             out.literal(literals, literal)?;
             literals = &literals[literal..];
@@ -273,91 +279,18 @@ impl TemplateLayer {
                 BehindLiteral::Nothing => {}
                 BehindLiteral::Decimal => out.decimal(value(step.column))?,
                 BehindLiteral::Open => {
-                    open[depth] = out.open(1);
+                    open[depth] = out.leave(0);
                     depth += 1;
                 }
                 BehindLiteral::Close => {
                     depth -= 1;
-                    out.close(open[depth], 1)?;
+                    out.put_length(open[depth], 1)?;
                 }
             }
         }
         if framed {
-            out.close(begin, left)?;
+            out.put_length(begin, left)?;
         }
         Ok(())
-    }
-}
-
-impl ParsedTemplate {
-    /// Parses the ops of a template; columns are below `columns`, and messages end. Literals are put behind one another, and
-    /// what holds nothing else is one.
-    fn read(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
-        let column = |number: u64| {
-            let column = usize::try_from(number).ok().filter(|&c| c < columns);
-            let column = column.ok_or(WireError("a template has a column that is not there"));
-            column.map(|column| column as u32)
-        };
-        let mut input = WireReader::new(encoded);
-        let Self {
-            parts: all,
-            literals,
-            open,
-        } = self;
-        all.clear();
-        literals.clear();
-        open.clear();
-        while !input.is_at_end() {
-            let op = input.varint()?;
-            let argument = op >> 2;
-            match op & 3 {
-                LITERAL => {
-                    let length = usize::try_from(argument).unwrap_or(usize::MAX);
-                    literals.extend_from_slice(input.take(length)?);
-                    push_literal(all, length);
-                }
-                SLOT => all.push(RecordPart::Slot(column(argument)?)),
-                CLOSE if argument > 0 => all.push(RecordPart::Decimal(column(argument - 1)?)),
-                OPEN => {
-                    open.push(all.len());
-                    all.push(RecordPart::Open);
-                }
-                _ => {
-                    let begin = open.pop();
-                    let begin = begin.ok_or(WireError("a message of a template ends twice"))?;
-                    let length = match all[begin + 1..] {
-                        [] => Some(0),
-                        [RecordPart::Literal(length)] => Some(length),
-                        _ => None,
-                    };
-                    let Some(length) = length else {
-                        all.push(RecordPart::Close);
-                        continue;
-                    };
-                    // A message that is always the same is a literal, its length included.
-                    let before = literals.len();
-                    put_varint(literals, length as u64);
-                    let prefix = literals.len() - before;
-                    literals[before - length..].rotate_right(prefix);
-                    all.truncate(begin);
-                    push_literal(all, prefix + length);
-                }
-            }
-            if open.len() > DEPTH {
-                return Err(WireError("messages of a template lie too deep"));
-            }
-        }
-        if !open.is_empty() {
-            return Err(WireError("a message of a template does not end"));
-        }
-        Ok(())
-    }
-}
-
-/// Adds a literal to that before it, if there is one.
-fn push_literal(parts: &mut Vec<RecordPart>, length: usize) {
-    match parts.last_mut() {
-        Some(RecordPart::Literal(before)) => *before += length,
-        _ => parts.push(RecordPart::Literal(length)),
     }
 }
