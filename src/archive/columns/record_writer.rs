@@ -105,10 +105,10 @@ impl<'b> RecordWriter<'b> {
     /// Writes the first `length` bytes of `from`.
     #[inline(always)]
     pub fn literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
-        let copied = match length {
-            ..=SHORT => self.copy::<SHORT>(from),
-            ..=ONCE => self.copy::<ONCE>(from),
-            _ => false,
+        let copied = if length <= SHORT {
+            self.copy::<SHORT>(from)
+        } else {
+            length <= ONCE && self.copy::<ONCE>(from)
         };
         if !copied {
             self.exact(&from[..length])?;
