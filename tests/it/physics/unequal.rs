@@ -209,7 +209,7 @@ fn lists_of_another_length_are_refused() {
     let machine = machine(&three(CollectiveAlgorithm::Direct));
     let workload = job(&ranks, &[]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
-    let text = format!("{:?}", refusal.err().expect("three members"));
+    let text = format!("{:?}", refusal.expect_err("three members"));
     assert!(
         text.contains("`send_bytes` of 2 members") && text.contains("has 3"),
         "{text}"
