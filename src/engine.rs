@@ -101,6 +101,7 @@ mod rendezvous_requests;
 mod representatives;
 mod schedule_cache;
 mod scripts;
+mod split_sizes;
 mod stuck;
 mod tile_checks;
 mod tile_groups;

@@ -128,21 +128,29 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.requests = number.wrapping_add(1);
         let graph = self.flow.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.collectives.groups[slot.group as usize].plan;
-        let request = |buffer| CollectiveRequest {
+        let RunningGroup {
+            plan: group,
+            first_splits,
+            ..
+        } = self.collectives.groups[slot.group as usize];
+        let request = |buffer, splits| CollectiveRequest {
             node: graph.id(node),
             kind,
             bytes,
             buffer,
+            splits,
             number,
         };
         match group.calls.get(sequence as usize) {
-            Some(call) => (request(call.buffer), call.root),
+            Some(call) => {
+                let splits = call.splits.map(|splits| first_splits + splits);
+                (request(call.buffer, splits), call.root)
+            }
             // Where calls are matched in issue order there is no plan of them: the first member to come defines the
             // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
-                (request(buffer.unwrap_or(u64::MAX)), 0)
+                (request(buffer.unwrap_or(u64::MAX), None), 0)
             }
         }
     }
@@ -177,6 +185,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             kind,
             bytes,
             buffer: buffer.unwrap_or(u64::MAX),
+            splits: None,
             number: shared.number,
         };
         let backend = &*self.backend;

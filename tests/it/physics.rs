@@ -60,4 +60,5 @@ mod tile_transfers;
 mod tiles;
 mod trains;
 mod turns;
+mod unequal;
 mod wires;

@@ -341,7 +341,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     }
     if summary.uneven > 0 {
         notes.push(format!(
-            "members of different sizes in {}: the largest is what counts",
+            "members of different sizes in {}: of an all-to-all the parts that are known count, of others the largest",
             counted(summary.uneven, "collective")
         ));
     }
