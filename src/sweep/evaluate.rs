@@ -9,6 +9,8 @@ use crate::config::ConfigLiteral;
 use crate::engine::{CompiledReplay, ReplayError, representatives};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
+use crate::network::NetworkKind;
+use crate::report::tiles::TileObserver;
 use crate::report::{self, BreakdownObserver, MemoryObserver, Report};
 use crate::units::Span;
 use crate::workload::Workload;
@@ -185,7 +187,13 @@ impl<'s> PointEvaluator<'s> {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         // Where copies of a job do the same, one of them is replayed, as long as its collectives have closed forms.
-        let part = representatives(workload, &resolved.machine, work.copies());
+        let network = resolved.options.network;
+        let contends = network.is_some_and(|network| network != NetworkKind::ContentionFree);
+        let part = if contends {
+            None
+        } else {
+            representatives(workload, &resolved.machine, work.copies())
+        };
         let found = part.map(|part| measured(&part, &resolved)).transpose()?;
         let found = match found.filter(|found| found.stepwise == 0) {
             Some(found) => found,
@@ -201,6 +209,8 @@ impl<'s> PointEvaluator<'s> {
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
+            links_busy_ps: found.busy.map(|[links, _]| links.0),
+            ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
         })
     }
 
@@ -232,6 +242,8 @@ struct MeasuredReplay {
     peak: Option<u64>,
     /// Whether that fits everywhere.
     fits: bool,
+    /// Mean busy time of links and memory ports of tiles.
+    busy: Option<[Span; 2]>,
 }
 
 /// Replays a workload.
@@ -244,9 +256,9 @@ fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredRep
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
         BreakdownObserver::new(&compiled),
-        MemoryObserver::new(&compiled),
+        (MemoryObserver::new(&compiled), TileObserver::default()),
     );
-    let (outcome, (breakdown, memory)) = compiled.run(observers).map_err(refused)?;
+    let (outcome, (breakdown, (memory, tiles))) = compiled.run(observers).map_err(refused)?;
     let (times, _) = breakdown.finish(outcome.makespan);
     let count = times.len().max(1) as u128;
     let part = |part: usize| {
@@ -263,6 +275,7 @@ fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredRep
         parts_ps: std::array::from_fn(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits),
+        busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
     })
 }
 
