@@ -17,6 +17,7 @@ mod fair_sharing;
 mod links;
 mod occupancy;
 mod ports;
+mod rehearsed_links;
 mod servers;
 #[cfg(test)]
 mod test_harness;
@@ -30,6 +31,7 @@ pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkNetwork;
 pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
+pub use rehearsed_links::{RehearsedLink, RehearsedLinks};
 pub use servers::{ServerId, ServerTable};
 pub use traffic::{LinkLoad, LinkTraffic};
 
@@ -248,8 +250,13 @@ pub trait NetworkBackend {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
 
-    /// Returns the lowest reservation that a message between `ends` would touch, if any.
-    fn reservation(&self, _ends: (Npu, Npu)) -> Option<u32> {
+    /// Returns the lowest reservation that a message between `ends` would touch `now`, if any.
+    fn reservation(&self, _now: Time, _ends: (Npu, Npu)) -> Option<u32> {
+        None
+    }
+
+    /// Its links, if operations can be tried out on them alone.
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
         None
     }
 

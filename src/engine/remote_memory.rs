@@ -73,18 +73,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         };
         if let Some((memory, ports)) = self.memory.edge.filter(|_| memory == 0) {
             let port = self.edge_port(access.npu, ports);
-            let end = self.network.access(
-                now,
-                &EdgeAccess {
-                    npu: access.npu,
-                    port,
-                    at: ports.core(port),
-                    store: access.store,
-                    amount: BufferShare::whole(access.bytes),
-                    bandwidth: memory.bandwidth,
-                    latency: memory.latency,
-                },
-            );
+            let at_port = EdgeAccess {
+                npu: access.npu,
+                port,
+                at: ports.core(port),
+                store: access.store,
+                amount: BufferShare::whole(access.bytes),
+                bandwidth: memory.bandwidth,
+                latency: memory.latency,
+            };
+            self.materialize_on_way(now, at_port.ends());
+            let end = self.network.access(now, &at_port);
             self.end_access(end, instance, node);
             return;
         }

@@ -187,7 +187,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 
     #[inline]
-    fn reservation(&self, ends: (Npu, Npu)) -> Option<u32> {
+    fn reservation(&self, _: Time, ends: (Npu, Npu)) -> Option<u32> {
         if !self.servers.any_claimed() {
             return None;
         }

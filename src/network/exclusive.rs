@@ -11,11 +11,13 @@
 //!
 //! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
 //! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
-//! No closed form of a collective is proved here: collectives go step by step.
+//! No closed form of a collective is proved here: collectives go step by step, or as they went on idle links before
+//! ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::RouteCursor;
 use super::edge_access::EdgeAccess;
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
 use super::servers::{ServerId, ServerTable};
 use super::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, NetworkOccupancy,
@@ -33,6 +35,10 @@ pub struct ExclusiveNetwork<'a> {
     ports: Vec<(Time, Span)>,
     /// Links of the present transfer; kept for its allocation.
     way: Vec<ServerId>,
+    claims: LinkClaims,
+    rehearsal: Option<LinkRehearsal>,
+    /// Links that were taken behind an operation which was retracted, and until when.
+    displaced: Vec<(ServerId, Time)>,
 }
 
 impl<'a> ExclusiveNetwork<'a> {
@@ -43,6 +49,9 @@ impl<'a> ExclusiveNetwork<'a> {
             links: ServerTable::new(topology.dimensions().len()),
             ports: Vec::new(),
             way: Vec::new(),
+            claims: LinkClaims::default(),
+            rehearsal: None,
+            displaced: Vec::new(),
         }
     }
 
@@ -59,7 +68,78 @@ impl<'a> ExclusiveNetwork<'a> {
         for &place in &self.way {
             self.links.hold(place, start, span);
         }
+        if let Some(rehearsal) = &mut self.rehearsal {
+            rehearsal.note(from, &self.way, span);
+        }
         start
+    }
+}
+
+impl ExclusiveNetwork<'_> {
+    /// Whether nothing passes these links and nobody has reserved them.
+    fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
+        let is_idle = |link: &RehearsedLink| {
+            self.links.free(link.place) <= now && self.claims.owner(now, link.place).is_none()
+        };
+        uses.iter().all(is_idle)
+    }
+}
+
+impl RehearsedLinks for ExclusiveNetwork<'_> {
+    fn begin(&mut self) {
+        let none = ServerTable::new(self.topology.dimensions().len());
+        let links = std::mem::replace(&mut self.links, none);
+        self.rehearsal = Some(LinkRehearsal::new(links));
+    }
+
+    fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
+        let (links, uses) = self.rehearsal.take()?.end(start, &self.links);
+        self.links = links;
+        uses
+    }
+
+    fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.links.commit(link.place, now + link.free, link.busy);
+            self.claims.set(link.place, Some(claim), now + link.last);
+        }
+        true
+    }
+
+    fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.claims.set(link.place, Some(claim), Time::END);
+        }
+        true
+    }
+
+    fn release(&mut self, uses: &[RehearsedLink]) {
+        for link in uses {
+            self.claims.set(link.place, None, Time::ZERO);
+        }
+    }
+
+    fn retract(&mut self, start: Time, uses: &[RehearsedLink]) {
+        for link in uses {
+            let free = self.links.free(link.place);
+            if free > start + link.free {
+                self.displaced.push((link.place, free));
+            }
+            self.links.revert(link.place, start, link.busy);
+            self.claims.set(link.place, None, start);
+        }
+    }
+
+    fn restore(&mut self) {
+        for (place, free) in self.displaced.drain(..) {
+            self.links.commit(place, free, Span::ZERO);
+        }
     }
 }
 
@@ -107,6 +187,17 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
+    }
+
+    fn reservation(&self, now: Time, ends: (Npu, Npu)) -> Option<u32> {
+        let mut route = RouteCursor::new(ContentionScope::Links, ends, self.topology);
+        let hops = std::iter::from_fn(|| route.next(self.topology));
+        hops.filter_map(|hop| self.claims.owner(now, hop.place))
+            .min()
+    }
+
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+        Some(self)
     }
 
     fn attachments(&mut self) -> Option<&mut ServerTable> {
