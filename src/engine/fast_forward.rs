@@ -106,8 +106,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match self.network.rehearsed_links() {
-                    Some(links) if is_held => links.release(&rehearsal.links),
-                    Some(links) => links.retract(run.answer.start, &rehearsal.links),
+                    Some(links) if is_held => links.release(&rehearsal.links, id),
+                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
                     None => {}
                 }
                 return true;

@@ -114,7 +114,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let links = self.network.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
-                links.release(&rehearsal.links);
+                links.release(&rehearsal.links, id);
             }
             links.perform(start, &rehearsal.links, id)
         };

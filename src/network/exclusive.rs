@@ -104,7 +104,7 @@ impl RehearsedLinks for ExclusiveNetwork<'_> {
         }
         for link in uses {
             self.links.commit(link.place, now + link.free, link.busy);
-            self.claims.set(link.place, Some(claim), now + link.last);
+            self.claims.set(link.place, claim, now + link.last);
         }
         true
     }
@@ -114,25 +114,25 @@ impl RehearsedLinks for ExclusiveNetwork<'_> {
             return false;
         }
         for link in uses {
-            self.claims.set(link.place, Some(claim), Time::END);
+            self.claims.set(link.place, claim, Time::END);
         }
         true
     }
 
-    fn release(&mut self, uses: &[RehearsedLink]) {
+    fn release(&mut self, uses: &[RehearsedLink], claim: u32) {
         for link in uses {
-            self.claims.set(link.place, None, Time::ZERO);
+            self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract(&mut self, start: Time, uses: &[RehearsedLink]) {
+    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
         for link in uses {
             let free = self.links.free(link.place);
             if free > start + link.free {
                 self.displaced.push((link.place, free));
             }
             self.links.revert(link.place, start, link.busy);
-            self.claims.set(link.place, None, start);
+            self.claims.clear(link.place, claim);
         }
     }
 

@@ -33,7 +33,7 @@ pub trait RehearsedLinks {
 
     /// Undoes [`Self::perform`] at `start`, so that the operation can be carried out again; then [`Self::restore`] puts back what
     /// came behind it on links that it had done with.
-    fn retract(&mut self, start: Time, uses: &[RehearsedLink]);
+    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
     /// See [`Self::retract`].
     fn restore(&mut self);
@@ -43,7 +43,7 @@ pub trait RehearsedLinks {
     fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Ends reservations of [`Self::hold`].
-    fn release(&mut self, uses: &[RehearsedLink]);
+    fn release(&mut self, uses: &[RehearsedLink], claim: u32);
 }
 
 /// A rehearsal that goes on.
@@ -121,8 +121,17 @@ impl LinkClaims {
         (*last >= now && *owner > 0).then(|| owner - 1)
     }
 
-    /// Sets the owner up to `last`, or none.
-    pub fn set(&mut self, place: ServerId, owner: Option<u32>, last: Time) {
+    /// Ends the claim of `owner`, unless another has claimed the link since.
+    pub fn clear(&mut self, place: ServerId, owner: u32) {
+        let row = self.rows.get_mut(SIDES * place.dimension + place.side);
+        let claim = row.and_then(|row| row.get_mut(place.npu.index()));
+        if let Some(claim) = claim.filter(|claim| claim.0 == owner + 1) {
+            *claim = (0, Time::ZERO);
+        }
+    }
+
+    /// Sets the owner up to `last`.
+    pub fn set(&mut self, place: ServerId, owner: u32, last: Time) {
         let row = SIDES * place.dimension + place.side;
         if row >= self.rows.len() {
             self.rows.resize_with(row + 1, Vec::new);
@@ -132,6 +141,6 @@ impl LinkClaims {
         if index >= row.len() {
             row.resize(index + 1, (0, Time::ZERO));
         }
-        row[index] = (owner.map_or(0, |owner| owner + 1), last);
+        row[index] = (owner + 1, last);
     }
 }
