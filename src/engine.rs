@@ -119,7 +119,7 @@ pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
 pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
-pub use representatives::representatives;
+pub use representatives::{RepresentativeCheck, replay_representatives};
 pub use tile_groups::{GroupSplit, LoopCounts};
 
 use agenda::Agenda;

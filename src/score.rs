@@ -4,7 +4,9 @@
 //! which options of a model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in
 //! [`ScoreSummary`]; beside them stands a null model that knows FLOPs and nothing else.
 
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions, representatives};
+use crate::engine::{
+    CompiledReplay, ReplayError, ReplayOptions, RepresentativeCheck, replay_representatives,
+};
 use crate::generate::{GenerateError, GeneratedJob, WorkloadPattern};
 use crate::report;
 use crate::trace::TraceError;
@@ -125,29 +127,28 @@ fn score_by<T: Send>(
 /// Prediction of a run, with its interval.
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
     replayed(run, options, |compiled| {
-        let (report, ()) = report::replay(compiled, ())?;
+        let (report, check) = report::replay(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
         let predicted = PredictedRun { makespan, interval };
-        Ok((predicted, report.outcome.stepwise))
+        Ok((predicted, check.stands_for_all()))
     })
 }
 
 /// Makespan of a run, without an interval, which takes a report.
 fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
     replayed(run, options, |compiled| {
-        let outcome = compiled.run(())?.0;
-        Ok((outcome.makespan, outcome.stepwise))
+        let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
+        Ok((outcome.makespan, check.stands_for_all()))
     })
 }
 
-/// Answer about a replay of `run`, and the number of its collectives without a closed form. Where copies of a job do the
-/// same, one of them is replayed.
+/// Answer about a replay of `run`; `answer` also says whether representatives stood for all.
 fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
-    answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, u64), ReplayError>,
+    answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
 ) -> Result<T, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
@@ -161,18 +162,13 @@ fn replayed<T>(
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
         answer(&compiled).map_err(|error| error.to_string())
     };
-    if let Some(part) = representatives(&workload, &run.machine, &job.copies()) {
-        let (answer, stepwise) = of(&part)?;
-        if stepwise == 0 {
-            return Ok(answer);
-        }
-    }
-    Ok(of(&workload)?.0)
+    replay_representatives(&workload, &run.machine, &job.copies(), of)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
 
     const COLUMNS: &str = "measured = \"seconds\"\nmachine = \"dgx-a100\"\nunit = \"s\"\n[columns]\ntensor = \"tp\"\n\
         data = \"dp\"\npipeline = \"pp\"\norder = \"order\"\n[fixed]\nhidden = \"256\"\nlayers = \"6\"\n\
@@ -189,19 +185,29 @@ mod tests {
             let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
             let job = GeneratedJob::new(pattern).unwrap();
             let workload = job.workload().unwrap();
-            let part = representatives(&workload, &run.machine, &job.copies());
+            let sizes = RefCell::new(Vec::new());
+            let replay = |workload: &Workload| {
+                sizes.borrow_mut().push(workload.instances().len());
+                let compiled = CompiledReplay::new(workload, &run.machine, &options)?;
+                let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
+                Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
+            };
+            let one = replay_representatives(&workload, &run.machine, &job.copies(), replay);
             let whole = CompiledReplay::new(&workload, &run.machine, &options).unwrap();
             let whole = whole.run(()).unwrap().0.makespan;
-            (part.is_some(), makespan(run, &options).unwrap(), whole)
+            let all = workload.instances().len();
+            (!sizes.borrow().contains(&all), one.unwrap(), whole)
         });
         runs.collect()
     }
 
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
-        // Pipelines within a node and across nodes, with tensor groups and replicas on one node and on several.
+        // Pipelines within a node and across nodes, with tensor groups and replicas on one node and on several. Without
+        // replicas, the ends of a pipeline come to the sum for their tied weights at different times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
-            1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n";
+            1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
+            4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
         for (i, (stands, one, all)) in of_one_and_of_all(rows).into_iter().enumerate() {
             assert!(stands, "row {i}");
             assert_eq!(one, all, "row {i}");

@@ -3,23 +3,83 @@
 //! A copy is a set of ranks that exchange messages among themselves alone, such as one pipeline of a job of replicas. On a
 //! network without contention, a copy learns of the others in collectives only. If copies have the same graphs, and lie
 //! alike on the machine, each arrives when the others do, and one copy says when all end.
+//!
+//! That holds for collectives of members of one copy, such as the sum of the gradients of tied weights, however they are
+//! carried out: they are the same in each copy. Of a collective of members of several copies, those of one copy stand for
+//! all as long as it is answered by closed form, which starts with the last of them.
 
+use super::{CompiledReplay, GroupView};
 use crate::graph::{Graph, NodeKind};
-use crate::ids::{Npu, Rank};
+use crate::ids::{NodeIndex, Npu, Rank};
 use crate::machine::Machine;
 use crate::network::NetworkKind;
+use crate::report::{CollectiveRecord, Observer};
 use crate::topology::Topology;
+use crate::units::Time;
 use crate::workload::{RankInstance, Workload};
 
 /// Place of a rank: its copy, and its place in it.
 type CopyPlace = (u32, u32);
 
-/// Returns the part of `workload` that the ranks of the first of `copies` carry out, if that copy stands for all on
-/// `machine`: members of the others arrive with those of the first. `None` if there is one copy, or copies may differ.
+/// Replays the representatives of a job, or all its ranks where no copy stands for the others.
 ///
-/// `copies` are disjoint, of one length, and hold every rank. A run of the part ends when one of the whole does if all its
-/// collectives were answered [by closed form](super::ReplayOutcome::closed), which is the same for all members.
-pub fn representatives(
+/// `copies` are disjoint, of one length, and hold every rank. `replay` replays the workload that it is given, watched by a
+/// [`RepresentativeCheck`], and returns its answer with the check's verdict.
+///
+/// # Errors
+///
+/// Those of `replay`.
+pub fn replay_representatives<T, E>(
+    workload: &Workload,
+    machine: &Machine,
+    copies: &[Vec<u32>],
+    replay: impl Fn(&Workload) -> Result<(T, bool), E>,
+) -> Result<T, E> {
+    if let Some(part) = representatives(workload, machine, copies)
+        && let (answer, true) = replay(&part)?
+    {
+        return Ok(answer);
+    }
+    Ok(replay(workload)?.0)
+}
+
+/// Observer that finds out whether representatives stood for their job in a replay.
+#[derive(Debug)]
+pub struct RepresentativeCheck {
+    /// By group, whether some members are absent.
+    partial: Vec<bool>,
+    stands: bool,
+}
+
+impl RepresentativeCheck {
+    /// Of a replay of `compiled`.
+    pub fn new(compiled: &CompiledReplay<'_>) -> Self {
+        let is_partial = |group: GroupView<'_>| group.members.len() > group.present as usize;
+        Self {
+            partial: compiled.groups().map(is_partial).collect(),
+            stands: true,
+        }
+    }
+
+    /// Whether the replay ended when one of all ranks does: no collective with absent members went message by message.
+    pub fn stands_for_all(&self) -> bool {
+        self.stands
+    }
+}
+
+impl Observer for RepresentativeCheck {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+
+    fn collective(&mut self, record: &CollectiveRecord) {
+        self.stands &= !(record.stepwise && self.partial[record.group as usize]);
+    }
+}
+
+/// Returns the part of `workload` that the ranks of the first of `copies` carry out, if that copy may stand for all on
+/// `machine`: members of the others arrive with those of the first. `None` if there is one copy, or copies may differ.
+fn representatives(
     workload: &Workload,
     machine: &Machine,
     copies: &[Vec<u32>],
@@ -148,4 +208,80 @@ fn layout(topology: &Topology, ranks: &[Rank], d: usize) -> Vec<i64> {
     labels
         .map(|(&c, i)| *seen[c as usize].get_or_insert(i))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{ReplayError, ReplayOptions};
+    use crate::graph::{DependencyPolicy, GraphBuilder};
+    use crate::trace::scan::NodeView;
+    use crate::trace::write::Sink;
+    use crate::trace::{CollectiveKind, Dtype, GroupName, Op};
+    use crate::workload::{MissingRankPolicy, WorkloadBuilder};
+    use std::cell::RefCell;
+
+    /// Four ranks, of which the odd ones compute for 10 us and the others for `even`, that then sum 1 MB among all.
+    fn job(even: u64) -> Workload {
+        let mut builder = WorkloadBuilder::default();
+        let graphs = [even, 10].map(|us| {
+            let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+            let kernel = Op::Compute {
+                flops: us * 1_000_000,
+                bytes: 0,
+                dtype: Some(Dtype::Bf16),
+            };
+            let kernel = NodeView {
+                lane: Some(7),
+                ..NodeView::new(1, "kernel", kernel)
+            };
+            let sum = Op::Collective {
+                kind: CollectiveKind::AllReduce,
+                bytes: 1_000_000,
+                group: GroupName::World,
+                root: None,
+                dimensions: None,
+                host: false,
+            };
+            graph.node(&kernel, &[]).unwrap();
+            graph.node(&NodeView::new(2, "sum", sum), &[1]).unwrap();
+            let (graph, binding) = graph.finish().unwrap();
+            (builder.graph(graph), binding)
+        });
+        for rank in 0..4 {
+            let (graph, binding) = graphs[rank as usize % 2].clone();
+            builder
+                .rank(Rank(rank), graph, binding, Time::ZERO)
+                .unwrap();
+        }
+        builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+    }
+
+    /// Number of ranks in each replay that it took, and whether the answer is that of all ranks.
+    fn replays(even: u64) -> (Vec<usize>, bool) {
+        let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
+            memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
+            name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
+            algorithm = \"ring\"\n";
+        let machine = Machine::parse(machine, "machine").unwrap();
+        let sizes = RefCell::new(Vec::new());
+        let replay = |workload: &Workload| {
+            sizes.borrow_mut().push(workload.instances().len());
+            let compiled = CompiledReplay::new(workload, &machine, &ReplayOptions::default())?;
+            let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
+            Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
+        };
+        let workload = job(even);
+        let copies = [vec![0, 1], vec![2, 3]];
+        let one = replay_representatives(&workload, &machine, &copies, replay).unwrap();
+        let all = replay(&workload).unwrap().0;
+        sizes.borrow_mut().pop();
+        (sizes.take(), one == all)
+    }
+
+    #[test]
+    fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
+        assert_eq!(replays(10), (vec![2], true));
+        assert_eq!(replays(4), (vec![2, 4], true));
+    }
 }

@@ -6,7 +6,7 @@ use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
 use super::study::Study;
 use crate::config::ConfigLiteral;
-use crate::engine::{CompiledReplay, ReplayError, representatives};
+use crate::engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
 use crate::network::NetworkKind;
@@ -186,19 +186,13 @@ impl<'s> PointEvaluator<'s> {
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
-        // Where copies of a job do the same, one of them is replayed, as long as its collectives have closed forms.
+        // With contention one copy does not stand for all.
         let network = resolved.options.network;
         let contends = network.is_some_and(|network| network != NetworkKind::ContentionFree);
-        let part = if contends {
-            None
-        } else {
-            representatives(workload, &resolved.machine, work.copies())
-        };
-        let found = part.map(|part| measured(&part, &resolved)).transpose()?;
-        let found = match found.filter(|found| found.stepwise == 0) {
-            Some(found) => found,
-            None => measured(workload, &resolved)?,
-        };
+        let copies: &[Vec<u32>] = if contends { &[] } else { work.copies() };
+        let found = replay_representatives(workload, &resolved.machine, copies, |workload| {
+            measured(workload, &resolved)
+        })?;
         if self.study.limits.fits && !found.fits {
             self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
         }
@@ -234,8 +228,6 @@ impl<'s> PointEvaluator<'s> {
 /// Result of a replay.
 struct MeasuredReplay {
     makespan: Span,
-    /// Collectives without a closed form.
-    stepwise: u64,
     /// Mean times of NPUs.
     parts_ps: [u64; 5],
     /// The most bytes that an NPU holds, where traces say it.
@@ -246,8 +238,11 @@ struct MeasuredReplay {
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload.
-fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredReplay, PointRefusal> {
+/// Replays a workload; also says whether representatives stood for all.
+fn measured(
+    workload: &Workload,
+    resolved: &ResolvedPoint,
+) -> Result<(MeasuredReplay, bool), PointRefusal> {
     let refused = |error: ReplayError| PointRefusal::new("replay", error);
     let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
     let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
@@ -255,10 +250,14 @@ fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredRep
         .check_prices()
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
-        BreakdownObserver::new(&compiled),
-        (MemoryObserver::new(&compiled), TileObserver::default()),
+        RepresentativeCheck::new(&compiled),
+        (
+            BreakdownObserver::new(&compiled),
+            (MemoryObserver::new(&compiled), TileObserver::default()),
+        ),
     );
-    let (outcome, (breakdown, (memory, tiles))) = compiled.run(observers).map_err(refused)?;
+    let (outcome, (check, (breakdown, (memory, tiles)))) =
+        compiled.run(observers).map_err(refused)?;
     let (times, _) = breakdown.finish(outcome.makespan);
     let count = times.len().max(1) as u128;
     let part = |part: usize| {
@@ -269,14 +268,14 @@ fn measured(workload: &Workload, resolved: &ResolvedPoint) -> Result<MeasuredRep
         (sum / count) as u64
     };
     let rows = memory.finish();
-    Ok(MeasuredReplay {
+    let measured = MeasuredReplay {
         makespan: outcome.makespan,
-        stepwise: outcome.stepwise,
         parts_ps: std::array::from_fn(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits),
         busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
-    })
+    };
+    Ok((measured, check.stands_for_all()))
 }
 
 /// Number of workloads that are kept for points to come.

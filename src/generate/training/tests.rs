@@ -63,7 +63,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
         ] {
             let mut plan = ParallelismPlan::new();
             (plan.recompute, plan.largest_access) = (recompute, largest);
-            (plan.residency, plan.sram) = (ResidencyRule::Corrected, Some(1));
+            (plan.residency, plan.sram) = (plan::ResidencyRule::Corrected, Some(1));
             let most = check::nodes_at_most(&model, &plan, 1);
             let model = model.clone();
             let pattern = TrainingPattern { model, plan };
