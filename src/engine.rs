@@ -96,6 +96,7 @@ mod placement;
 mod plan;
 mod processor;
 mod recorded_comm;
+mod rehearsal;
 mod remote_memory;
 mod rendezvous_requests;
 mod representatives;
@@ -253,6 +254,8 @@ struct Collectives<'a, S> {
     /// Runs answered by closed form that can still be materialized, and how many there have been.
     fast_forwarded: u32,
     fast_forward_count: u32,
+    /// While a collective is rehearsed, the ends of its members with their positions.
+    rehearsed_ends: Option<Vec<(Time, u32)>>,
 }
 
 /// What nodes reach beyond their NPU: the network, and memories.
@@ -374,6 +377,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 disagreement: None,
                 fast_forwarded: 0,
                 fast_forward_count: 0,
+                rehearsed_ends: None,
             },
             fabric: Fabric {
                 memories: RemoteState::all(prepared, &mut network),

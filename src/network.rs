@@ -19,6 +19,7 @@ mod fair_sharing;
 mod links;
 mod occupancy;
 mod ports;
+mod rehearsed_links;
 mod servers;
 #[cfg(test)]
 mod test_harness;
@@ -31,6 +32,7 @@ pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkNetwork;
 pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
+pub use rehearsed_links::{RehearsedLink, RehearsedLinks};
 pub use servers::{ServerId, ServerTable};
 pub use traffic::{LinkLoad, LinkTraffic};
 
@@ -271,8 +273,13 @@ pub trait NetworkBackend {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
 
-    /// Returns the lowest reservation that bytes between `ends` would touch, if any.
-    fn reservation(&self, _ends: (EndpointId, EndpointId)) -> Option<u32> {
+    /// Returns the lowest reservation that bytes between `ends` would touch `now`, if any.
+    fn reservation(&self, _now: Time, _ends: (EndpointId, EndpointId)) -> Option<u32> {
+        None
+    }
+
+    /// Its links, if operations can be tried out on them alone.
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
         None
     }
 

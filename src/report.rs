@@ -21,6 +21,7 @@ pub(crate) mod collectives;
 pub(crate) mod compare;
 pub(crate) mod critical_path;
 pub(crate) mod csv;
+pub(crate) mod extrapolation;
 pub(crate) mod html;
 mod interval;
 mod issue_times;

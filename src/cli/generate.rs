@@ -3,6 +3,7 @@
 mod dry_run;
 mod files;
 mod patterns;
+mod shorter;
 mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
@@ -13,6 +14,7 @@ use crate::report::summary::counted;
 use crate::workload::MissingRankPolicy;
 use clap::Args;
 use patterns::PatternArgs;
+use shorter::ShortenedStep;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -89,6 +91,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let machine = named
         .map(|name| load_machine(name, given.wants_hashes()))
         .transpose()?;
+    let mut shortened = None;
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;
@@ -109,7 +112,13 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 )
                 .into());
             }
-            let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training)));
+            let job = match args.training.extrapolate {
+                Some(simulated) => {
+                    let step = ShortenedStep::new(asked.training, simulated)?;
+                    shortened.insert(step).job(0)
+                }
+                None => GeneratedJob::new(WorkloadPattern::Training(Box::new(asked.training))),
+            };
             (
                 job.map_err(|error| asked.origin.with_source(error))?,
                 asked.name,
@@ -142,11 +151,14 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let workload = job.workload_with(&|| progress.inc())?;
         drop(progress);
         let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
+        let shorter = shortened.map(|step| step.replay(&machine, &options));
+        let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let job = ReplayedJob {
             workload: &workload,
             name: &name,
             with_profiler: None,
+            shorter,
         };
         return given.replay(job, &machine, &options, &inputs, &mut to);
     }

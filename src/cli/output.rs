@@ -10,6 +10,7 @@ use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, CustomFiles};
 use crate::machine::{Machine, is_inline, source};
+use crate::report::extrapolation::ShorterReplays;
 use crate::report::summary::{HashedInput, counted};
 use crate::report::text::TextStyle;
 use crate::report::{self, PictureRecorder, Report, tile_map};
@@ -103,6 +104,8 @@ pub struct ReplayedJob<'a> {
     pub name: &'a str,
     /// Makespan with the cost of the profiler that captured it, if that is left out and known.
     pub with_profiler: Option<Span>,
+    /// The same step with fewer micro-batches, from which more are extrapolated.
+    pub shorter: Option<ShorterReplays>,
 }
 
 /// A parsed `--map`, one value to the parser of arguments.
@@ -337,6 +340,8 @@ impl RunArgs {
         if let Some(profiler) = &mut report.profiler {
             profiler.with = job.with_profiler;
         }
+        let makespan = report.outcome.makespan;
+        report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
         TimelineFile::finish(timeline, self.timeline.path())?;
         if let Some(mut file) = map {

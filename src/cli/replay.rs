@@ -128,6 +128,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 workload,
                 name: title,
                 with_profiler,
+                shorter: None,
             };
             args.run.replay(job, machine, &options, &inputs, &mut to)
         }

@@ -174,6 +174,18 @@ impl Agenda {
         Some(self.last)
     }
 
+    /// Returns the instant of the next events, as [`Self::next_time`] does, and leaves time where it is: what is due
+    /// before them can still be added.
+    pub fn peek_time(&self) -> Option<Time> {
+        if !self.buckets[0].is_empty() {
+            return Some(self.last);
+        }
+        let lowest = self
+            .buckets
+            .get(self.filled.trailing_zeros() as usize + 1)?;
+        lowest.iter().map(|(at, _)| *at).min()
+    }
+
     /// Returns whether an event is pending at `now`, the instant last taken.
     #[inline]
     pub fn has(&self, now: Time) -> bool {

@@ -480,6 +480,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let member = group.extent.member_at[position as usize];
         let node = run.arrivals.nodes[member as usize];
         let instance = running.instance(group.members[member as usize]);
+        let has_ended = run.answer.has_told(position);
+        let rehearsed_ends = self.collectives.rehearsed_ends.as_mut();
+        let rehearsed = rehearsed_ends
+            .map(|ends| ends.push((now, position)))
+            .is_some();
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
@@ -489,9 +494,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 run.progress = None;
                 self.fabric.network.close(ports);
             }
-            self.record(now, id, true);
+            if !rehearsed {
+                self.record(now, id, true);
+            }
         }
-        if instance != NONE {
+        if instance != NONE && !rehearsed && !has_ended {
             M::Order::end_node(self, now, (instance, NodeIndex(node)));
         }
     }

@@ -2,13 +2,16 @@
 
 use super::direction_matching::UnsortedMessage;
 use super::discipline::CollectiveModel;
+use super::fast_forward::ArrivalWave;
 use super::plan::{GroupPlan, NONE};
 use super::recorded_comm::WaitTotals;
+use super::rehearsal::Rehearsal;
 use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::PortRange;
 use crate::units::{Span, Time};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Stage of a chunk that has not begun any at a member.
 pub(super) const OUTSIDE: u16 = u16::MAX;
@@ -83,6 +86,41 @@ pub(super) struct ClosedAnswer {
     pub settlement: u32,
     /// Whether it was answered by closed form until other traffic touched its links.
     pub materialized: bool,
+    /// Start of the answer.
+    pub start: Time,
+    /// Whether its links are held until all members have arrived, and when the last of those before did.
+    pub is_held: bool,
+    pub last_wave: Time,
+    /// Whether members arrived at instants of their own, and not all count as arrived at the start.
+    pub is_skewed: bool,
+    /// The rehearsal that answers it, and the number of members that have been told their end.
+    pub rehearsal: Option<Arc<Rehearsal>>,
+    pub told: u32,
+}
+
+impl ClosedAnswer {
+    /// Whether the member at a position has ended by a rehearsal.
+    pub fn has_told(&self, position: u32) -> bool {
+        let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
+        ends.take(self.told as usize)
+            .any(|&(_, told)| told == position)
+    }
+}
+
+impl MemberArrivals {
+    /// Members that have arrived and are settled, all at `start` or each when it arrived.
+    pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
+        let members = (0..).zip(self.nodes.iter().zip(&self.starts));
+        let present = members.filter(|(_, (node, _))| **node != NONE);
+        let mut arrivals: Vec<(Time, u32)> = present
+            .map(|(member, (_, at))| (if skewed { *at } else { start }, member))
+            .filter(|(_, member)| !skewed || !self.arrived_now.contains(member))
+            .collect();
+        arrivals.sort_unstable();
+        let waves = arrivals.chunk_by(|a, b| a.0 == b.0);
+        let members = |wave: &[(Time, u32)]| wave.iter().map(|&(_, member)| member).collect();
+        waves.map(|wave| (wave[0].0, members(wave))).collect()
+    }
 }
 
 /// Progress of a chunk at a member.
@@ -238,6 +276,11 @@ impl OpSlab {
         self.handed[op as usize]
     }
 
+    /// Does not count so many messages that were tried out.
+    pub fn forget(&mut self, messages: u64) {
+        self.inserted -= messages;
+    }
+
     /// Returns the number of messages so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
@@ -297,8 +340,8 @@ impl CollectiveRun {
         self.arrivals.arrived_now.clear();
         self.own_schedules.clear();
         self.progress = None;
-        self.answer.number = 0;
-        (self.answer.materialized, self.messages) = (false, 0);
+        self.answer = ClosedAnswer::default();
+        self.messages = 0;
         self.recorded.begins.clear();
         (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
         self.schedule = number;

@@ -461,6 +461,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         {
             return;
         }
+        if self.settle_rehearsed(now, id, all) {
+            return;
+        }
         self.step(now, id, all);
     }
 
@@ -512,6 +515,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Ends a collective answered by closed form for all members alike, or one that lasted as recorded, of which each
     /// member's part has completed by itself.
     pub(super) fn end_run(&mut self, now: Time, id: u32, folding: u32) {
+        if self.collectives.runs[id as usize]
+            .answer
+            .rehearsal
+            .is_some()
+        {
+            self.end_rehearsed(now, id, folding);
+            return;
+        }
         if !self.release_reservation(id, folding) {
             return;
         }

@@ -18,6 +18,27 @@ use crate::units::{Span, Time};
 /// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
 const FOLDINGS: u32 = 1 << 27;
 
+/// Members that arrive at one instant, which they are settled in together.
+pub(super) type ArrivalWave = (Time, Vec<u32>);
+
+/// Progress of the loop up to which a run is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PresentRounds {
+    now: Time,
+    /// Whether all rounds of the instant that concern the run are over, and otherwise how many are.
+    done: bool,
+    rounds: u32,
+    /// Whether every member that has arrived is in a wave.
+    all: bool,
+}
+
+impl PresentRounds {
+    /// Whether a replay that has handled so many rounds of the instant `at` is as far.
+    fn is_reached(self, at: Time, handled: u32) -> bool {
+        at >= self.now && !self.done && handled >= self.rounds
+    }
+}
+
 /// Progress of the present instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InstantProgress {
@@ -28,6 +49,11 @@ pub(super) struct InstantProgress {
 }
 
 impl InstantProgress {
+    /// Settlements so far.
+    pub fn settled(&self) -> u32 {
+        self.settled
+    }
+
     /// Counts a settlement.
     pub fn settle(&mut self) {
         self.settled += 1;
@@ -48,18 +74,24 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 network.reserve(npu, d, Some(id));
                 true
             });
-            self.collectives.fast_forwarded += 1;
-            // Numbers wrap round from 1: 0 stands for no reservation.
-            self.collectives.fast_forward_count =
-                self.collectives.fast_forward_count % (FOLDINGS - 1) + 1;
-            number = self.collectives.fast_forward_count;
+            number = self.number_answer();
         }
         let run = &mut self.collectives.runs[id as usize];
         (run.answer.number, run.answer.settlement) = (number, self.instant.progress.settled);
+        run.answer.start = now;
         self.outcome.closed += 1;
         let event = Event::new(EventClass::Run, number, id);
         self.agenda.push(now + span, event);
         true
+    }
+
+    /// Counts an answer that can be taken back, and returns its number.
+    pub(super) fn number_answer(&mut self) -> u32 {
+        self.collectives.fast_forwarded += 1;
+        // Numbers wrap round from 1: 0 stands for no reservation.
+        self.collectives.fast_forward_count =
+            self.collectives.fast_forward_count % (FOLDINGS - 1) + 1;
+        self.collectives.fast_forward_count
     }
 
     /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
@@ -71,6 +103,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if number > 0 {
             run.answer.number = 0;
             self.collectives.fast_forwarded -= 1;
+            if let Some(rehearsal) = &run.answer.rehearsal {
+                let is_held = std::mem::take(&mut run.answer.is_held);
+                match self.fabric.network.rehearsed_links() {
+                    Some(links) if is_held => links.release(&rehearsal.links, id),
+                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
+                    None => {}
+                }
+                return true;
+            }
             self.for_each_port(id, |network, npu, d| {
                 network.reserve(npu, d, None);
                 true
@@ -98,49 +139,47 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             && let Some(leaving) = self.effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
-            match self.fabric.network.reservation((from.into(), to.into())) {
+            match self
+                .fabric
+                .network
+                .reservation(now, (from.into(), to.into()))
+            {
                 Some(id) => self.materialize(now, id),
                 None => next += 1,
             }
         }
     }
 
-    /// Replays a run from its start until `now`, by the rounds of the loop over an agenda that holds nothing else.
-    ///
-    /// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
-    /// run began, or since the instant did, all its rounds are over and the replay continues until nothing is left;
-    /// if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
+    /// Has a run go on message by message that was answered or holds its links: replays it until `now`.
     pub(super) fn materialize(&mut self, now: Time, id: u32) {
-        let run = &self.collectives.runs[id as usize];
-        let (start, folding) = (run.arrivals.first, run.answer.number);
-        let settled = if start < now {
-            0
+        let run = &mut self.collectives.runs[id as usize];
+        let number = run.answer.number;
+        let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
+        let last = waves.last().map_or(now, |&(last, _)| last);
+        let settled = if last < now { 0 } else { run.answer.settlement };
+        if !run.answer.is_held {
+            // The run counts as stepwise from here on, and `step` counts it as such.
+            self.outcome.closed -= 1;
+            self.outcome.unfolded += 1;
+            run.answer.materialized = true;
+        }
+        let unsettled = if run.answer.is_skewed {
+            std::mem::take(&mut run.arrivals.arrived_now)
         } else {
-            run.answer.settlement
+            Vec::new()
         };
-        let done = self.instant.progress.settled > settled;
-        let rounds = self.instant.progress.rounds;
-        self.release_reservation(id, folding);
-        // The run counts as stepwise from here on, and `step` counts it as such.
-        self.outcome.closed -= 1;
-        self.outcome.unfolded += 1;
-        self.collectives.runs[id as usize].answer.materialized = true;
+        self.release_reservation(id, number);
+        let present = PresentRounds {
+            now,
+            done: self.instant.progress.settled > settled,
+            rounds: self.instant.progress.rounds,
+            all: unsettled.is_empty(),
+        };
         let agenda = std::mem::take(&mut self.agenda);
         let leaving = std::mem::take(&mut self.effects.sends);
-        self.step(start, id, true);
-        // Instant of the replay, and rounds handled there.
-        let (mut at, mut handled) = (start, 0);
-        while at < now || done || handled < rounds {
-            self.submit_pending(at);
-            let Some(due) = self.agenda.next_time().filter(|&due| due <= now) else {
-                break;
-            };
-            (at, handled) = if due > at {
-                (due, 1)
-            } else {
-                (at, handled + 1)
-            };
-            M::Order::round(self, due);
+        self.replay_alone(id, waves, Some(present));
+        if let Some(links) = self.fabric.network.rehearsed_links() {
+            links.restore();
         }
         // Pending events move to the shared agenda afterwards; order within an instant is by content, so they may be
         // appended.
@@ -153,5 +192,58 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         self.effects.sends.extend(leaving);
+        self.collectives.runs[id as usize].arrivals.arrived_now = unsettled;
+    }
+
+    /// Replays a run whose members arrive in `waves`, by the rounds of the loop over an agenda that holds nothing else: up
+    /// to the `present`, or to its end.
+    ///
+    /// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
+    /// last members arrived, or since the instant did, all its rounds are over and the replay continues until nothing is
+    /// left; if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
+    pub(super) fn replay_alone(
+        &mut self,
+        id: u32,
+        waves: Vec<ArrivalWave>,
+        present: Option<PresentRounds>,
+    ) {
+        let group = self.collectives.runs[id as usize].group as usize;
+        let everybody = self.collectives.groups[group].plan.present;
+        let mut waves = waves.into_iter().peekable();
+        // Instant of the replay, and rounds handled there.
+        let (mut at, mut handled) = (Time::ZERO, 0);
+        loop {
+            let wave = waves.peek().map(|&(wave, _)| wave);
+            if wave.is_none() && present.is_some_and(|present| present.is_reached(at, handled)) {
+                return;
+            }
+            self.submit_pending(at);
+            // Time stays where it is: members of the next wave may send before the next event.
+            let due = self.agenda.peek_time();
+            let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
+            match due {
+                Some(due) if wave.is_none_or(|wave| due <= wave) => {
+                    (at, handled) = if due > at {
+                        (due, 1)
+                    } else {
+                        (at, handled + 1)
+                    };
+                    self.agenda.next_time();
+                    M::Order::round(self, due);
+                }
+                _ => {
+                    let Some((wave, members)) = waves.next() else {
+                        return;
+                    };
+                    (at, handled) = (wave, 0);
+                    let run = &mut self.collectives.runs[id as usize];
+                    run.arrivals.arrived_now = members;
+                    let all = run.arrivals.arrived == everybody
+                        && waves.peek().is_none()
+                        && present.is_none_or(|present| present.all);
+                    self.step(wave, id, all);
+                }
+            }
+        }
     }
 }

@@ -124,9 +124,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn submit_accesses(&mut self, now: Time) {
         let mut approaching = std::mem::take(&mut self.effects.accesses);
         for access in &approaching {
-            while let Some(id) = self.fabric.network.reservation(access.ends) {
-                self.materialize(now, id);
-            }
+            self.materialize_on_way(now, access.ends);
         }
         let topology = self.settings.topology;
         for ApproachingAccess {

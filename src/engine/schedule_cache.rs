@@ -1,5 +1,6 @@
 //! Cache of the schedules of collectives, computed once for all that are alike.
 
+use super::rehearsal::RehearsalState;
 use crate::collective::{ChunkSchedule, CollectiveRequest};
 use crate::trace::CollectiveKind;
 use crate::units::Span;
@@ -15,6 +16,7 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
     /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
+    pub rehearsal: RehearsalState,
 }
 
 /// All schedules of a replay.
@@ -45,6 +47,7 @@ impl<S> ScheduleCache<S> {
             self.cached.push(CachedSchedule {
                 schedule: work_out(),
                 closed: None,
+                rehearsal: RehearsalState::default(),
             });
             self.cached.len() as u32 - 1
         })
@@ -53,6 +56,11 @@ impl<S> ScheduleCache<S> {
     #[inline]
     pub fn get(&self, number: u32) -> &ChunkSchedule<S> {
         &self.cached[number as usize].schedule
+    }
+
+    #[inline]
+    pub fn rehearsals(&self, number: u32) -> &RehearsalState {
+        &self.cached[number as usize].rehearsal
     }
 
     pub fn cached(&mut self, number: u32) -> &mut CachedSchedule<S> {

@@ -184,7 +184,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 
     #[inline]
-    fn reservation(&self, ends: (EndpointId, EndpointId)) -> Option<u32> {
+    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         if !self.servers.any_claimed() {
             return None;
         }

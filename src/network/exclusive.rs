@@ -11,10 +11,12 @@
 //!
 //! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
 //! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
-//! No closed form of a collective is proved here: collectives go step by step.
+//! No closed form of a collective is proved here: collectives go step by step, or as they went on idle links before
+//! ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::route;
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
 use super::servers::{ServerId, ServerTable};
 use super::{
     DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -31,6 +33,10 @@ pub struct ExclusiveNetwork<'a> {
     links: ServerTable,
     /// Links of the present transfer; kept for its allocation.
     way: Vec<ServerId>,
+    claims: LinkClaims,
+    rehearsal: Option<LinkRehearsal>,
+    /// Links that were taken behind an operation which was retracted, and until when.
+    displaced: Vec<(ServerId, Time)>,
 }
 
 impl<'a> ExclusiveNetwork<'a> {
@@ -40,6 +46,9 @@ impl<'a> ExclusiveNetwork<'a> {
             topology,
             links: ServerTable::new(topology.dimensions().len()),
             way: Vec::new(),
+            claims: LinkClaims::default(),
+            rehearsal: None,
+            displaced: Vec::new(),
         }
     }
 
@@ -55,7 +64,78 @@ impl<'a> ExclusiveNetwork<'a> {
         for &place in &self.way {
             self.links.hold(place, start, span);
         }
+        if let Some(rehearsal) = &mut self.rehearsal {
+            rehearsal.note(now, &self.way, span);
+        }
         start
+    }
+}
+
+impl ExclusiveNetwork<'_> {
+    /// Whether nothing passes these links and nobody has reserved them.
+    fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
+        let is_idle = |link: &RehearsedLink| {
+            self.links.free(link.place) <= now && self.claims.owner(now, link.place).is_none()
+        };
+        uses.iter().all(is_idle)
+    }
+}
+
+impl RehearsedLinks for ExclusiveNetwork<'_> {
+    fn begin(&mut self) {
+        let none = ServerTable::new(self.topology.dimensions().len());
+        let links = std::mem::replace(&mut self.links, none);
+        self.rehearsal = Some(LinkRehearsal::new(links));
+    }
+
+    fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
+        let (links, uses) = self.rehearsal.take()?.end(start, &self.links);
+        self.links = links;
+        uses
+    }
+
+    fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.links.commit(link.place, now + link.free, link.busy);
+            self.claims.set(link.place, claim, now + link.last);
+        }
+        true
+    }
+
+    fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.claims.set(link.place, claim, Time::END);
+        }
+        true
+    }
+
+    fn release(&mut self, uses: &[RehearsedLink], claim: u32) {
+        for link in uses {
+            self.claims.clear(link.place, claim);
+        }
+    }
+
+    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
+        for link in uses {
+            let free = self.links.free(link.place);
+            if free > start + link.free {
+                self.displaced.push((link.place, free));
+            }
+            self.links.revert(link.place, start, link.busy);
+            self.claims.clear(link.place, claim);
+        }
+    }
+
+    fn restore(&mut self) {
+        for (place, free) in self.displaced.drain(..) {
+            self.links.commit(place, free, Span::ZERO);
+        }
     }
 }
 
@@ -97,6 +177,16 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
+    }
+
+    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        route(ContentionScope::Links, ends, self.topology)
+            .filter_map(|hop| self.claims.owner(now, hop.place))
+            .min()
+    }
+
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+        Some(self)
     }
 
     fn attachments(&mut self) -> Option<&mut ServerTable> {

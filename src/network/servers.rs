@@ -144,6 +144,25 @@ impl ServerTable {
         server.busy += span;
     }
 
+    /// Time for which it has been busy.
+    pub(super) fn busy_of(&self, place: ServerId) -> Span {
+        self.get(place).busy
+    }
+
+    /// Has it been busy for `span` with what is over at `end`.
+    pub(super) fn commit(&mut self, place: ServerId, end: Time, span: Span) {
+        let server = self.at(place);
+        server.free = end;
+        server.busy += span;
+    }
+
+    /// Undoes a commitment: it is idle from `begin` on.
+    pub(super) fn revert(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.at(place);
+        server.free = begin;
+        server.busy = server.busy - span;
+    }
+
     /// Servers that were ever busy, and how long.
     pub(super) fn busy(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
         let rows = self.rows.iter().enumerate();

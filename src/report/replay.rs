@@ -175,6 +175,7 @@ pub(super) fn finish<O>(
         memory: memory.finish(),
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
+        extrapolation: None,
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         critical_path: None,
         pictures: None,

@@ -7,6 +7,7 @@ use super::aggregation::RankAggregation;
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
+use super::extrapolation::Extrapolation;
 use super::interval::PredictionInterval;
 use super::keyed::{by_part, fitting};
 use super::links::LinkReport;
@@ -269,6 +270,9 @@ pub struct Report {
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
+    /// The whole step, if the replay is of fewer micro-batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extrapolation: Option<Extrapolation>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,

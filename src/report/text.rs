@@ -113,6 +113,9 @@ fn write_all(
     if let Some(aggregation) = &report.aggregation {
         writeln!(out, "          {}", aggregation.line())?;
     }
+    if let Some(whole) = &report.extrapolation {
+        writeln!(out, "          {}", whole.line())?;
+    }
     if let Some(rates) = throughput::line(report) {
         writeln!(out, "          {rates}")?;
     }

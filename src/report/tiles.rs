@@ -51,9 +51,22 @@ pub struct TileUse {
     pub ports: Vec<PortUse>,
 }
 
+impl TileUse {
+    /// Mean time for which a link of the machine was busy, and a memory port.
+    pub fn mean_busy(&self) -> [Span; 2] {
+        let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
+        let links = self.links.iter().map(|link| u128::from(link.busy.0));
+        let ports = self.ports.iter().map(|port| u128::from(port.busy.0));
+        [
+            mean(links.sum(), self.links_of_machine),
+            mean(ports.sum(), self.ports_of_machine),
+        ]
+    }
+}
+
 /// Waits for what the network says at the end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TileObserver(Option<NetworkOccupancy>);
+pub struct TileObserver(Option<NetworkOccupancy>);
 
 impl Observer for TileObserver {
     fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
@@ -66,7 +79,7 @@ impl Observer for TileObserver {
 
 impl TileObserver {
     /// Returns the busy time on the machine of `prepared`, if it is one of tiles whose network tells.
-    pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
+    pub fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);
         let links = occupancy.links.iter().map(|link| LinkUse {

@@ -9,6 +9,8 @@ use crate::config::ConfigLiteral;
 use crate::engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
+use crate::network::NetworkKind;
+use crate::report::tiles::TileObserver;
 use crate::report::{self, BreakdownObserver, MemoryObserver, Report};
 use crate::units::Span;
 use crate::workload::Workload;
@@ -184,10 +186,13 @@ impl<'s> PointEvaluator<'s> {
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
-        let found =
-            replay_representatives(workload, &resolved.machine, work.copies(), |workload| {
-                measured(workload, &resolved)
-            })?;
+        // With contention one copy does not stand for all.
+        let network = resolved.options.network;
+        let contends = network.is_some_and(|network| network != NetworkKind::ContentionFree);
+        let copies: &[Vec<u32>] = if contends { &[] } else { work.copies() };
+        let found = replay_representatives(workload, &resolved.machine, copies, |workload| {
+            measured(workload, &resolved)
+        })?;
         if self.study.limits.fits && !found.fits {
             self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
         }
@@ -198,6 +203,8 @@ impl<'s> PointEvaluator<'s> {
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
+            links_busy_ps: found.busy.map(|[links, _]| links.0),
+            ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
         })
     }
 
@@ -227,6 +234,8 @@ struct MeasuredReplay {
     peak: Option<u64>,
     /// Whether that fits everywhere.
     fits: bool,
+    /// Mean busy time of links and memory ports of tiles.
+    busy: Option<[Span; 2]>,
 }
 
 /// Replays a workload; also says whether representatives stood for all.
@@ -244,10 +253,11 @@ fn measured(
         RepresentativeCheck::new(&compiled),
         (
             BreakdownObserver::new(&compiled),
-            MemoryObserver::new(&compiled),
+            (MemoryObserver::new(&compiled), TileObserver::default()),
         ),
     );
-    let (outcome, (check, (breakdown, memory))) = compiled.run(observers).map_err(refused)?;
+    let (outcome, (check, (breakdown, (memory, tiles)))) =
+        compiled.run(observers).map_err(refused)?;
     let (times, _) = breakdown.finish(outcome.makespan);
     let count = times.len().max(1) as u128;
     let part = |part: usize| {
@@ -263,6 +273,7 @@ fn measured(
         parts_ps: std::array::from_fn(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits),
+        busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
     };
     Ok((measured, check.stands_for_all()))
 }

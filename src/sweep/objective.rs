@@ -20,6 +20,12 @@ pub struct PointMeasures {
     /// Tokens of the job, or samples where these have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
+    /// Mean time for which a link between cores was busy, on a machine of tiles whose links are shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links_busy_ps: Option<u64>,
+    /// The same of a memory port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports_busy_ps: Option<u64>,
 }
 
 /// Quantity that a sweep optimises.
@@ -135,6 +141,11 @@ impl SweepObjective {
 pub const PARTS: [&str; 5] = ["compute", "exposed communication", "memory", "host", "idle"];
 
 impl PointMeasures {
+    /// A busy time as a share of the makespan.
+    pub fn share(&self, busy_ps: Option<u64>) -> Option<f64> {
+        busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
+    }
+
     /// The largest part of the time of NPUs, with its share.
     pub fn limit(&self) -> String {
         let most = (0..PARTS.len())
@@ -159,6 +170,7 @@ mod tests {
             parts_ps: [1_500_000_000_000, 300_000_000_000, 0, 0, 200_000_000_000],
             memory_bytes: Some(5),
             tokens: Some(8192),
+            ..PointMeasures::default()
         };
         let mut settings = Settings::new();
         for (key, value) in [

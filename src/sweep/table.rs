@@ -11,6 +11,14 @@ use crate::units::counted;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
+/// Heading of a column, and its text for a point.
+type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
+
+/// Text of a number that may not be known.
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
 /// The rows of a study, and what follows from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
@@ -152,6 +160,19 @@ impl<'s> SweepTable<'s> {
         rows.collect()
     }
 
+    /// Columns of links and memory ports, if any row has them.
+    fn busy_columns(&self) -> Vec<BusyColumn> {
+        let all: [BusyColumn; 4] = [
+            ("links_busy_ps", |m| text(m.links_busy_ps)),
+            ("links_busy_share", |m| text(m.share(m.links_busy_ps))),
+            ("ports_busy_ps", |m| text(m.ports_busy_ps)),
+            ("ports_busy_share", |m| text(m.share(m.ports_busy_ps))),
+        ];
+        let mut known = self.rows.iter().filter_map(measures);
+        let is_shared = known.any(|m| m.links_busy_ps.is_some());
+        all.into_iter().filter(|_| is_shared).collect()
+    }
+
     /// `rows` as CSV.
     pub fn csv(&self, rows: impl Iterator<Item = usize>) -> String {
         let keys = self.keys();
@@ -163,18 +184,10 @@ impl<'s> SweepTable<'s> {
                 .iter()
                 .map(|one| one.name().to_owned()),
         );
-        heads.extend(
-            [
-                "time_ps",
-                "npus",
-                "memory_bytes",
-                "limited_by",
-                "bound_ps",
-                "reason",
-                "detail",
-            ]
-            .map(str::to_owned),
-        );
+        let busy = self.busy_columns();
+        heads.extend(["time_ps", "npus", "memory_bytes"].map(str::to_owned));
+        heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
+        heads.extend(["limited_by", "bound_ps", "reason", "detail"].map(str::to_owned));
         let mut csv = csv::Writer::from_writer(Vec::new());
         let grows = "memory takes what is written";
         csv.write_record(&heads).expect(grows);
@@ -197,10 +210,8 @@ impl<'s> SweepTable<'s> {
                 |value: &dyn Fn(&PointMeasures) -> String| measures.map_or(String::new(), value);
             cells.push(of(&|m| m.time_ps.to_string()));
             cells.push(of(&|m| m.npus.to_string()));
-            cells.push(of(&|m| {
-                m.memory_bytes
-                    .map_or(String::new(), |bytes| bytes.to_string())
-            }));
+            cells.push(of(&|m| text(m.memory_bytes)));
+            cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
             cells.push(of(&PointMeasures::limit));
             let [bound, reason, detail] = match &row.outcome {
                 RowOutcome::Dominated(bound) => {

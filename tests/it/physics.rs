@@ -49,6 +49,7 @@ mod pools;
 mod ports;
 mod programs;
 mod refused;
+mod rehearsals;
 mod rig;
 mod scale;
 mod skewed;

@@ -34,6 +34,9 @@ pub struct TrainingArgs {
     /// Replay on this machine: preset (`chakram machine list`) or file
     #[arg(short, long, value_name = "MACHINE")]
     pub machine: Option<String>,
+    /// Simulate N micro-batches of the step and extrapolate to all
+    #[arg(long, value_name = "N", hide_short_help = true, requires = "machine", conflicts_with_all = ["output", "dry_run"])]
+    pub extrapolate: Option<u32>,
     #[command(flatten)]
     pub run: RunArgs,
     // Last, for its heading goes on.

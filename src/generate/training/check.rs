@@ -1,5 +1,6 @@
 //! Checks that a model can be distributed as a plan says.
 
+use super::emit::MOST_PIECES;
 use super::model_chunks::chunk_starts;
 use super::{any, bytes_of};
 use crate::generate::plan::{
@@ -37,17 +38,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         "fewer steps or micro-batches",
     )?;
     amounts(model, plan)?;
-    // No operator becomes more than 20 nodes in both directions, reductions and messages included.
-    let operators = model.layers.iter();
-    let operators = operators.map(|layer| layer.operators.len() as u128);
-    // With a rule for SRAM each kernel may have a load, a store and a node that waits for both.
-    let each = if plan.residency == ResidencyRule::None {
-        20
-    } else {
-        80
-    };
-    let nodes = (operators.sum::<u128>() + parts) * each;
-    let nodes = nodes * u128::from(plan.steps) * u128::from(micro_batches);
+    let nodes = nodes_at_most(model, plan, micro_batches);
     check_limit(
         "nodes of one rank of every stage",
         nodes,
@@ -55,6 +46,25 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         "fewer steps or micro-batches",
     )?;
     Ok(micro_batches)
+}
+
+/// Nodes of one rank of every stage, at most.
+pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    // No operator becomes more than 20 nodes in both directions, reductions and messages included. With a rule for SRAM four
+    // of its kernels at most have operands: forwards, again, and backwards for the gradients of its input and weights.
+    // Each has a load and a store and a node that waits for both, and the optimizer one of each.
+    let accesses = match (plan.residency, plan.largest_access) {
+        (ResidencyRule::None, _) => 0,
+        (_, None) => 1,
+        (_, Some(_)) => u128::from(MOST_PIECES),
+    };
+    let waits = accesses.min(1);
+    let each = 20 + 4 * (2 * accesses + waits) + 2 * accesses;
+    let operators = model.layers.iter();
+    let operators = operators.map(|layer| layer.operators.len() as u128);
+    let of_pass = (operators.sum::<u128>() + parts) * each;
+    of_pass * u128::from(plan.steps) * u128::from(micro_batches)
 }
 
 /// The most samples of a micro-batch.

@@ -20,6 +20,8 @@ mod gradients;
 mod memory_traffic;
 mod messages;
 
+pub(super) use memory_traffic::MOST_PIECES;
+
 use gradients::GradientProgress;
 
 /// The lane of kernels.

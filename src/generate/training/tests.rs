@@ -49,6 +49,32 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
+/// With a byte of SRAM and accesses of a byte nearly every load and store is in as many pieces as there may be: more nodes than
+/// the 80 of each operator that an access in one piece is far from.
+#[test]
+fn accesses_in_pieces_are_within_the_bound_on_nodes() {
+    for name in ["gpt2-small", "resnet-18", "dlrm"] {
+        let model = Model::named(name).unwrap();
+        let operators: usize = model.layers.iter().map(|layer| layer.operators.len()).sum();
+        for (largest, recompute) in [
+            (None, RecomputePolicy::Full),
+            (Some(1), RecomputePolicy::None),
+            (Some(1), RecomputePolicy::Full),
+        ] {
+            let mut plan = ParallelismPlan::new();
+            (plan.recompute, plan.largest_access) = (recompute, largest);
+            (plan.residency, plan.sram) = (plan::ResidencyRule::Corrected, Some(1));
+            let most = check::nodes_at_most(&model, &plan, 1);
+            let model = model.clone();
+            let pattern = TrainingPattern { model, plan };
+            let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern)))[0].len();
+            assert!(nodes as u128 <= most, "{name}: {nodes} of {most}");
+            let is_cut = nodes > 80 * operators;
+            assert_eq!(is_cut, largest.is_some(), "{name}: {nodes} of {operators}");
+        }
+    }
+}
+
 #[test]
 fn sums_are_formed_beside_the_gradients_of_weights() {
     let mut plan = ParallelismPlan::new();

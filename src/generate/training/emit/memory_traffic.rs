@@ -78,7 +78,7 @@ impl RankEmitter<'_, '_> {
 }
 
 /// Nodes that one load or store becomes at most.
-const MOST_PIECES: u64 = 64;
+pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
 /// Bytes of the fewest equal accesses that move `bytes`, none of them more than `most`. An operand that comes once for each
 /// part of the other is one load of many times its size, ⌈W/C⌉ I, of which a memory never holds more than I.

@@ -1,0 +1,86 @@
+//! `--extrapolate`: the same step with fewer micro-batches.
+
+use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use crate::generate::schedule::PipelineSchedule;
+use crate::generate::{
+    GenerateError, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+};
+use crate::machine::Machine;
+use crate::report::extrapolation::ShorterReplays;
+use std::error::Error;
+
+/// A step of which some micro-batches are simulated.
+pub struct ShortenedStep {
+    whole: TrainingPattern,
+    simulated: u32,
+    micro_batches: u32,
+    turn: u32,
+}
+
+/// Turns whose replays are compared: those simulated in full, one less and two less.
+const TURNS: u32 = 3;
+
+impl ShortenedStep {
+    /// Of the step of `whole`, with `simulated` micro-batches.
+    pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
+        let plan = &whole.plan;
+        let turn = match plan.schedule {
+            PipelineSchedule::Interleaved { .. } => plan.pipeline,
+            _ => 1,
+        };
+        let at_once = u64::from(plan.data).saturating_mul(plan.micro_batch);
+        let micro_batches = (plan.batch / at_once.max(1)).min(u32::MAX.into());
+        let least = u64::from(TURNS) * u64::from(turn);
+        let is_sound = (least..micro_batches).contains(&simulated.into())
+            && simulated.is_multiple_of(turn)
+            && plan.steps == 1;
+        if !is_sound {
+            let of_turns = if turn > 1 {
+                format!(", a multiple of {turn},")
+            } else {
+                String::new()
+            };
+            return Err(format!(
+                "--extrapolate {simulated}: expected a number{of_turns} from {least} to less than the \
+                 {micro_batches} micro-batches of a step, of a plan with one step\n  try: leave it out, and all are simulated"
+            ));
+        }
+        Ok(Self {
+            simulated,
+            micro_batches: micro_batches as u32,
+            turn,
+            whole,
+        })
+    }
+
+    /// The job with the micro-batches that are simulated in full, `less` turns left out.
+    pub fn job(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
+        let mut pattern = self.whole.clone();
+        let plan: &mut ParallelismPlan = &mut pattern.plan;
+        let kept = u64::from(self.simulated - less * self.turn);
+        plan.batch = kept * u64::from(plan.data) * plan.micro_batch;
+        GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern)))
+    }
+
+    /// Replays the step with one turn less and two less.
+    pub fn replay(
+        &self,
+        machine: &Machine,
+        options: &ReplayOptions,
+    ) -> Result<ShorterReplays, Box<dyn Error>> {
+        let makespan = |less| -> Result<_, Box<dyn Error>> {
+            let job = self.job(less)?;
+            let workload = job.workload()?;
+            let compiled = CompiledReplay::new(&workload, machine, options);
+            let compiled = compiled.map_err(ReplayError::from)?;
+            Ok(compiled.run(())?.0.makespan)
+        };
+        Ok(ShorterReplays {
+            makespans: [makespan(2)?, makespan(1)?],
+            turn: self.turn,
+            simulated: self.simulated,
+            micro_batches: self.micro_batches,
+            samples: self.whole.plan.batch,
+        })
+    }
+}

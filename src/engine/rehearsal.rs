@@ -1,0 +1,324 @@
+//! Rehearsed answers: a collective that starts on idle links goes as it went when it was tried out alone.
+//!
+//! Networks that keep a time for each link until which it is taken ([`RehearsedLinks`]) have no closed form
+//! for members in uneven places, but a collective on idle links always goes alike: shifted by its start, if its members
+//! arrive in the same *pattern* of times. So the second collective of a schedule is *rehearsed*: carried out message by
+//! message over a network in which nothing else is, which tells when each member ends and how long each link is used. From
+//! then on a collective in that pattern that finds these links idle takes them and is answered at once.
+//!
+//! Where no member ends before all have arrived, as in sums, gathers and exchanges, the first to arrive *holds* the links
+//! and sends nothing yet; the last shows the pattern, and the answer begins in the past. Other collectives, such as
+//! broadcasts, are answered if nothing was sent before the last arrived, as where that is the root.
+//!
+//! A link is reserved until the last message of the collective that passes it has been submitted; later ones queue behind it as
+//! they would anyway. A message, load or store that would take a reserved link has the collective
+//! [materialized](super::fast_forward) before, and it goes on message by message. Members that have ended by then stay so.
+
+use super::Engine;
+use super::collective_run::CollectiveRun;
+use super::discipline::{CollectiveModel, Discipline};
+use super::event::{Event, EventClass};
+use super::plan::NONE;
+use crate::ids::{EndpointId, NodeIndex};
+use crate::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
+use crate::report::Observer;
+use crate::trace::CollectiveKind;
+use crate::units::{Span, Time};
+use std::sync::Arc;
+
+/// Patterns of arrival that are kept of a schedule.
+const MOST_PATTERNS: usize = 8;
+
+/// A collective as it goes alone; times are those since its first arrival.
+#[derive(Debug)]
+pub(super) struct Rehearsal {
+    /// Arrival of each member; absent ones arrive with the last.
+    pattern: Vec<Span>,
+    /// The end of each member, with its position, in order.
+    pub ends: Vec<(Span, u32)>,
+    /// Links that it takes.
+    pub links: Vec<RehearsedLink>,
+}
+
+/// Knowledge of how the collectives of a schedule go alone.
+#[derive(Clone, Debug, Default)]
+pub(super) enum RehearsalState {
+    /// None was carried out.
+    #[default]
+    Unused,
+    /// One was: a rehearsal for a single collective would not pay.
+    UsedOnce,
+    /// Rehearsals were held.
+    Known(Vec<Arc<Rehearsal>>),
+    /// It cannot be rehearsed.
+    Impossible,
+}
+
+/// Whether every member needs something of every other, so that none ends before all have arrived.
+fn awaits_all(run: &CollectiveRun) -> bool {
+    let kind = run.request.map(|request| request.kind);
+    matches!(
+        kind,
+        Some(
+            CollectiveKind::AllReduce
+                | CollectiveKind::AllGather
+                | CollectiveKind::ReduceScatter
+                | CollectiveKind::AllToAll
+                | CollectiveKind::Barrier
+        )
+    )
+}
+
+/// Arrival of each member since the first, or of all together at the last.
+fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
+    let (first, last) = (run.arrivals.first, run.arrivals.last);
+    let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
+    let since = members.map(|(&start, &node)| match node {
+        _ if together => Span::ZERO,
+        NONE => last.since(first),
+        _ => start.since(first),
+    });
+    since.collect()
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Settles the arrivals of a run, `all` of its members with those of before, without a message: its answer is known, or it
+    /// holds its links. Returns whether it could.
+    pub(super) fn settle_rehearsed(&mut self, now: Time, id: u32, all: bool) -> bool {
+        if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.launches.many {
+            return false;
+        }
+        let run = &self.collectives.runs[id as usize];
+        if run.length == 0 || !run.own_schedules.is_empty() || run.answer.materialized {
+            return false;
+        }
+        let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
+        match (is_held, all) {
+            (true, false) => return self.hold_on(now, id),
+            (false, false) => return !has_sent && self.hold(now, id),
+            _ => {}
+        }
+        let together = !is_held && !has_sent;
+        let Some(rehearsal) = self.rehearsal(id, together) else {
+            if is_held {
+                self.materialize(now, id);
+            }
+            return false;
+        };
+        if !together && !is_held {
+            // Known for the next one in this pattern.
+            return false;
+        }
+        let run = &self.collectives.runs[id as usize];
+        let start = if together { now } else { run.arrivals.first };
+        let links = self.fabric.network.rehearsed_links();
+        let performs = |links: &mut dyn RehearsedLinks| {
+            if is_held {
+                links.release(&rehearsal.links, id);
+            }
+            links.perform(start, &rehearsal.links, id)
+        };
+        if !links.is_some_and(performs) {
+            if is_held {
+                self.materialize(now, id);
+            }
+            return false;
+        }
+        let number = if is_held {
+            run.answer.number
+        } else {
+            self.number_answer()
+        };
+        let run = &mut self.collectives.runs[id as usize];
+        // Members that came before have enrolled and wait for the others.
+        if let Some(progress) = run.progress.take() {
+            self.fabric.network.close(progress.ports);
+            self.outcome.stepwise -= 1;
+        }
+        run.arrivals.arrived_now.clear();
+        let (first, _) = rehearsal.ends[0];
+        let answer = &mut run.answer;
+        (answer.number, answer.start, answer.is_held) = (number, start, false);
+        answer.settlement = self.instant.progress.settled();
+        answer.is_skewed = !together;
+        (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
+        self.outcome.closed += 1;
+        let event = Event::new(EventClass::Run, number, id);
+        self.agenda.push(start + first, event);
+        true
+    }
+
+    /// Has the first members of a run hold its links, if these are known and idle. Returns whether they do.
+    fn hold(&mut self, now: Time, id: u32) -> bool {
+        let run = &self.collectives.runs[id as usize];
+        if !awaits_all(run) || run.progress.is_some() {
+            return false;
+        }
+        let RehearsalState::Known(known) = self.collectives.schedules.rehearsals(run.schedule)
+        else {
+            return false;
+        };
+        let rehearsal = Arc::clone(&known[0]);
+        let links = self.fabric.network.rehearsed_links();
+        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id)) {
+            return false;
+        }
+        let number = self.number_answer();
+        let run = &mut self.collectives.runs[id as usize];
+        (run.answer.number, run.answer.start) = (number, now);
+        (run.answer.is_held, run.answer.is_skewed) = (true, true);
+        run.answer.rehearsal = Some(rehearsal);
+        self.note_wave(now, id);
+        true
+    }
+
+    /// Has more members of a run wait that holds its links.
+    fn hold_on(&mut self, now: Time, id: u32) -> bool {
+        let run = &self.collectives.runs[id as usize];
+        if run.answer.last_wave == now {
+            // Messages of the first of two arrivals at one instant would leave before those of the second.
+            self.materialize(now, id);
+            return false;
+        }
+        self.note_wave(now, id);
+        true
+    }
+
+    fn note_wave(&mut self, now: Time, id: u32) {
+        let run = &mut self.collectives.runs[id as usize];
+        run.arrivals.arrived_now.clear();
+        run.answer.last_wave = now;
+        run.answer.settlement = self.instant.progress.settled();
+    }
+
+    /// Returns how a run whose members have all arrived goes alone. The second of its schedule finds out, and each
+    /// in a new pattern while these are few.
+    fn rehearsal(&mut self, id: u32, together: bool) -> Option<Arc<Rehearsal>> {
+        let run = &self.collectives.runs[id as usize];
+        let (schedule, own) = (run.schedule, pattern(run, together));
+        let may_skew = awaits_all(run);
+        let cached = self.collectives.schedules.cached(schedule);
+        match &cached.rehearsal {
+            RehearsalState::Impossible => return None,
+            RehearsalState::Unused => {
+                cached.rehearsal = RehearsalState::UsedOnce;
+                return None;
+            }
+            RehearsalState::Known(known) => {
+                let mut known_ones = known.iter();
+                if let Some(found) = known_ones.find(|one| one.pattern == own) {
+                    return Some(Arc::clone(found));
+                }
+                if known.len() == MOST_PATTERNS {
+                    return None;
+                }
+            }
+            RehearsalState::UsedOnce => {}
+        }
+        if !together && !may_skew {
+            return None;
+        }
+        let backend = &*self.backend;
+        let mut stages = cached.schedule.stages().iter();
+        let is_scripted = stages.any(|stage| backend.is_scripted(stage));
+        let found = if is_scripted {
+            None
+        } else {
+            self.rehearse(id, own, together).map(Arc::new)
+        };
+        let state = &mut self.collectives.schedules.cached(schedule).rehearsal;
+        match (&found, &mut *state) {
+            (Some(found), RehearsalState::Known(known)) => known.push(Arc::clone(found)),
+            (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
+            (None, _) => *state = RehearsalState::Impossible,
+        }
+        found
+    }
+
+    /// Carries out a run as if nothing else were in flight, and forgets that it did.
+    fn rehearse(&mut self, id: u32, pattern: Vec<Span>, together: bool) -> Option<Rehearsal> {
+        self.fabric.network.rehearsed_links()?.begin();
+        let agenda = std::mem::take(&mut self.agenda);
+        let leaving = std::mem::take(&mut self.effects.sends);
+        let begun = std::mem::take(&mut self.collectives.begun_chunks);
+        let stepwise = self.outcome.stepwise;
+        let run = &mut self.collectives.runs[id as usize];
+        let start = if together {
+            run.arrivals.last
+        } else {
+            run.arrivals.first
+        };
+        let progress = run.progress.take();
+        let fresh = std::mem::take(&mut run.arrivals.arrived_now);
+        let waves = run.arrivals.waves(!together, start);
+        let messages = std::mem::take(&mut run.messages);
+        self.collectives.rehearsed_ends = Some(Vec::new());
+        self.replay_alone(id, waves, None);
+        let ends = self.collectives.rehearsed_ends.take().unwrap_or_default();
+        (self.agenda, self.effects.sends) = (agenda, leaving);
+        self.collectives.begun_chunks = begun;
+        self.outcome.stepwise = stepwise;
+        let links = self.fabric.network.rehearsed_links();
+        let links = links.and_then(|links| links.end(start));
+        let run = &mut self.collectives.runs[id as usize];
+        (run.progress, run.arrivals.arrived_now) = (progress, fresh);
+        let tried = std::mem::replace(&mut run.messages, messages);
+        self.messages.ops.forget(tried);
+        let members = run.arrivals.nodes.len();
+        let mut ends: Vec<(Span, u32)> = ends
+            .into_iter()
+            .map(|(at, position)| (at.since(start), position))
+            .collect();
+        ends.sort_unstable();
+        // What takes no time belongs to the rounds of an instant, of which an answer says nothing.
+        let last = pattern.iter().max().copied().unwrap_or_default();
+        let lasts = ends.first().is_some_and(|&(first, _)| first > last);
+        (lasts && ends.len() == members).then_some(())?;
+        links.map(|links| Rehearsal {
+            pattern,
+            ends,
+            links,
+        })
+    }
+
+    /// Ends the members of a rehearsed run that end `now`, if the event belongs to its last answer.
+    pub(super) fn end_rehearsed(&mut self, now: Time, id: u32, number: u32) {
+        let answer = &self.collectives.runs[id as usize].answer;
+        let start = answer.start;
+        let Some(rehearsal) = answer.rehearsal.clone().filter(|_| answer.number == number) else {
+            return;
+        };
+        let next = loop {
+            let run = &mut self.collectives.runs[id as usize];
+            let next = rehearsal.ends.get(run.answer.told as usize);
+            let Some(&(_, position)) = next.filter(|&&(end, _)| start + end == now) else {
+                break next;
+            };
+            run.answer.told += 1;
+            let running = &self.collectives.groups[run.group as usize];
+            let member = running.plan.extent.member_at[position as usize] as usize;
+            let instance = running.instance(running.plan.members[member]);
+            let node = run.arrivals.nodes[member];
+            if instance != NONE {
+                M::Order::end_node(self, now, (instance, NodeIndex(node)));
+            }
+        };
+        if let Some(&(end, _)) = next {
+            let event = Event::new(EventClass::Run, number, id);
+            self.agenda.push(start + end, event);
+            return;
+        }
+        self.collectives.runs[id as usize].answer.number = 0;
+        self.collectives.fast_forwarded -= 1;
+        self.record(now, id, false);
+    }
+
+    /// Materializes all runs whose links a load or store between `ends` would take.
+    pub(super) fn materialize_on_way(&mut self, now: Time, ends: (EndpointId, EndpointId)) {
+        while self.collectives.fast_forwarded > 0
+            && let Some(id) = self.fabric.network.reservation(now, ends)
+        {
+            self.materialize(now, id);
+        }
+    }
+}

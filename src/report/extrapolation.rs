@@ -1,0 +1,100 @@
+//! The makespan of a step of many micro-batches from that of fewer.
+//!
+//! Once a pipeline is filled every micro-batch adds the same time d, so with N of M micro-batches simulated
+//!
+//! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
+//!
+//! with u micro-batches in a turn of the schedule: one, or as many as there are stages where chunks interleave. If a turn has
+//! not come to last alike yet, the turn before added e, and the answer is said to be off by (M - N) / u |d - e|: by what
+//! it would be off by if the turns to come lasted as long as that one. PALM's public code extrapolates from six micro-batches
+//! with the mean of its slowest stage, and does not say an error.
+
+use super::summary::counted;
+use crate::units::Span;
+use serde::{Deserialize, Serialize};
+
+/// Makespans of the same step with fewer micro-batches than are simulated in full.
+#[derive(Clone, Copy, Debug)]
+pub struct ShorterReplays {
+    /// With two turns fewer, and with one.
+    pub makespans: [Span; 2],
+    /// Micro-batches of a turn.
+    pub turn: u32,
+    /// Micro-batches simulated.
+    pub simulated: u32,
+    /// Micro-batches of the step.
+    pub micro_batches: u32,
+    /// Samples of the step.
+    pub samples: u64,
+}
+
+/// The step as a whole, as it follows from the micro-batches simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Extrapolation {
+    /// Micro-batches of the step.
+    pub micro_batches: u32,
+    /// Micro-batches simulated.
+    pub simulated: u32,
+    /// Makespan of the whole step.
+    #[serde(rename = "makespan_ps")]
+    pub makespan: Span,
+    /// Amount by which the makespan is off, if the turns to come last as long as the one before the last.
+    #[serde(rename = "error_ps")]
+    pub error: Span,
+    /// Samples per second of the whole step.
+    pub samples_per_s: f64,
+}
+
+impl ShorterReplays {
+    /// Extrapolates from the replay that took `makespan`.
+    pub fn extrapolate(&self, makespan: Span) -> Extrapolation {
+        let [first, second, third] =
+            [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
+        let turns = i128::from((self.micro_batches - self.simulated) / self.turn.max(1));
+        let (last, before) = (third - second, second - first);
+        let span = |ps: i128| Span(u64::try_from(ps.max(0)).unwrap_or(u64::MAX));
+        let makespan = span(third + turns * last);
+        Extrapolation {
+            micro_batches: self.micro_batches,
+            simulated: self.simulated,
+            makespan,
+            error: span(turns * (last - before).abs()),
+            samples_per_s: self.samples as f64 / makespan.seconds().max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+impl Extrapolation {
+    /// What it says, for people.
+    pub fn line(&self) -> String {
+        format!(
+            "{} of the step take {} ± {}, {} samples/s, by the last of {} simulated",
+            counted(self.micro_batches.into(), "micro-batch"),
+            self.makespan,
+            self.error,
+            super::throughput::rate(self.samples_per_s),
+            self.simulated
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100, 130 and 158: a turn of two adds 28 and the one before 30, so three more make 158 + 3 x 28, off by 3 x 2.
+    #[test]
+    fn the_last_turn_is_repeated() {
+        let shorter = ShorterReplays {
+            makespans: [Span(100), Span(130)],
+            turn: 2,
+            simulated: 8,
+            micro_batches: 14,
+            samples: 14,
+        };
+        let found = shorter.extrapolate(Span(158));
+        assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
+        assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
+    }
+}

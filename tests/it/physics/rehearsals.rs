@@ -1,0 +1,216 @@
+//! Collectives that are answered as they went alone: the same instants as message by message, whatever comes in between.
+
+use super::lines::{Line, call, kernel, line, receive, send};
+use super::rig::{Log, job};
+use super::tile_groups::{Random, machine};
+use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::NodeIndex;
+use chakram::internals::ids::Npu;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::Exclusive;
+use chakram::internals::network::NetworkOccupancy;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::internals::units::Time;
+use chakram::internals::workload::Workload;
+
+/// How long links were busy, in words.
+#[derive(Debug, Default, PartialEq)]
+struct BusyLinks(String);
+
+impl Observer for BusyLinks {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn network(&mut self, occupancy: &NetworkOccupancy) {
+        self.0 = format!("{occupancy:?}");
+    }
+}
+
+/// Replays over exclusive links. Returns the outcome, events in an order of their own, and what is said of collectives but for how
+/// they were carried out.
+fn run(
+    workload: &Workload,
+    machine: &Machine,
+    cores: &[u32],
+    stepwise: bool,
+) -> (ReplayOutcome, (Log, BusyLinks)) {
+    let options = ReplayOptions::with(|o| {
+        o.map = Some(cores.iter().copied().map(Npu).collect());
+        (o.network, o.stepwise) = (Some(Exclusive), stepwise);
+    });
+    let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
+    let observers = (Log::default(), BusyLinks::default());
+    let (outcome, (mut log, busy)) = prepared.run(observers).unwrap();
+    log.events.sort_unstable();
+    let same = |record: CollectiveRecord| CollectiveRecord {
+        stepwise: false,
+        materialized: false,
+        messages: 0,
+        ..record
+    };
+    log.records = log.records.into_iter().map(same).collect();
+    log.records
+        .sort_by_key(|record| (record.end, record.last_start, record.group, record.buffer));
+    (outcome, (log, busy))
+}
+
+/// Two stages of eight ranks in tensor groups of four and replicas of two, which do the same in each of several passes: sums,
+/// gathers, exchanges and broadcasts behind kernels that let links fall idle. Kernels that last longer on some ranks in some
+/// passes, loads and stores through ports, and messages between stages come in between, at any time.
+fn stages(random: &mut Random) -> Vec<Vec<Line>> {
+    let mut ranks = vec![Vec::<Line>::new(); 16];
+    let (skew, memory) = (random.below(3), random.below(3));
+    let plans: [Vec<[u64; 4]>; 2] = std::array::from_fn(|_| {
+        let steps = 3 + random.below(5);
+        let step = |_| [0; 4].map(|_| random.below(1 << 20));
+        (0..steps).map(step).collect()
+    });
+    let passes = 8 + random.below(8);
+    for pass in 0..passes {
+        let late = random.below(8);
+        for rank in 0..16_u32 {
+            let (stage, member) = (rank / 8, rank % 8);
+            let lines = &mut ranks[rank as usize];
+            if stage > 0 {
+                lines.push(receive(rank - 8, 600).tag(pass as i32));
+            }
+            let first = lines.len() as u64;
+            for [what, size, after, which] in &plans[stage as usize] {
+                let tensor = ["t0", "t1", "t2", "t3"][(rank / 4) as usize];
+                let all = ["d0", "d1"][stage as usize];
+                // Lanes of their own: members may be ready for one first and others for the other.
+                let is_wide = which % 4 == 0;
+                let of = |kind, bytes| {
+                    let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
+                    call(kind, bytes).group(name).on(lane)
+                };
+                let bytes = [1600, 6400][(size % 2) as usize];
+                let root = if is_wide { 8 * stage } else { rank / 4 * 4 };
+                let wait = if u64::from(member) == late { skew } else { 0 };
+                let one = match what % 8 {
+                    0 | 1 => of(K::AllReduce, bytes),
+                    2 => of(K::AllGather, bytes / 8),
+                    3 => of(K::AllToAll, bytes),
+                    4 => of(K::Broadcast, bytes).root(root),
+                    5 if memory > 0 => line(Op::Memory {
+                        store: size % 2 == 0,
+                        place: MemoryLocation::Remote,
+                        bytes: 400 + size % 3 * 300,
+                        in_switch: false,
+                    })
+                    .on(7 + i64::from(which % 2 == 0)),
+                    _ => kernel(1),
+                };
+                // Behind a kernel of their own, or, loads and the like, at any time since the pass began.
+                let before = lines.len() as u64;
+                let begins = if before == first && before > 0 {
+                    vec![before]
+                } else if after % 3 == 0 && before > first {
+                    vec![first + 1 + after % (before - first)]
+                } else {
+                    Vec::from_iter((before > 0).then_some(before))
+                };
+                lines.push(
+                    kernel(20 + size % 40 + 3 * wait)
+                        .on(i64::from(which % 2 == 0))
+                        .after(&begins),
+                );
+                lines.push(one.after(&[before + 1]));
+            }
+            if stage == 0 {
+                let last = lines.len() as u64;
+                let after = if which_of(pass) { last } else { first + 1 };
+                lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));
+            }
+        }
+    }
+    ranks
+}
+
+/// Whether a stage passes on what it has at its end, or at the beginning of a pass.
+fn which_of(pass: u64) -> bool {
+    pass % 3 > 0
+}
+
+/// Returns how many collectives were answered, and how many of those were taken back.
+fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
+    let tensor = [0, 4, 8, 12].map(|first| (first..first + 4).collect::<Vec<u32>>());
+    let stage = [0, 8].map(|first| (first..first + 8).collect::<Vec<u32>>());
+    let names = ["t0", "t1", "t2", "t3", "d0", "d1"];
+    let members = tensor.iter().chain(&stage);
+    let groups: Vec<(&str, &[u32])> = names.iter().copied().zip(members.map(|m| &m[..])).collect();
+    let mut all = [0; 2];
+    for seed in seeds {
+        let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let workload = job(&stages(random), &groups);
+        let shape = ["mesh", "torus"][random.below(2) as usize];
+        let dies = [[1, 1], [2, 2]][random.below(2) as usize];
+        let machine = machine(shape, dies, [8 / dies[0], 4 / dies[1]], 16);
+        let mut order: Vec<u32> = (0..32).collect();
+        if random.below(4) == 0 {
+            for i in (1..order.len()).rev() {
+                order.swap(i, random.below(i as u64 + 1) as usize);
+            }
+        }
+        order.truncate(16);
+        let [(answered, a), (stepwise, b)] =
+            [false, true].map(|stepwise| run(&workload, &machine, &order, stepwise));
+        let what = format!("seed {seed}, {shape} of {dies:?} dies: {answered:?} {stepwise:?}");
+        assert_eq!(answered.makespan, stepwise.makespan, "{what}");
+        let ([a, b], [busy, busy_stepwise]) = ([a.0, b.0], [a.1, b.1]);
+        assert_eq!(busy, busy_stepwise, "{what}");
+        let differ = a.events.iter().zip(&b.events).find(|(a, b)| a != b);
+        assert!(a.events == b.events, "{what}: {differ:?}");
+        assert!(a.records == b.records, "{what}");
+        assert_eq!(stepwise.closed, 0);
+        all[0] += answered.closed;
+        all[1] += answered.unfolded;
+    }
+    all
+}
+
+#[test]
+fn answers_of_rehearsals_are_those_of_every_message() {
+    let [answered, taken_back] = random_jobs(0..120);
+    // One that is taken back after another has reserved a link that it had done with.
+    random_jobs(1595..1596);
+    // Both occur: those that stand and those that others touch.
+    assert!(
+        answered > 2000 && taken_back > 200,
+        "{answered} {taken_back}"
+    );
+}
+
+#[test]
+#[ignore = "long: 20,000 random jobs"]
+fn answers_of_rehearsals_are_those_of_every_message_at_length() {
+    random_jobs(1000..21_000);
+}
+
+/// Links of a line of four under a sum that comes five times, after kernels behind which all links are idle again: the fourth sends to the first over three links of 1 ns, so a ring of
+/// six steps of 400 B at 1000 GB/s is no closed form. Each link is as busy as message by message.
+#[test]
+fn links_are_as_busy_as_message_by_message() {
+    let line = machine("mesh", [1, 1], [4, 2], 8);
+    let mut lines: Vec<Line> = Vec::new();
+    for round in 0..5 {
+        lines.push(kernel(20).after(&[2 * round]).on(1));
+        lines.push(call(K::AllReduce, 1600).after(&[2 * round + 1]));
+    }
+    lines[0].after.clear();
+    let workload = job(&vec![lines; 4], &[]);
+    let [(answered, (_, busy)), (stepwise, (_, expected))] =
+        [false, true].map(|stepwise| run(&workload, &line, &[0, 1, 2, 3], stepwise));
+    assert_eq!(busy, expected);
+    assert_eq!(answered.makespan, stepwise.makespan);
+    // The first shows that there is a second, at whose end its pattern of arrivals is tried out; the others hold their links until
+    // the last member comes.
+    assert_eq!((answered.stepwise, answered.closed), (2, 3));
+    assert_eq!(
+        (answered.messages, stepwise.messages),
+        (2 * 6 * 4, 5 * 6 * 4),
+        "a rehearsal is no traffic"
+    );
+}

@@ -1,0 +1,151 @@
+//! Tables IV and VII: samples per second of transformers in training.
+
+use super::{StudiedPlan, seconds};
+use crate::files::Folder;
+use serde_json::Value;
+
+/// Table VII: samples per second of three models on the wafer, in 20 stages of two replicas of eight, with everything
+/// recomputed. PALM has 7.3457, 2.0652 and 1.1238 with rules for DRAM that it does not state and micro-batches that it does
+/// not either: those of its public code, a 20th of the batch, whole for each replica here. By the peak of the arithmetic
+/// and with all bytes in reach chakram is within 7 % of each.
+#[test]
+#[ignore = "long: three models on 320 cores"]
+fn the_wafer_trains_the_models_of_table_vii() {
+    let folder = Folder::new();
+    for (model, samples, batch, ours, palm) in [
+        ("megatron-18.4b", 26, 1040, 7.544, 7.3457),
+        ("megatron-76.1b", 44, 1848, 2.0176, 2.0652),
+        ("megatron-145.6b", 58, 2320, 1.0512, 1.1238),
+    ] {
+        let plan = StudiedPlan {
+            model,
+            tensor: 8,
+            data: 2,
+            pipeline: 20,
+            micro_batch: samples,
+            batch,
+            more: &[
+                "--recompute",
+                "full",
+                "--machine",
+                "wafer-5x4",
+                "--place",
+                "s_shape",
+            ],
+        };
+        let rate = plan.rate(&folder);
+        assert!((rate / ours - 1.0).abs() < 1e-3, "{model}: {rate}");
+        assert!((rate / palm - 1.0_f64).abs() < 0.07, "{model}: {rate}");
+    }
+}
+
+/// Samples per second of a model of Table VII by the rules of PALM's public code, all replicas and micro-batches together.
+fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
+    let degree = tensor.to_string();
+    let machine = "wafer-5x4-published";
+    let run = [
+        "generate",
+        "palm",
+        model,
+        "--tensor",
+        &degree,
+        "--machine",
+        machine,
+        "--format",
+        "json",
+    ];
+    let report: Value = serde_json::from_str(&folder.ok(&run)).expect("it is JSON");
+    samples as f64 / seconds(&report)
+}
+
+/// Table VII by the rules of PALM's public code: 2.0652 samples per second are its T-76B, of 21 micro-batches of 89 samples,
+/// and 8.4373 and 1.0213 those of T-18B and T-145B (the paper prints 7.3457 and 1.1238). The code simulates 6 micro-batches and
+/// extrapolates, and takes links of a die for those between dies along y. With all micro-batches and with slow links along y,
+/// the digits here are chakram's own, held so that they do not move; none is off by more than 0.3 %.
+#[test]
+fn published_rules_give_published_numbers() {
+    let folder = Folder::new();
+    for (model, tensor, samples, held, code) in [
+        ("t-76b", 8, 1869, 2.0635, 2.0652),
+        ("t-18b", 8, 1071, 8.4203, 8.4373),
+        ("t-145b", 8, 2415, 1.0208, 1.0213),
+        ("t-76b", 16, 1869, 1.4479, 1.450),
+    ] {
+        let found = by_published_rules(&folder, model, tensor, samples);
+        assert!((found - held).abs() < 5.1e-5, "{model} {tensor}: {found}");
+        assert!(
+            (found / code - 1.0).abs() < 3e-3,
+            "{model} {tensor}: {found}"
+        );
+    }
+    let found = by_published_rules(&folder, "t-76b", 8, 1869);
+    assert!((found / 2.0652 - 1.0).abs() < 1e-3, "{found}");
+}
+
+/// All tensor degrees of 16, as the public code has them to three or four digits, within 4 parts in a thousand.
+#[test]
+#[ignore = "long: fifteen replays on 320 cores"]
+fn published_rules_give_published_numbers_for_all_degrees() {
+    let folder = Folder::new();
+    for (model, samples, rates) in [
+        ("t-18b", 1071, [7.399, 8.4373, 8.513, 8.538, 8.538]),
+        ("t-76b", 1869, [1.450, 2.0652, 2.086, 2.094, 2.095]),
+        ("t-145b", 2415, [0.670, 1.0213, 1.093, 1.097, 1.098]),
+    ] {
+        for (tensor, published) in [16, 8, 4, 2, 1].into_iter().zip(rates) {
+            let found = by_published_rules(&folder, model, tensor, samples);
+            let off: f64 = found / published - 1.0;
+            assert!(off.abs() < 4e-3, "{model} {tensor}: {found} {published}");
+        }
+    }
+}
+
+/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of kernels, fixed on the first. What
+/// the paper calls published is the leading term of Megatron-LM's FLOP formula over its TFLOP/s; with the whole formula the
+/// rates are those here, and PALM's own predictions are off by -4.9, 5.7, 13.4, 9.6, 10.9 and 14.1 %. A flat efficiency
+/// underrates wide models, whose products are larger, so errors grow with the model.
+#[test]
+#[ignore = "long: six models on 256 to 2520 GPUs"]
+fn table_iv_follows_from_its_first_row() {
+    let folder = Folder::new();
+    let mut off = Vec::new();
+    for (model, data, pipeline, batch, published) in [
+        ("megatron-18.4b", 32, 1, 1024, 108.944),
+        ("megatron-39.1b", 32, 2, 1536, 106.272),
+        ("megatron-76.1b", 32, 4, 1792, 111.597),
+        ("megatron-145.6b", 24, 8, 2304, 92.838),
+        ("megatron-310.1b", 15, 16, 2160, 57.425),
+        ("megatron-529.6b", 9, 35, 2520, 46.593),
+    ] {
+        let machine = format!("palm-gpux{}", data * pipeline);
+        let plan = StudiedPlan {
+            model,
+            tensor: 8,
+            data,
+            pipeline,
+            micro_batch: 1,
+            batch,
+            more: &[
+                "--recompute",
+                "full",
+                "--machine",
+                &machine,
+                "--compute",
+                "roofline",
+                "--efficiency",
+                "0.5552",
+            ],
+        };
+        off.push(plan.rate(&folder) / published - 1.0);
+    }
+    assert!(
+        off[0].abs() < 2e-3,
+        "the constant is of another row: {off:?}"
+    );
+    assert!(off.iter().all(|off| off.abs() < 0.17), "{off:?}");
+    let mean = off.iter().map(|off| off.abs()).sum::<f64>() / off.len() as f64;
+    assert!(
+        mean < 0.0623,
+        "PALM's own mean is 9.8 %, that of its rules with one constant 6.2: {off:?}"
+    );
+}

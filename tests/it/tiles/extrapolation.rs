@@ -1,0 +1,82 @@
+//! `--extrapolate`: a step from a few of its micro-batches.
+
+use super::json;
+use crate::files::Folder;
+
+fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let plan = [
+        "generate",
+        "gpt2-small",
+        "--tokens",
+        "128",
+        "--pipeline",
+        "4",
+        "--data",
+        "2",
+        "--batch",
+        "64",
+        "--compute",
+        "roofline",
+        "--machine",
+        machine,
+    ];
+    [&plan[..], more].concat()
+}
+
+/// Of 32 micro-batches 12 are simulated, and with chunks that interleave 12 of as many turns of four. Every turn adds what the
+/// slowest stage takes once the pipeline is full, so nothing is off; the error that is stated is none, and is not below
+/// what is found.
+#[test]
+fn a_full_pipeline_goes_on_as_it_does() {
+    let folder = Folder::new();
+    for (machine, more) in [
+        ("wafer-5x4", &["--place", "s_shape"][..]),
+        ("dgx-a100", &[]),
+        ("dgx-a100", &["--schedule", "interleaved", "--chunks", "3"]),
+        ("dgx-a100", &["--schedule", "gpipe"]),
+    ] {
+        let whole = json(&folder, &step(machine, more));
+        let some = [more, &["--extrapolate", "12"]].concat();
+        let some = json(&folder, &step(machine, &some));
+        let found = &some["extrapolation"];
+        let number = |key: &str| found[key].as_u64().unwrap_or_else(|| panic!("{found}"));
+        assert_eq!(
+            (number("micro_batches"), number("simulated")),
+            (32, 12),
+            "{more:?}"
+        );
+        let makespan = whole["makespan_ps"].as_u64().unwrap();
+        let off = number("makespan_ps").abs_diff(makespan);
+        assert!(
+            off <= number("error_ps") + makespan / 1_000_000,
+            "{more:?}: {found} {makespan}"
+        );
+        assert!(number("error_ps") <= makespan / 1000, "{more:?}: {found}");
+        let rate = 64e12 / number("makespan_ps") as f64;
+        assert!((found["samples_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
+        // What is simulated is a step of 12 micro-batches.
+        let own = some["makespan_ps"].as_u64().unwrap();
+        assert!(own < makespan / 2, "{own} {makespan}");
+        assert_eq!(some["throughput"]["samples"], 24);
+    }
+}
+
+#[test]
+fn numbers_that_leave_nothing_to_compare_are_refused() {
+    let folder = Folder::new();
+    let refused = |more: &[&str], says: &str| {
+        let error = folder.refused(&step("dgx-a100", more));
+        assert!(error.contains(says), "{more:?}: {error}");
+    };
+    refused(&["--extrapolate", "2"], "from 3 to less than the 32");
+    refused(&["--extrapolate", "32"], "from 3 to less than the 32");
+    refused(
+        &["--extrapolate", "3", "--steps", "2"],
+        "of a plan with one step",
+    );
+    let chunks = ["--schedule", "interleaved", "--chunks", "3"];
+    refused(
+        &[&chunks[..], &["--extrapolate", "10"]].concat(),
+        "a multiple of 4, from 12",
+    );
+}

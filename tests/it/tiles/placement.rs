@@ -1,0 +1,142 @@
+//! Where ranks sit, and how far neighbours are.
+
+use super::{args, json, makespan};
+use crate::files::{Folder, text};
+use serde_json::Value;
+
+#[test]
+fn written_traces_replay_as_they_were_generated() {
+    let folder = Folder::new();
+    let mut all = Vec::new();
+    for more in [
+        &["--place", "line"][..],
+        &["--place", "s_shape"],
+        &["--place", "s_shape", "--tensor-neighbours", "opposite"],
+        &["--place", "s_shape", "--residency", "corrected"],
+        &["--place", "spiral", "--residency", "as-printed"],
+    ] {
+        let at_once = makespan(&json(&folder, &args("wafer-5x4", more)));
+        folder.ok(&args("wafer-5x4", &[more, &["-o", "job"]].concat()));
+        let again = makespan(&json(&folder, &["replay", "job", "--machine", "wafer-5x4"]));
+        assert_eq!(again, at_once, "{more:?}");
+        all.push(at_once);
+    }
+    // Where ranks sit, and what is loaded, matters.
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 5, "{all:?}");
+    // The trace says its core: rank 31 sits at the end of the second die, which is gone over to and fro.
+    let trace = folder.ok(&["convert", "trace", "job.31.et", "-o", "job.31.jsonl"]);
+    let lines = String::from_utf8(folder.read("job.31.jsonl")).unwrap();
+    let head = lines.lines().next().unwrap();
+    assert!(
+        head.contains(r#"{"name":"core","string_val":"4,3"}"#),
+        "{trace}{head}"
+    );
+}
+
+/// Without contention nothing is slower; a machine without tiles does not mind where cores would be.
+#[test]
+fn one_job_runs_over_every_network_that_tiles_have() {
+    let folder = Folder::new();
+    let more = [
+        "--place",
+        "s_shape",
+        "--residency",
+        "corrected",
+        "-o",
+        "job",
+    ];
+    folder.ok(&args("wafer-5x4", &more));
+    let run = |network: &str| {
+        let replay = [
+            "replay",
+            "job",
+            "--machine",
+            "wafer-5x4",
+            "--network",
+            network,
+        ];
+        makespan(&json(&folder, &replay))
+    };
+    let [free, links, exclusive] = ["contention-free", "links", "exclusive"].map(run);
+    assert!(
+        free <= links && links <= exclusive,
+        "{free} {links} {exclusive}"
+    );
+    assert!(free < exclusive);
+    let output = folder.run(&[
+        "replay",
+        "job",
+        "--machine",
+        "wafer-5x4",
+        "--network",
+        "ports",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("take --network exclusive, links or contention-free"));
+    let plain = args("wafer-5x4", &["--place", "s_shape", "-o", "plain"]);
+    folder.ok(&plain);
+    folder.ok(&["replay", "plain", "--machine", "dgx-a100x4"]);
+}
+
+/// Of the wafer's dies of 4 x 4, gone over to and fro, each row holds a tensor group of four: three ways of one link and
+/// one of three back. Between two replicas lie the groups' own members when they are opposite.
+#[test]
+fn a_dry_run_says_how_far_neighbours_are() {
+    let folder = Folder::new();
+    let hops = |more: &[&str], family: &str| {
+        let dry = [more, &["--dry-run"]].concat();
+        let plan = json(&folder, &args("wafer-5x4", &dry));
+        let families = plan["placement"]["families"].as_array().unwrap().clone();
+        let own = families.iter().filter(|one| one["family"] == family);
+        let sum = |key: &str| -> f64 {
+            let of = |one: &&Value| one["neighbours"][key].as_f64().unwrap();
+            own.clone()
+                .map(|one| of(&one) * one["neighbours"]["ways"].as_f64().unwrap())
+                .sum()
+        };
+        let ways: f64 = own
+            .clone()
+            .map(|one| one["neighbours"]["ways"].as_f64().unwrap())
+            .sum();
+        sum("mean_links") / ways
+    };
+    let near = ["--place", "s_shape"];
+    let opposite = ["--place", "s_shape", "--tensor-neighbours", "opposite"];
+    assert_eq!(hops(&near, "tensor"), 6.0 / 4.0);
+    assert!(hops(&opposite, "tensor") > hops(&near, "tensor"));
+    assert!(hops(&opposite, "data") < hops(&near, "data"));
+}
+
+/// With adapters fewer members send, and what one receives is broadcast: 2 x 3 boundaries, 2 replicas, 4 micro-batches.
+#[test]
+fn adapters_send_and_broadcast() {
+    let folder = Folder::new();
+    let run = |more: &[&str]| {
+        let all = [&["--place", "s_shape"], more].concat();
+        let report = json(&folder, &args("wafer-5x4", &all));
+        let rows = report["collectives"].as_array().unwrap();
+        let broadcasts = rows.iter().filter(|row| row["kind"] == "broadcast");
+        let calls: u64 = broadcasts.map(|row| row["calls"].as_u64().unwrap()).sum();
+        let operators = report["operators"].as_array().unwrap();
+        let sends = operators
+            .iter()
+            .filter(|row| row["name"].as_str().unwrap().ends_with("/send"));
+        let sends: u64 = sends.map(|row| row["calls"].as_u64().unwrap()).sum();
+        (makespan(&report), sends, calls)
+    };
+    let handovers = 2 * 3 * 2 * 4;
+    let all = run(&[]);
+    assert_eq!((all.1, all.2), (4 * handovers, 0));
+    assert_eq!(run(&["--adapters", "4"]), all);
+    let two = run(&["--adapters", "2"]);
+    assert_eq!((two.1, two.2), (2 * handovers, 2 * handovers));
+    let one = run(&["--adapters", "1"]);
+    assert_eq!((one.1, one.2), (handovers, handovers));
+    assert!(one.0 != two.0 && two.0 != all.0);
+    let refused = folder.refused(&args("wafer-5x4", &["--adapters", "3"]));
+    assert!(refused.contains("a divisor of tensor"), "{refused}");
+    let refused = folder.refused(&args("wafer-5x4", &["--adapters", "2", "--scatter-gather"]));
+    assert!(refused.contains("every member sends a part"), "{refused}");
+}

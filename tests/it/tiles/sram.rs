@@ -1,0 +1,52 @@
+//! Loads and stores of what SRAM does not keep.
+
+use super::{args, json, makespan};
+use crate::files::Folder;
+
+/// With SRAM for all of it nothing is loaded, and there is no node more than without a rule; with less SRAM the step takes
+/// longer.
+#[test]
+fn sram_that_holds_everything_changes_nothing() {
+    let folder = Folder::new();
+    let run = |more: &[&str]| {
+        let all = [&["--place", "s_shape"], more].concat();
+        let report = json(&folder, &args("wafer-5x4", &all));
+        (makespan(&report), report["nodes"].as_u64().unwrap())
+    };
+    let none = run(&[]);
+    assert_eq!(run(&["--residency", "corrected", "--sram", "10 GB"]), none);
+    let sizes = ["100 MB", "3 MB", "100 kB"];
+    let times = sizes.map(|sram| run(&["--residency", "corrected", "--sram", sram]).0);
+    assert!(
+        none.0 <= times[0] && times[0] <= times[1] && times[1] < times[2],
+        "{times:?}"
+    );
+    // As printed even results of what fits are stored.
+    assert!(run(&["--residency", "as-printed", "--sram", "10 GB"]).0 > none.0);
+}
+
+/// A load in pieces moves the same bytes: ports are busy for the latency of each piece longer, of at most six links and a port
+/// at 1 ns, and for the rounding of each.
+#[test]
+fn loads_in_pieces_move_the_same_bytes() {
+    let folder = Folder::new();
+    let little = ["--residency", "corrected", "--sram", "100 kB"];
+    let run = |more: &[&str]| {
+        let report = json(&folder, &args("wafer-5x4", &[&little, more].concat()));
+        let ports = report["tiles"]["ports"].as_array().unwrap().iter();
+        let busy: u64 = ports.map(|port| port["busy_ps"].as_u64().unwrap()).sum();
+        (report["nodes"].as_u64().unwrap(), busy)
+    };
+    let [whole, pieces] = [run(&[]), run(&["--largest-access", "1 MB"])];
+    let more = pieces.0 - whole.0;
+    assert!(more > 100, "{whole:?} {pieces:?}");
+    let longer = pieces.1 - whole.1;
+    assert!(
+        (more * 1000..=more * 7001).contains(&longer),
+        "{whole:?} {pieces:?}"
+    );
+    assert_eq!(run(&["--largest-access", "1 GB"]), whole);
+    let less = [&little[..], &["--largest-access", "99 kB"]].concat();
+    let refused = folder.refused(&args("wafer-5x4", &less));
+    assert!(refused.contains("at least the SRAM of a core"), "{refused}");
+}
