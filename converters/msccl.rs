@@ -123,15 +123,15 @@ impl MscclAlgorithm {
         loop {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
-            let end: &[u8] = match rest {
-                [b'<', b'?', ..] => b"?>",
-                [b'<', b'!', b'-', b'-', ..] => b"-->",
+            let (inside, end): (&[u8], &[u8]) = match rest {
+                [b'<', b'?', inside @ ..] => (inside, b"?>"),
+                [b'<', b'!', b'-', b'-', inside @ ..] => (inside, b"-->"),
                 _ => break,
             };
-            let Some(at) = rest.windows(end.len()).position(|part| part == end) else {
+            let Some(at) = inside.windows(end.len()).position(|part| part == end) else {
                 return false;
             };
-            rest = &rest[at + end.len()..];
+            rest = &inside[at + end.len()..];
         }
         let root = rest.strip_prefix(b"<algo").unwrap_or_default();
         root.first().is_some_and(u8::is_ascii_whitespace)

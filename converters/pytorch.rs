@@ -47,7 +47,7 @@ pub use calls::CommKernels;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
-pub use kineto::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, KinetoTrack};
+pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack};
 pub use sniff::{CaptureFileKind, sniff};
 
 /// A process group that a file declares.

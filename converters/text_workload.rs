@@ -130,8 +130,8 @@ impl TextWorkload {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
         // Words end at all that is blank to Python and to the parser, vertical tabs too.
         let line = String::from_utf8_lossy(line);
+        let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
-        let first = first.strip_prefix('\u{feff}').unwrap_or(first);
         let plain = TextParallelism::PLAIN.iter().map(|(_, word)| *word);
         let mut known = plain
             .chain(TextParallelism::DLRM)

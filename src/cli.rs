@@ -143,9 +143,12 @@ fn command_line() -> Command {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let mut command = help::prepared(command_line(), &arguments);
+    // Completers are for shells only.
+    let mut command = help::prepared(Cli::command(), &arguments);
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
+    // Dropping its thousands of parts takes as long as parsing a short line, and the program ends soon enough.
+    std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
 

@@ -27,6 +27,7 @@ mod halving_doubling;
 mod inter_dimension;
 mod native;
 mod pairwise;
+mod peer_sizes;
 mod pipeline;
 mod protocol;
 mod recursive_doubling;
@@ -50,6 +51,7 @@ pub use custom::{
 pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
+pub use peer_sizes::PeerSizes;
 pub use pipeline::ChunkPipeline;
 pub use protocol::{CollectiveProtocol, fastest as fastest_protocol};
 pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
@@ -208,6 +210,8 @@ pub struct LinePosition {
     pub index: u32,
     /// The root's index; 0 where there is no root.
     pub root: u32,
+    /// This member's position in the extent; of use to what differs between lines alone.
+    pub position: u32,
 }
 
 impl LinePosition {
@@ -229,6 +233,7 @@ impl LinePosition {
             size: phase.size,
             index: phase.index(position),
             root: phase.index(root),
+            position,
         })
     }
 
@@ -240,6 +245,7 @@ impl LinePosition {
             size: self.size,
             index: self.size - 1 - self.index,
             root: self.size - 1 - self.root,
+            ..self
         }
     }
 }

@@ -53,10 +53,9 @@
 use crate::collective::ScriptEvent;
 use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
-use crate::memory::{AccessEnd, EdgePorts, MemoryAttachment, RemoteMemory};
+use crate::memory::{AccessEnd, MemoryAttachment};
 use crate::network::{
     DeliveryNotice, EventScheduler, LinkTraffic, NetworkBackend, NetworkEvent, NetworkMessage,
-    ServerId,
 };
 use crate::report::Observer;
 use crate::topology::Topology;
@@ -74,6 +73,7 @@ mod content_order;
 mod coverage;
 mod direction_matching;
 mod discipline;
+mod effects;
 mod endpoints;
 mod error;
 mod event;
@@ -102,6 +102,7 @@ mod rendezvous_requests;
 mod representatives;
 mod schedule_cache;
 mod scripts;
+mod split_sizes;
 mod stuck;
 mod tile_checks;
 mod tile_groups;
@@ -114,7 +115,7 @@ pub use coverage::PricingCoverage;
 pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
-pub use feed::{Feed, RepeatedLaunch, SingleLaunch, StepTimes, TimedLaunches};
+pub use feed::*;
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
@@ -126,13 +127,14 @@ use agenda::Agenda;
 use chunk_queues::ChunkQueues;
 use collective_run::{CollectiveRun, OpSlab};
 use compiled_replay::LaunchSource;
+use effects::Effects;
 use event::{Event, EventClass};
 use fast_forward::InstantProgress;
 use feeding::Feeds;
 use frames::{Launches, RunningGroup, RunningInstance, key};
 use insertion_order::IssueMismatch;
 use lanes::Lanes;
-use messages::{MessageChannel, PendingSend};
+use messages::MessageChannel;
 use remote_memory::RemoteState;
 use schedule_cache::ScheduleCache;
 use tile_groups::{GROUPED, TileGroups};
@@ -200,8 +202,6 @@ struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
     /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
     dependencies_left: Vec<u32>,
-    /// Nodes that became ready in this round, as (instance, node) in one word.
-    ready: Vec<u64>,
     /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
     /// another node of their instance completes.
     dormant: Vec<u64>,
@@ -225,8 +225,6 @@ struct Messages {
     channels: Vec<MessageChannel>,
     ops: OpSlab,
     notices: Vec<DeliveryNotice>,
-    /// Messages submitted at this instant.
-    pending_sends: Vec<PendingSend>,
     /// Messages that wait for their rendezvous request, by op.
     withheld_sends: BTreeMap<u32, NetworkMessage>,
     /// Ops of those that are steps of collectives, by run, cell, stage and step.
@@ -243,8 +241,6 @@ struct Collectives<'a, S> {
     groups: Vec<RunningGroup<'a>>,
     runs: Vec<CollectiveRun>,
     free_runs: Vec<u32>,
-    /// Runs with members that arrived at this instant.
-    arrivals: Vec<u32>,
     schedules: ScheduleCache<S>,
     /// Number of collectives requested so far.
     requests: u32,
@@ -262,17 +258,12 @@ struct Collectives<'a, S> {
     rehearsed_ends: Option<Vec<(Time, u32)>>,
 }
 
-/// Loads and stores beyond NPUs.
+/// What nodes reach beyond their NPU: the network, and memories.
 #[derive(Debug)]
-struct RemoteAccesses<'a> {
+struct Fabric<'a, N> {
+    network: N,
     /// The memory without a name, if there is one, and those that have names.
-    remotes: Vec<Option<RemoteState>>,
-    /// The memory beyond NPUs and its ports, if they lie at cores of the network.
-    edge: Option<(&'a RemoteMemory, &'a EdgePorts)>,
-    /// By NPU, the port that it uses, [`plan::NONE`] until it is known.
-    edge_port_of: Vec<u32>,
-    /// Ports that loads and stores which began in this round will use.
-    approached_ports: Vec<ServerId>,
+    memories: Vec<Option<RemoteState<'a>>>,
     /// Loads and stores that ended, until their completions are scheduled.
     ends: Vec<AccessEnd>,
 }
@@ -300,8 +291,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     flow: Dataflow<'a>,
     messages: Messages,
     collectives: Collectives<'a, M::Stage>,
-    memory: RemoteAccesses<'a>,
-    network: N,
+    fabric: Fabric<'a, N>,
+    effects: Effects,
     backend: &'a mut M,
     observer: &'a mut O,
     agenda: Agenda,
@@ -340,8 +331,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             prepared.workload().nodes() as usize
         };
         let machine = prepared.machine;
-        let remote = machine.remote();
-        let remotes = RemoteState::all(prepared, &mut network);
         Self {
             settings: RunSettings {
                 topology: machine.topology(),
@@ -364,7 +353,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             flow: Dataflow {
                 instances: Vec::new(),
                 dependencies_left: huge_pages::huge_page_vec(nodes),
-                ready: Vec::new(),
                 dormant: Vec::new(),
                 completed: 0,
             },
@@ -381,7 +369,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 groups: Vec::new(),
                 runs: Vec::new(),
                 free_runs: Vec::new(),
-                arrivals: Vec::new(),
                 schedules: ScheduleCache::default(),
                 requests: 0,
                 queues: ChunkQueues::default(),
@@ -392,17 +379,12 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 fast_forward_count: 0,
                 rehearsed_ends: None,
             },
-            memory: RemoteAccesses {
-                remotes,
-                edge: remote.and_then(|memory| match &memory.attachment {
-                    MemoryAttachment::Edge(ports) => Some((memory, ports)),
-                    _ => None,
-                }),
-                edge_port_of: Vec::new(),
-                approached_ports: Vec::new(),
+            fabric: Fabric {
+                memories: RemoteState::all(prepared, &mut network),
+                network,
                 ends: Vec::new(),
             },
-            network,
+            effects: Effects::default(),
             backend,
             observer,
             agenda: Agenda::default(),
@@ -427,7 +409,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         self.outcome.nodes = self.flow.completed;
         self.outcome.messages = self.messages.ops.inserted();
-        if let Some(occupancy) = self.network.occupancy() {
+        if let Some(occupancy) = self.fabric.network.occupancy() {
             self.observer.network(&occupancy);
         }
         self.tile_groups.counts.events = self.instant.events;
@@ -463,13 +445,13 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(())
     }
 
-    /// Submits the messages of this instant, and reserves ports for loads and stores that began.
+    /// Submits the loads and stores of this instant that cross the network, and its messages.
     #[inline]
     fn send(&mut self, now: Time) {
-        if !self.memory.approached_ports.is_empty() {
-            self.announce_accesses(now);
+        if !self.effects.accesses.is_empty() {
+            self.submit_accesses(now);
         }
-        if !self.messages.pending_sends.is_empty() {
+        if !self.effects.sends.is_empty() {
             self.materialize_touched(now);
             self.submit_pending(now);
         }
@@ -524,7 +506,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                         observer.ready(now, number, node);
                     });
                 }
-                self.flow.ready.push(key(event.rank(), node));
+                self.effects.ready.push(key(event.rank(), node));
             }
             EventClass::Wake => self.feeds.wake(now, event.rank()),
             EventClass::Release => {
@@ -532,7 +514,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
                 for node in roots {
                     match graph.delay(node) {
-                        Span::ZERO => self.flow.ready.push(key(event.rank(), node)),
+                        Span::ZERO => self.effects.ready.push(key(event.rank(), node)),
                         delay => self.delay(now, event.rank(), node, delay),
                     }
                 }

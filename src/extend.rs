@@ -39,9 +39,10 @@ pub use crate::collective::{
 };
 pub use crate::compute::KernelProfile;
 pub use crate::engine::{Extensions, KernelModel, MemoryDesign};
+pub use crate::ids::EndpointId;
 pub use crate::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
 pub use crate::network::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortHandle,
-    PortRange,
+    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+    PortHandle, PortRange,
 };
 pub use crate::topology::NetworkPath;

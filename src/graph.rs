@@ -108,6 +108,17 @@ pub struct CollectiveNode {
     pub eager: bool,
 }
 
+/// Bytes that a member of an all-to-all exchanges with each member of the group, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSplits {
+    /// Index of the call among the graph's.
+    pub call: u32,
+    /// Bytes to each; empty if unknown.
+    pub send: Vec<u64>,
+    /// Bytes from each; empty if unknown.
+    pub receive: Vec<u64>,
+}
+
 /// Message node: one half of a message, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageNode {
@@ -168,6 +179,8 @@ pub struct Graph {
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
+    /// Of the calls whose parts are not equal, in their order.
+    splits: Vec<CallSplits>,
     messages: Vec<MessageNode>,
     repairs: GraphRepairs,
     captured: Option<Span>,
@@ -453,6 +466,19 @@ impl Graph {
     /// Returns all collective calls, in program order.
     pub fn calls(&self) -> &[CollectiveNode] {
         &self.calls
+    }
+
+    /// Returns whether no call says that its parts are unequal.
+    pub fn has_equal_parts(&self) -> bool {
+        self.splits.is_empty()
+    }
+
+    /// Returns what a call exchanges with each member, where the trace says that.
+    pub fn splits(&self, call: u32) -> Option<&CallSplits> {
+        let found = self
+            .splits
+            .binary_search_by_key(&call, |splits| splits.call);
+        found.ok().map(|found| &self.splits[found])
     }
 
     /// Returns all halves of messages, in program order.

@@ -38,7 +38,7 @@ show! {
     network;
     report: breakdown busy collectives compare csv json memory npus operators spans summary table text timeline;
     topology;
-    trace: attr error file format groups job labels old_schemas op proto encoder signal_safe_list roles salvage scan source tensors text wire write;
+    trace: attr error file format groups job labels old_schemas op proto encoder signal_safe_list roles salvage scan source split_sizes tensors text wire write;
     units;
     validate;
     workload;

@@ -14,7 +14,7 @@
 use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, CollectiveProtocol};
 use crate::compute::{KernelCurves, PeakRates};
 use crate::config::ConfigDocument;
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
 use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
 use crate::network;
 use crate::topology::Topology;
@@ -129,7 +129,7 @@ impl Machine {
             name,
             description: String::new(),
             class_of: ClassAssignment::uniform(topology.npus()),
-            topology,
+            topology: with_memories(topology, remote.as_ref(), &[]),
             network: network::NetworkKind::default(),
             algorithms,
             collective_curves: Vec::new(),
@@ -205,12 +205,12 @@ impl Machine {
         &self.classes
     }
 
-    /// Memory of one NPU of a class: its own, and its share of memory at the edges of dies.
+    /// Memory of one NPU of a class: its own, and its share of memory at ports.
     pub fn npu_memory(&self, class: usize) -> Bytes {
         let own = self.classes[class].memory.capacity;
         match &self.remote {
             Some(RemoteMemory {
-                attachment: MemoryAttachment::Edge(ports),
+                attachment: MemoryAttachment::Ports(ports),
                 capacity,
                 ..
             }) => {
@@ -273,11 +273,36 @@ impl Machine {
         &self.named_memories
     }
 
+    /// Memories beyond the NPUs' own, that without a name first, each with the first of its endpoints if it lies at the
+    /// network.
+    pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
+        let named = self.named_memories.iter().map(|named| Some(&named.memory));
+        let mut next = self.topology.npus();
+        std::iter::once(self.remote())
+            .chain(named)
+            .map(move |memory| {
+                let first = EndpointId(next);
+                next += memory.map_or(0, |memory| memory.endpoints().len() as u32);
+                (memory, first)
+            })
+    }
+
     /// Index in [`Self::named_memories`] of the one called `name`, if there is one.
     pub fn named_memory(&self, name: &str) -> Option<usize> {
         let mut memories = self.named_memories.iter();
         memories.position(|memory| memory.name == name)
     }
+}
+
+/// The same network with its memories as endpoints, as [`Machine::memories`] numbers them.
+fn with_memories(
+    topology: Topology,
+    remote: Option<&RemoteMemory>,
+    named: &[NamedMemory],
+) -> Topology {
+    let named = named.iter().map(|named| &named.memory);
+    let all = remote.into_iter().chain(named);
+    topology.with_memories(all.flat_map(RemoteMemory::endpoints).collect())
 }
 
 #[cfg(test)]

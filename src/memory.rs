@@ -6,38 +6,36 @@
 //! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
 //! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all (`memory/fair_sharing.rs`).
 //!
-//! Memory at the edges of dies ([`EdgePorts`]) is reached over the links of the network, which charges for it.
-//!
-//! The last stage of either may be the port of the NPU into a dimension of the network ([`NetworkAttachment`]). With a
-//! network model that has contention, loads and stores compete with messages there, chunk by chunk
-//! (`memory/chunked_access.rs`); otherwise the port is one more stage.
+//! Memory may lie at the network, as [endpoints](MemoryEndpoint) of it beside the NPUs. *Ports* at NPUs ([`MemoryPorts`]), such
+//! as those at the edges of dies, are reached over the links of the network, which charges for all of it. And the last stage
+//! of channels and pools may be the port of the NPU into a dimension ([`NetworkAttachment`]): with a network model that has
+//! contention, loads and stores compete with messages there, chunk by chunk (`memory/chunked_access.rs`); otherwise the
+//! port is one more stage.
 
 use crate::ids::Npu;
-use crate::topology::Topology;
+use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use crate::units::{Bandwidth, Bytes, Span};
 use serde::Serialize;
 use std::fmt;
 
 mod channel_stream;
+mod channels;
 mod chunked_access;
-mod edge_ports;
 mod fair_sharing;
 mod hierarchical;
 mod local;
+mod memory_ports;
 mod mesh;
 mod network_attachment;
-mod per_node;
-mod per_npu;
-mod pool;
 mod pool_layout;
 mod remote;
 mod ring;
 mod switch;
 
 pub use chunked_access::PortRequest;
-pub use edge_ports::EdgePorts;
 pub use fair_sharing::AccessEnd;
 pub use hierarchical::HierarchicalPool;
+pub use memory_ports::MemoryPorts;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
 pub use remote::{MemoryModel, RemoteMemoryAccess, RemoteMemoryModel};
@@ -72,15 +70,23 @@ pub enum MemoryAttachment {
     Ring(RingPool),
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
-    /// Memories at ports at the edges of dies, reached over the links of the network; of machines of tiles.
-    Edge(EdgePorts),
+    /// Ports at NPUs, reached over the links of the network.
+    Ports(MemoryPorts),
 }
 
 impl MemoryAttachment {
     /// The attachments that machine files can name.
-    pub const NAMES: [&str; 6] = ["per_npu", "pool", "hierarchical", "switch", "ring", "mesh"];
+    pub const NAMES: [&str; 7] = [
+        "per_npu",
+        "pool",
+        "hierarchical",
+        "switch",
+        "ring",
+        "mesh",
+        "ports",
+    ];
 
-    /// Name in machine files; importers have one more variant, and tiles another, which this table cannot name.
+    /// Name in machine files; importers have one more variant, which this table cannot name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -90,7 +96,7 @@ impl MemoryAttachment {
             Self::Switch(_) => "switch",
             Self::Ring(_) => "ring",
             Self::Mesh(_) => "mesh",
-            Self::Edge(_) => "edge",
+            Self::Ports(_) => "ports",
         }
     }
 
@@ -103,29 +109,38 @@ impl MemoryAttachment {
             Self::Switch(design) => design.fits(npus),
             Self::Ring(design) => design.fits(npus),
             Self::Mesh(design) => design.fits(npus),
-            Self::Edge(ports) => ports.count() > 0,
+            Self::Ports(ports) => ports.count() > 0,
+        }
+    }
+
+    /// Number of NPUs, of `npus`, that share a channel, which serves one access at a time; `None` if it is no channel.
+    pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
+        match self {
+            Self::PerNpu => Some(1),
+            Self::Pool => Some(npus),
+            Self::PerNode(size) => Some(*size),
+            _ => None,
         }
     }
 
     /// Returns true if accesses are served one at a time.
     pub fn is_channel(&self) -> bool {
-        matches!(self, Self::PerNpu | Self::Pool | Self::PerNode(_))
+        self.npus_per_channel(1).is_some()
     }
 
     /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
     pub fn has_ports(&self) -> bool {
-        !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Edge(_))
+        !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
 
-    /// The port's bandwidth that it is built with; channels have none.
+    /// The port's bandwidth that it is built with; only pools that are networks have one.
     fn port(&self) -> Option<Bandwidth> {
-        match self {
-            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Edge(_) => None,
-            Self::Hierarchical(design) => Some(design.in_node_bandwidth),
-            Self::Switch(design) => Some(design.npu_bandwidth),
-            Self::Ring(design) => Some(design.npu_bandwidth),
-            Self::Mesh(design) => Some(design.npu_bandwidth),
-        }
+        Some(match self.pool()? {
+            PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
+            PoolDesign::Switch(design) => design.npu_bandwidth,
+            PoolDesign::Ring(design) => design.npu_bandwidth,
+            PoolDesign::Mesh(design) => design.npu_bandwidth,
+        })
     }
 
     /// Returns the pool that is a network, as documents have it; `None` of the others.
@@ -135,7 +150,7 @@ impl MemoryAttachment {
             Self::Switch(design) => PoolDesign::Switch(design),
             Self::Ring(design) => PoolDesign::Ring(design),
             Self::Mesh(design) => PoolDesign::Mesh(design),
-            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Edge(_) => return None,
+            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Ports(_) => return None,
         })
     }
 
@@ -199,13 +214,25 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// The cores at which ports at the edges of dies lie; none of other memories.
-    pub fn port_cores(&self) -> Vec<Npu> {
+    /// The NPUs at which its ports lie; none of other memories.
+    pub fn ports(&self) -> &[Npu] {
         match &self.attachment {
-            MemoryAttachment::Edge(ports) => {
-                (0..ports.count()).map(|port| ports.core(port)).collect()
-            }
-            _ => Vec::new(),
+            MemoryAttachment::Ports(ports) => ports.npus(),
+            _ => &[],
+        }
+    }
+
+    /// Its endpoints of the network: one for each of its ports, or one beyond a dimension; none if it does not lie there.
+    pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
+        let port = |npu| MemoryEndpoint {
+            site: MemorySite::Npu(npu),
+            bandwidth: self.bandwidth,
+            latency: self.latency,
+        };
+        match (&self.attachment, &self.through) {
+            (MemoryAttachment::Ports(ports), _) => ports.npus().iter().copied().map(port).collect(),
+            (_, Some(through)) => vec![through.endpoint()],
+            (_, None) => Vec::new(),
         }
     }
 
@@ -273,8 +300,8 @@ impl fmt::Display for RemoteMemory {
                     "{columns} x {rows} of {one} GB/s on a mesh of {link} GB/s"
                 )
             }
-            MemoryAttachment::Edge(ports) => {
-                write!(f, "{} ports of {one} GB/s at the edges", ports.count())
+            MemoryAttachment::Ports(ports) => {
+                write!(f, "{} ports of {one} GB/s at NPUs", ports.count())
             }
         }?;
         match &self.through {

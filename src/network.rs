@@ -3,15 +3,17 @@
 //! A model owns state and no queue. [`NetworkBackend::submit`] accepts a message and schedules its events in the one
 //! agenda; [`NetworkBackend::handle`] is called when such an event is due and returns [`DeliveryNotice`]s. Messages of
 //! one operation leave and enter through [`PortHandle`]s that the operation opened.
+//!
+//! The network connects [endpoints](EndpointId): NPUs, which send one another messages, and memories, of which an NPU loads or
+//! stores ([`MemoryTransfer`]).
 
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
 use crate::topology::NetworkPath;
 use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 
 mod contended;
 mod contention_free;
-mod edge_access;
 mod exclusive;
 mod fair_sharing;
 mod links;
@@ -25,7 +27,6 @@ mod traffic;
 
 pub use contended::ContendedNetwork;
 pub use contention_free::ContentionFreeNetwork;
-pub use edge_access::EdgeAccess;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkNetwork;
@@ -62,6 +63,16 @@ impl NetworkKind {
         (Self::FairSharing, "fair_sharing"),
         (Self::Exclusive, "exclusive"),
     ];
+
+    /// Whether it carries loads and stores of memories at NPUs.
+    pub fn carries_loads(self) -> bool {
+        self != Self::FairSharing
+    }
+
+    /// Whether it knows links of two rates along a dimension, as tiles have them.
+    pub fn knows_tiles(self) -> bool {
+        !matches!(self, Self::Ports | Self::FairSharing)
+    }
 
     /// Name of the model as the value of an option, and its summary for help.
     pub fn option(self) -> [&'static str; 2] {
@@ -159,6 +170,17 @@ impl NetworkMessage {
     }
 }
 
+/// Bytes of a load or store on their way between an NPU and a memory at the network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryTransfer {
+    /// Where they come from and go to: an NPU and a memory.
+    pub ends: (EndpointId, EndpointId),
+    /// Way between the ends, the memory's link included.
+    pub path: NetworkPath,
+    /// Bytes moved.
+    pub amount: BufferShare,
+}
+
 /// Progress of a message that the caller is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryNotice {
@@ -220,9 +242,10 @@ pub trait NetworkBackend {
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
-    /// Serves a load or store at a memory port from `now` on. Returns its end. Only machines of tiles have such ports.
-    fn access(&mut self, _now: Time, _access: &EdgeAccess) -> Time {
-        unreachable!("networks of other machines have no memory ports")
+    /// Serves a load or store from `now` on, over all links of its way and in its memory. Returns its end: unless the model
+    /// says otherwise, no access meets another or a message.
+    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
+        now + transfer.path.time(transfer.amount)
     }
 
     /// Busy time of links and memory ports, where the model keeps it: on tiles, with contention.
@@ -250,8 +273,8 @@ pub trait NetworkBackend {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
 
-    /// Returns the lowest reservation that a message between `ends` would touch `now`, if any.
-    fn reservation(&self, _now: Time, _ends: (Npu, Npu)) -> Option<u32> {
+    /// Returns the lowest reservation that bytes between `ends` would touch `now`, if any.
+    fn reservation(&self, _now: Time, _ends: (EndpointId, EndpointId)) -> Option<u32> {
         None
     }
 

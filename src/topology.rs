@@ -38,10 +38,12 @@ use std::fmt;
 use std::sync::Arc;
 
 pub mod chip_graph;
+mod endpoint;
 pub mod link_graph;
 mod switching;
 pub mod tile_grid;
 
+pub use endpoint::{MemoryEndpoint, MemorySite};
 pub use switching::SwitchingMode;
 pub(crate) use tile_grid::LinkCount;
 pub use tile_grid::TileGrid;
@@ -197,6 +199,8 @@ pub struct Topology {
     graph: Option<Arc<LinkGraph>>,
     /// Dies and cores, where the two dimensions are those of a tiled accelerator.
     tiles: Option<Box<TileGrid>>,
+    /// Memories that lie at the network, which are endpoints behind the NPUs.
+    memories: Vec<MemoryEndpoint>,
 }
 
 impl Topology {
@@ -224,6 +228,7 @@ impl Topology {
             switching: SwitchingMode::IDEAL,
             graph: None,
             tiles: None,
+            memories: Vec::new(),
         })
     }
 

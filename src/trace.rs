@@ -45,6 +45,7 @@ mod schema_layout;
 pub(crate) mod signal_safe_list;
 pub(crate) mod source;
 mod source_map;
+pub(crate) mod split_sizes;
 pub(crate) mod tensors;
 pub(crate) mod text;
 mod utf8;

@@ -10,8 +10,9 @@ use super::profiler_cost::ProfilerCharges;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::transfer_times::CallTime;
 use crate::trace::scan::NodeView;
+use crate::trace::split_sizes::{SplitSizes, split_text};
 use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
-use crate::trace::{Dtype, GroupName, Op, TraceError};
+use crate::trace::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 use crate::units::Span;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -43,6 +44,8 @@ pub struct CallMatchInfo {
     pub bytes: u64,
     /// Rank of the root.
     pub root: Option<u32>,
+    /// Whether members exchange parts of different sizes.
+    pub uneven: bool,
     /// Whether the partners were found; a call without them is written as host work.
     pub found: bool,
 }
@@ -147,20 +150,24 @@ pub fn write<W: Write>(
         activities,
         job,
         ids: &ids,
-        efforts: &OpCosts::new(rank),
+        efforts: &OpCosts::new(rank, job.host_computes),
     };
+    let mut first = vec![0_u32; ids.len() + 1];
+    for &(_, effect) in &activities.dependencies {
+        first[effect as usize + 1] += 1;
+    }
+    for i in 0..ids.len() {
+        first[i + 1] += first[i];
+    }
     let mut causes: Vec<u64> = Vec::new();
+    let mut attributes: Vec<NamedAttribute<'static>> = Vec::new();
     let mut charges = ProfilerCharges::new(job.method);
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
         // Dependencies are sorted by their dependent, so those of one activity are adjacent.
-        let from = activities
-            .dependencies
-            .partition_point(|&(_, effect)| effect < work);
-        let own = activities.dependencies[from..]
-            .iter()
-            .take_while(|&&(_, effect)| effect == work);
+        let (from, to) = (first[work as usize], first[work as usize + 1]);
+        let own = &activities.dependencies[from as usize..to as usize];
         let mut last = None;
         for &(cause, _) in own {
             causes.push(ids[cause as usize]);
@@ -175,7 +182,9 @@ pub fn write<W: Write>(
         let delay = delay.saturating_add(late);
         let profiler = charges.charge(rank, activity, delay);
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
-        writing.node(work, activity, (delay, profiler), &causes, writer)?;
+        attributes.clear();
+        let span = (delay, profiler);
+        writing.node(work, activity, span, &causes, &mut attributes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
         if let ActivityLane::Stream(_) = activity.lane {
@@ -281,10 +290,10 @@ impl ActivityEmitter<'_> {
         activity: &Activity,
         (delay, profiler): (u64, u64),
         causes: &[u64],
+        attributes: &mut Vec<NamedAttribute<'static>>,
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
         let mut extra = NodeExtras::default();
-        let mut attributes: Vec<NamedAttribute<'_>> = Vec::new();
         let (item, name) = match activity.kind {
             ActivityKind::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
@@ -335,8 +344,13 @@ impl ActivityEmitter<'_> {
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
         }
-        extra.attributes = &attributes;
+        extra.attributes = attributes;
         let mut view = NodeView::new(self.ids[work as usize], name, op);
+        let (send, receive) = self.split_texts(activity, op);
+        view.splits = SplitSizes {
+            send: &send,
+            receive: &receive,
+        };
         view.lane = Some(self.lane(activity));
         view.delay = timed(delay);
         view.profiler = timed(profiler);
@@ -352,6 +366,36 @@ impl ActivityEmitter<'_> {
             _ => view.recorded = timed(ns(activity.end - activity.begin)),
         }
         writer.write(&view, causes, &extra)
+    }
+
+    /// Returns the texts of what an all-to-all of unequal parts sends to each member and receives from it; empty where that
+    /// is unknown, and for all others.
+    fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
+        let ActivityKind::Call(call) = activity.kind else {
+            return <_>::default();
+        };
+        let exchanges = matches!(
+            op,
+            Op::Collective {
+                kind: CollectiveKind::AllToAll,
+                ..
+            }
+        );
+        if !exchanges || !self.job.matches[call as usize].uneven {
+            return <_>::default();
+        }
+        let call = &self.calls.list[call as usize];
+        let members = self.job.groups[call.group as usize].ranks.len();
+        let text = |parts: &Option<Vec<u64>>, bytes: u64| match parts {
+            Some(parts) if parts.is_empty() => split_text(&vec![bytes / members as u64; members]),
+            Some(parts) if parts.len() == members => split_text(parts),
+            _ => String::new(),
+        };
+        let asked = &call.asked;
+        (
+            text(&asked.sends, asked.bytes_in),
+            text(&asked.receives, asked.bytes_out),
+        )
     }
 
     fn id_of(&self, item: u32) -> AttributeValue<'static> {
@@ -409,7 +453,7 @@ impl ActivityEmitter<'_> {
         let (effort, dtype) = match event.category {
             EventCategory::Kernel => (self.efforts.share(operator, own), self.dtype(operator)),
             _ => {
-                let bytes = event.bytes;
+                let bytes = self.rank.kineto.details(event).bytes;
                 (OpCost { flops: 0, bytes }, None)
             }
         };

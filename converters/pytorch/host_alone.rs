@@ -114,13 +114,7 @@ impl TickedEvents {
             rf_id,
             external_id: 0,
             correlation: 0,
-            stream: -1,
-            device: -1,
-            bytes: 0,
-            args: NONE,
-            shapes: NONE,
-            types: NONE,
-            bytes_in: 0,
+            details: NONE,
             offset: 0,
         });
         self.host_of.push(node);

@@ -192,6 +192,8 @@ impl ModelSearch<'_> {
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
             }
+            // To whom it would send how much is not told by what another rank sends.
+            (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
         self.hold_collectives(&calls)?;

@@ -11,6 +11,7 @@ use super::{JsonRepairs, ProcessGroup, stream};
 use crate::graph::NameTable;
 use crate::trace::TraceError;
 use reader::KinetoReader;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use super::host::NONE;
@@ -22,6 +23,10 @@ pub use tracks::KinetoTrack;
 pub struct KinetoTrace {
     /// Events with a duration that matter, in the order of the file.
     pub events: Vec<KinetoEvent>,
+    /// Distinct details of events.
+    pub details: Vec<EventDetails>,
+    /// Number of arrows, which repeat ids of the events that they join.
+    pub arrows: u64,
     /// Tracks of events: host threads and streams of devices.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
@@ -39,8 +44,6 @@ pub struct KinetoTrace {
     pub groups: Vec<ProcessGroup>,
     /// Name of the host.
     pub host_name: Option<String>,
-    /// Ends of flow events: from forward to backward operators, and from launches to kernels.
-    pub flows: Vec<FlowEvent>,
     /// Number of events of each category that were left out, in the order of their names. Those without a category go
     /// by their phase.
     pub left_out: Vec<(String, u64)>,
@@ -74,12 +77,21 @@ pub struct KinetoEvent {
     pub category: EventCategory,
     /// Index of its track in [`KinetoTrace::tracks`].
     pub track: u32,
+    /// Index in [`KinetoTrace::details`]; [`NONE`] if it has none.
+    pub details: u32,
     /// Record function id, which joins it to the host trace; 0 if there is none.
     pub rf_id: u64,
     /// External id, which a launch shares with its operator or kernel, depending on the version; 0 if there is none.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
+    /// Offset in bytes of the decompressed text.
+    pub offset: u64,
+}
+
+/// Arguments that many events share: those of kernels on one stream, and of operators with equal inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventDetails {
     /// Stream of the device, −1 if there is none.
     pub stream: i64,
     /// Device, −1 if there is none.
@@ -94,8 +106,19 @@ pub struct KinetoEvent {
     pub types: u32,
     /// Bytes of its input tensors; those of a list of tensors without a type are not counted.
     pub bytes_in: u64,
-    /// Offset in bytes of the decompressed text.
-    pub offset: u64,
+}
+
+impl EventDetails {
+    /// Details of an event without any.
+    const ABSENT: Self = Self {
+        stream: -1,
+        device: -1,
+        bytes: 0,
+        args: NONE,
+        shapes: NONE,
+        types: NONE,
+        bytes_in: 0,
+    };
 }
 
 /// Category of an event.
@@ -142,44 +165,39 @@ impl EventCategory {
     }
 }
 
-/// Connection that a flow event makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowKind {
-    /// From a forward operator to its backward operator.
-    ForwardBackward,
-    /// From a launch to its kernel.
-    Launch,
-}
-
-/// One end of a flow event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowEvent {
-    /// Connection.
-    pub kind: FlowKind,
-    /// Id that both ends share; that of a launch is its correlation.
-    pub id: u64,
-    /// Whether it is the start of the arrow.
-    pub start: bool,
-    /// Time, in nanoseconds since 1970.
-    pub at_ns: i64,
-    /// Index of its track in [`KinetoTrace::tracks`].
-    pub track: u32,
-}
-
 impl KinetoTrace {
     /// Returns the process of its operators: that of most of them.
     pub fn process(&self) -> Option<u64> {
-        let mut counts: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
+        let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
         for event in operators.filter(|event| event.category == EventCategory::CpuOp) {
-            *counts
-                .entry(&self.tracks[event.track as usize].pid)
-                .or_default() += 1;
+            on_track[event.track as usize] += 1;
+        }
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for (track, count) in self
+            .tracks
+            .iter()
+            .zip(on_track)
+            .filter(|(_, count)| *count > 0)
+        {
+            *counts.entry(&track.pid).or_default() += count;
         }
         let most = counts
             .into_iter()
             .max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
+    }
+
+    /// Returns the details of an event.
+    pub fn details(&self, event: &KinetoEvent) -> &EventDetails {
+        let known = self.details.get(event.details as usize);
+        known.unwrap_or(&EventDetails::ABSENT)
+    }
+
+    /// Returns the arguments of an event, where they are kept.
+    pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
+        let args = self.args.get(self.details(event).args as usize)?;
+        Some(args)
     }
 
     /// Reads `path`, which may be compressed.

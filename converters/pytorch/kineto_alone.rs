@@ -6,9 +6,9 @@
 use super::call_names::{carrier_kind, operator_kind};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{CommArgs, HostNode, HostTrace, NONE};
-use super::kineto::{EventCategory, KinetoTrace, element_bytes, elements_of};
+use super::kineto::{EventCategory, EventDetails, KinetoTrace, element_bytes, elements_of};
 use super::output_shapes;
-use crate::graph::NameTable;
+use crate::graph::{Interner, NameTable};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,12 +31,13 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
     let none = host.texts.intern("[]").unwrap_or(0);
     let mut link = HostNodeLinks::unlinked(kineto.events.len());
     link.method = LinkMethod::KinetoAlone;
+    host.nodes.reserve_exact(order.len());
     let carriers = carriers(kineto, &order);
     let mut outputs = OutputTable::default();
     for (place, &i) in order.iter().enumerate() {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
-        if let Some(kept) = kineto.args.get(event.args as usize)
+        if let Some(kept) = kineto.args_of(event)
             && operator_kind(kineto.texts.get(event.name)).is_some()
         {
             args = host.args.len() as u32;
@@ -46,6 +47,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
             host.args.push(comm_args(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
+        let details = kineto.details(event);
         let (shapes_out, bytes_out) = match event.category {
             EventCategory::CpuOp => outputs.of(kineto, i, &mut host.texts),
             _ => None,
@@ -67,13 +69,13 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
                 7
             },
             op_schema: none,
-            shapes_in: text(event.shapes),
-            types_in: text(event.types),
+            shapes_in: text(details.shapes),
+            types_in: text(details.types),
             shapes_out,
             types_out: none,
             storages_in: (0, 0),
             storages_out: (0, 0),
-            bytes_in: event.bytes_in,
+            bytes_in: details.bytes_in,
             bytes_out,
             args,
         });
@@ -84,7 +86,10 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
 
 /// Shapes and bytes of outputs that follow from inputs; each operator with its inputs is worked out once.
 #[derive(Default)]
-struct OutputTable(BTreeMap<(u32, u32, u32), Option<(u32, u64)>>);
+struct OutputTable {
+    operators: Interner<(u32, u32, u32)>,
+    outputs: Vec<Option<(u32, u64)>>,
+}
 
 impl OutputTable {
     /// Returns the index in `texts` of the shapes of an event's outputs, and their bytes.
@@ -95,18 +100,20 @@ impl OutputTable {
         texts: &mut NameTable,
     ) -> Option<(u32, u64)> {
         let event = &kineto.events[event as usize];
-        let key = (event.name, event.shapes, event.types);
-        let concrete = kineto.args.get(event.args as usize);
-        if let Some(known) = self.0.get(&key).filter(|_| concrete.is_none()) {
+        let EventDetails { shapes, types, .. } = *kineto.details(event);
+        let key = (event.name, shapes, types);
+        let concrete = kineto.args_of(event);
+        let operator = self.operators.intern(key) as usize;
+        if let Some(known) = self.outputs.get(operator).filter(|_| concrete.is_none()) {
             return *known;
         }
-        let found = (event.shapes != NONE && event.types != NONE).then(|| {
+        let found = (shapes != NONE && types != NONE).then(|| {
             let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap_or_default();
-            let dims = parse(kineto.texts.get(event.shapes));
+            let dims = parse(kineto.texts.get(shapes));
             let concrete = concrete.map(|args| list(args, "Concrete Inputs"));
             let name = kineto.texts.get(event.name);
             let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
-            let types = kineto.texts.get(event.types);
+            let types = kineto.texts.get(types);
             // The type of the first tensor.
             let (_, rest) = types.split_once("Tensor(")?;
             let size = element_bytes(rest.split_once(')')?.0)?;
@@ -117,7 +124,10 @@ impl OutputTable {
             Some((text, elements.saturating_mul(size)))
         });
         let found = found.flatten();
-        self.0.insert(key, found);
+        match self.outputs.get_mut(operator) {
+            Some(known) => *known = found,
+            None => self.outputs.push(found),
+        }
         found
     }
 }
@@ -151,9 +161,7 @@ struct CarriedTensor {
 
 impl CarriedTensor {
     fn of(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
-        let args = kineto
-            .args
-            .get(kineto.events[carrier as usize].args as usize)?;
+        let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
         let sizes = dims.iter().map(elements_of);
         Some(Self {

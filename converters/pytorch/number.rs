@@ -15,7 +15,7 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
 /// Parses a whole number, plain or in a string, decimal or hexadecimal after `0x`.
 pub(super) fn whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
-    if let Ok(number) = json.parse::<i64>() {
+    if let Some(number) = digits(json.as_bytes()) {
         return Some(i128::from(number));
     }
     let text = text(json);
@@ -27,8 +27,34 @@ pub(super) fn whole(json: &str) -> Option<i128> {
     }
 }
 
+/// Parses up to 18 decimal digits; `None` for any other text.
+#[inline]
+fn digits(text: &[u8]) -> Option<i64> {
+    if text.is_empty() || text.len() > 18 {
+        return None;
+    }
+    text.iter().try_fold(0, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| number * 10 + i64::from(digit))
+    })
+}
+
+/// Converts microseconds with none or three digits behind the point, as profilers write them.
+#[inline]
+fn plain_nanoseconds(json: &str) -> Option<i64> {
+    let (whole, fraction) = match json.as_bytes() {
+        [whole @ .., b'.', a, b, c] => (whole, digits(&[*a, *b, *c])?),
+        whole => (whole, 0),
+    };
+    digits(whole)?.checked_mul(1000)?.checked_add(fraction)
+}
+
 /// Converts decimal microseconds to nanoseconds, rounded to the nearest.
 pub(super) fn nanoseconds(json: &str) -> Option<i64> {
+    plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
+}
+
+fn decimal_nanoseconds(json: &str) -> Option<i64> {
     let text = text(json);
     let text = text.trim();
     let (negative, text) = match text.strip_prefix('-') {
@@ -78,6 +104,13 @@ mod tests {
             ("0.0014", Some(1)),
             ("0.0004", Some(0)),
             ("0.0005", Some(1)),
+            ("1.000", Some(1000)),
+            ("007.250", Some(7250)),
+            ("999999999999999.999", Some(999_999_999_999_999_999)),
+            ("1000000000000000.999", Some(1_000_000_000_000_000_999)),
+            ("1.+23", None),
+            (".123", None),
+            ("1é.123", None),
             ("1.5e3", Some(1_500_000)),
             ("15E-1", Some(1_500)),
             ("\"12.5\"", Some(12_500)),
@@ -95,6 +128,7 @@ mod tests {
             ("\"nan\"", None),
         ] {
             assert_eq!(nanoseconds(json), expected, "{json}");
+            assert_eq!(decimal_nanoseconds(json), expected, "{json}");
         }
     }
 

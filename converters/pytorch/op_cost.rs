@@ -7,7 +7,8 @@
 //! is memory-bound on every machine, by the bytes of its tensors.
 
 use super::host::{HostNode, HostTrace};
-use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline};
+use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use crate::graph::Interner;
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
 /// operator share its cost as they share its time; one that launches kernels itself has the cost of its own tensors,
@@ -17,53 +18,43 @@ use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline};
 /// more than twice as many does work of its own beside converting a scalar or the like.
 #[derive(Debug)]
 pub struct OpCosts {
-    /// Cost attributed to each item.
+    /// Cost attributed to each item; empty unless the host computes.
     of: Vec<OpCost>,
-    /// Cost of the kernels that each item launches itself, and their time, ns.
-    launched: Vec<(OpCost, u64)>,
+    /// Items that launch kernels themselves, in order, with the cost of these kernels, and their time, ns.
+    launched: Vec<(u32, OpCost, u64)>,
 }
 
 impl OpCosts {
-    /// Attributes the costs of the items of `rank`.
-    pub fn new(rank: &RankTimeline) -> Self {
-        let count = rank.items.len();
+    /// Attributes the costs of the items of `rank`, those of operators if the host computes.
+    pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
-            of: vec![OpCost::default(); count],
-            launched: vec![(OpCost::default(), 0); count],
+            of: if host_computes {
+                host_costs(rank)
+            } else {
+                Vec::new()
+            },
+            launched: Vec::new(),
         };
-        // Items come after those that enclose them, so in reverse order children are known first.
-        let mut inside = vec![OpCost::default(); count];
-        for (i, item) in rank.items.iter().enumerate().rev() {
-            let mut whole = inside[i];
-            if item.role == HostIntervalKind::Operator
-                && let Some(node) = rank.host.nodes.get(item.host as usize)
-            {
-                let texts = &rank.host.texts;
-                let bytes = node.bytes_in.saturating_add(node.bytes_out);
-                let shapes = (texts.get(node.shapes_in), texts.get(node.shapes_out));
-                let own = if returns_view(&rank.host, node) {
-                    OpCost::default()
-                } else {
-                    of(texts.get(node.name), shapes.0, shapes.1, bytes)
-                };
-                if whole.flops == 0 && (own.flops > 0 || own.bytes / 2 > whole.bytes) {
-                    this.of[i] = own;
-                    whole = own;
-                }
-            }
-            if let Some(parent) = inside.get_mut(item.parent as usize) {
-                parent.flops = parent.flops.saturating_add(whole.flops);
-                parent.bytes = parent.bytes.saturating_add(whole.bytes);
-            }
-        }
         for device in &rank.devices {
             let operator = rank.operator_of(device);
-            if let Some((_, time)) = this.launched.get_mut(operator as usize) {
-                *time = time.saturating_add(length(device));
+            if operator != NONE {
+                this.launched
+                    .push((operator, OpCost::default(), length(device)));
             }
         }
-        for (i, (cost, time)) in this.launched.iter_mut().enumerate() {
-            let node = rank.host.nodes.get(rank.items[i].host as usize);
+        this.launched.sort_unstable_by_key(|&(item, ..)| item);
+        this.launched.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            if same {
+                first.2 = first.2.saturating_add(later.2);
+            }
+            same
+        });
+        for (item, cost, time) in &mut this.launched {
+            let node = rank
+                .host
+                .nodes
+                .get(rank.items[*item as usize].host as usize);
             let Some(node) = node.filter(|_| *time > 0) else {
                 continue;
             };
@@ -87,11 +78,10 @@ impl OpCosts {
     /// Returns what the kernel `device` does of the cost of the operator `item`, which launched it: its share of their
     /// time.
     pub fn share(&self, item: u32, device: &DeviceInterval) -> OpCost {
-        let (cost, whole) = self
+        let found = self
             .launched
-            .get(item as usize)
-            .copied()
-            .unwrap_or_default();
+            .binary_search_by_key(&item, |&(item, ..)| item);
+        let (_, cost, whole) = found.map_or_else(|_| <_>::default(), |found| self.launched[found]);
         let part = |amount: u64| {
             let share = u128::from(amount) * u128::from(length(device)) / u128::from(whole.max(1));
             u64::try_from(share).unwrap_or(u64::MAX)
@@ -99,6 +89,68 @@ impl OpCosts {
         OpCost {
             flops: part(cost.flops),
             bytes: part(cost.bytes),
+        }
+    }
+}
+
+/// Returns the cost of each item of `rank`: zero if its work is counted inside, or if it does none.
+fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
+    let count = rank.items.len();
+    let mut of = vec![OpCost::default(); count];
+    let mut known = KnownCosts::default();
+    // Items come after those that enclose them, so in reverse order children are known first.
+    let mut inside = vec![OpCost::default(); count];
+    for (i, item) in rank.items.iter().enumerate().rev() {
+        let mut whole = inside[i];
+        if item.role == HostIntervalKind::Operator
+            && let Some(node) = rank.host.nodes.get(item.host as usize)
+        {
+            let own = if returns_view(&rank.host, node) {
+                OpCost::default()
+            } else {
+                known.of(&rank.host, node)
+            };
+            if whole.flops == 0 && (own.flops > 0 || own.bytes / 2 > whole.bytes) {
+                of[i] = own;
+                whole = own;
+            }
+        }
+        if let Some(parent) = inside.get_mut(item.parent as usize) {
+            parent.flops = parent.flops.saturating_add(whole.flops);
+            parent.bytes = parent.bytes.saturating_add(whole.bytes);
+        }
+    }
+    of
+}
+
+/// Costs of operators with the shapes of their arguments, each worked out once.
+#[derive(Default)]
+struct KnownCosts {
+    operators: Interner<(u32, u32, u32)>,
+    /// FLOPs, and whether bytes are moved.
+    costs: Vec<(u64, bool)>,
+}
+
+impl KnownCosts {
+    fn of(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
+        let operator = self
+            .operators
+            .intern((node.name, node.shapes_in, node.shapes_out)) as usize;
+        if operator == self.costs.len() {
+            let text = |number| host.texts.get(number);
+            let cost = of(
+                text(node.name),
+                text(node.shapes_in),
+                text(node.shapes_out),
+                1,
+            );
+            self.costs.push((cost.flops, cost.bytes > 0));
+        }
+        let (flops, moves) = self.costs[operator];
+        let bytes = node.bytes_in.saturating_add(node.bytes_out);
+        OpCost {
+            flops,
+            bytes: if moves { bytes } else { 0 },
         }
     }
 }
@@ -256,8 +308,8 @@ fn product(name: &str) -> Option<ProductKind> {
 }
 
 fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
-    let ins = shapes(inputs);
     let kind = product(name)?;
+    let ins = shapes(inputs);
     match kind {
         ProductKind::Matrices(a, b) => {
             let (a, b) = (ins.get(a)?, ins.get(b)?);

@@ -79,7 +79,7 @@ fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64
 
 /// Returns the elements of an event's largest input; zero if unknown.
 fn largest(kineto: &KinetoTrace, event: u32) -> u64 {
-    let args = kineto.args.get(kineto.events[event as usize].args as usize);
+    let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));
     let dims = dims.and_then(|(_, dims)| serde_json::from_str::<serde_json::Value>(dims).ok());
     let list = dims.as_ref().and_then(serde_json::Value::as_array);

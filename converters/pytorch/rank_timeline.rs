@@ -156,10 +156,15 @@ impl RankTimeline {
         let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
             (low.min(event.rf_id), high.max(event.rf_id))
         });
-        let mut kept: Vec<u32> = Vec::new();
+        let texts = &this.kineto.texts;
+        let flies = (0..texts.len() as u32).map(|name| super::in_flight(texts.get(name)));
+        let flies: Vec<bool> = flies.collect();
+        let on_host = this.kineto.events.iter();
+        let on_host = on_host.filter(|event| !is_device(event.category)).count();
+        let mut kept: Vec<u32> = Vec::with_capacity(on_host);
         for (index, event) in this.kineto.events.iter().enumerate() {
             // One beyond the last operator: its interval gets the next id.
-            let inside = if this.in_flight(event) {
+            let inside = if flies[event.name as usize] {
                 window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
             } else {
                 window.holds(event.start_ns)
@@ -186,10 +191,11 @@ impl RankTimeline {
             on_track[track as usize] = thread as u32;
             this.threads.push(HostThread { track, items: 0..0 });
         }
+        this.items.reserve_exact(kept.len());
         for index in kept {
             let event = &this.kineto.events[index as usize];
             let (thread, end) = (on_track[event.track as usize], end_of(event));
-            if this.in_flight(event) {
+            if flies[event.name as usize] {
                 this.flights.push(InFlightInterval {
                     event: index,
                     thread,
@@ -216,25 +222,19 @@ impl RankTimeline {
         // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the
         // program opened first, which has the lower number.
         let events = &this.kineto.events;
-        this.items.sort_by_key(|item| {
-            let order = events[item.event as usize].rf_id;
-            (
-                item.thread,
-                item.start,
-                std::cmp::Reverse(item.end),
-                order,
-                item.event,
-            )
+        this.items.sort_unstable_by(|a, b| {
+            let times =
+                |item: &HostInterval| (item.thread, item.start, std::cmp::Reverse(item.end));
+            let order = |item: &HostInterval| (events[item.event as usize].rf_id, item.event);
+            times(a)
+                .cmp(&times(b))
+                .then_with(|| order(a).cmp(&order(b)))
         });
         this.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
         this.nest();
         this.place_devices(window);
         this
-    }
-
-    fn in_flight(&self, event: &KinetoEvent) -> bool {
-        super::in_flight(self.kineto.texts.get(event.name))
     }
 
     fn nest(&mut self) {
@@ -260,7 +260,7 @@ impl RankTimeline {
 
     fn place_devices(&mut self, window: TimeWindow) {
         let launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
-        let devices = device_numbers(&self.kineto.events);
+        let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !is_work(event.category) {
                 continue;
@@ -285,11 +285,12 @@ impl RankTimeline {
                     continue;
                 }
             };
-            let device = devices.binary_search(&event.device).unwrap_or(0) as i64;
+            let details = self.kineto.details(event);
+            let device = devices.binary_search(&details.device).unwrap_or(0) as i64;
             self.devices.push(DeviceInterval {
                 event: index as u32,
                 launch,
-                stream: event
+                stream: details
                     .stream
                     .saturating_add(device.saturating_mul(DEVICE_LANES)),
                 start: event.start_ns,
@@ -439,9 +440,10 @@ impl LaunchKeys {
 }
 
 /// Returns the devices that work ran on, in order.
-fn device_numbers(events: &[KinetoEvent]) -> Vec<i32> {
-    let work = events.iter().filter(|event| is_work(event.category));
-    let mut numbers: Vec<i32> = work.map(|event| event.device).collect();
+fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
+    let events = kineto.events.iter();
+    let work = events.filter(|event| is_work(event.category));
+    let mut numbers: Vec<i32> = work.map(|event| kineto.details(event).device).collect();
     numbers.sort_unstable();
     numbers.dedup();
     numbers

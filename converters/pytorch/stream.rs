@@ -5,6 +5,7 @@
 //! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
 
 mod located_element;
+mod scanner;
 mod utf16;
 mod window;
 
@@ -15,8 +16,8 @@ use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
 use located_element::{DAMAGED, excerpt, explain, refused};
 pub(super) use located_element::{LocatedElement, integer};
+pub(super) use scanner::{JsonScanner, JsonText};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
@@ -34,19 +35,22 @@ pub(super) trait ElementReader {
     /// Layout by which unescaped names are repaired.
     const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
-    type Element<'de>: Deserialize<'de>;
+    type Element<'de>: Default + Deserialize<'de>;
 
+    /// Reads the element at the start of `text` into `element`, and returns its length, where that is sure without the
+    /// general parser.
+    fn scan<'de>(text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
     /// Takes an element of the array.
     fn element(
         &mut self,
-        element: Self::Element<'_>,
+        element: &Self::Element<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
     /// Takes the value of another key.
     fn value(
         &mut self,
         key: &str,
-        value: &RawValue,
+        value: JsonText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
     /// Takes note of a name that was repaired in the element that comes next.
@@ -178,9 +182,13 @@ impl JsonWalker<'_> {
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
+            if let Some(used) = self.scanned(format)? {
+                self.0.advance(used);
+                return Ok(());
+            }
             let parsed = match parse_window::<F::Element<'_>>(&self.0) {
                 Ok((element, used)) => {
-                    format.element(element, LocatedElement { text, offset })?;
+                    format.element(&element, LocatedElement { text, offset })?;
                     Ok(used)
                 }
                 Err(error) => Err(error),
@@ -205,7 +213,7 @@ impl JsonWalker<'_> {
                     .map_err(|error| explain(&mended.text, offset, &error))?;
                 format.repaired(repaired_token(&mended, offset));
                 let text = &mended.text;
-                format.element(element, LocatedElement { text, offset })?;
+                format.element(&element, LocatedElement { text, offset })?;
                 self.0.advance(mended.length);
                 return Ok(());
             };
@@ -228,7 +236,7 @@ impl JsonWalker<'_> {
                         });
                         let text = &mended_text;
                         format.element(
-                            element,
+                            &element,
                             LocatedElement {
                                 text,
                                 offset: behind,
@@ -249,17 +257,29 @@ impl JsonWalker<'_> {
         }
     }
 
+    /// Takes the element at the window's next byte, if a scan can read it; returns its length.
+    #[inline]
+    fn scanned<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
+        let mut element = F::Element::default();
+        let used = F::scan(self.0.valid(), &mut element);
+        if used.is_some() {
+            let (text, offset) = (self.0.rest(), self.0.offset());
+            format.element(&element, LocatedElement { text, offset })?;
+        }
+        Ok(used)
+    }
+
     /// Parses a value beside the array.
     fn small<F: ElementReader>(
         &mut self,
         format: &mut F,
-        take: impl FnOnce(&mut F, &RawValue, LocatedElement<'_>) -> Result<(), TraceError>,
+        take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         self.0.peek()?;
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
-            match parse_window::<&RawValue>(&self.0) {
+            match parse_window::<JsonText<'_>>(&self.0) {
                 // A number at the window's end may continue behind it.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
@@ -271,7 +291,7 @@ impl JsonWalker<'_> {
                 Err(error) => {
                     let mended = repair_tokens(text);
                     let mended = mended.ok_or_else(|| explain(text, offset, &error))?;
-                    let (value, _) = parse::<&RawValue>(&mended.text)
+                    let (value, _) = parse::<JsonText<'_>>(&mended.text)
                         .map_err(|error| explain(&mended.text, offset, &error))?;
                     format.repaired(repaired_token(&mended, offset));
                     let text = &mended.text;

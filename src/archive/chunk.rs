@@ -5,8 +5,9 @@
 //! chunk of an earlier rank as their base.
 
 use super::CompressionLevel;
-use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
+use super::columns::{ColumnBuffers, ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
 use super::wire::shortest_varint;
+use std::cell::RefCell;
 use std::io::{self, Write};
 
 mod decode;
@@ -79,6 +80,8 @@ struct BaseObject {
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
+    /// Memory of chunks on which no other is based.
+    buffers: RefCell<ColumnBuffers>,
 }
 
 impl ObjectEncoder {
@@ -87,6 +90,7 @@ impl ObjectEncoder {
         Self {
             level,
             bases: Vec::new(),
+            buffers: RefCell::default(),
         }
     }
 
@@ -188,6 +192,13 @@ impl ObjectEncoder {
         }
         if room && 2 * alike < count.max(1) && !made.chunks.is_empty() {
             self.bases.push(made);
+        } else {
+            let buffers = self.buffers.get_mut();
+            let columns = made
+                .chunks
+                .into_iter()
+                .filter_map(|kept| kept.decoded.columns);
+            columns.for_each(|columns| columns.recycle(buffers));
         }
         Ok(out)
     }
@@ -271,7 +282,8 @@ impl ObjectEncoder {
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
-        let columns = TraceColumns::split(bodies, kind, base, &mut index);
+        let mut buffers = self.buffers.borrow_mut();
+        let mut columns = TraceColumns::split(bodies, kind, base, &mut index, &mut buffers);
         let ColumnWriter {
             bytes: unpacked,
             ends,
@@ -331,15 +343,17 @@ fn records(bytes: &[u8]) -> Option<Vec<TraceRecord<'_>>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// Returns where the first `count` records of a part of a trace end.
-pub fn end_of_records(bytes: &[u8], count: u64) -> Option<usize> {
-    (0..count).try_fold(0usize, |at, _| {
+/// Takes `count` records, or as many as there are, from the beginning of a part of a trace; `count` is then what is missing.
+pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
+    let mut at = 0;
+    while *count > 0 && at < bytes.len() {
         let (length, prefix) = shortest_varint(&bytes[at..])?;
-        let end = at
+        at = at
             .checked_add(prefix)?
             .checked_add(usize::try_from(length).ok()?)?;
-        (end <= bytes.len()).then_some(end)
-    })
+        *count -= 1;
+    }
+    bytes.split_off(..at)
 }
 
 /// Returns how many of `records` make a chunk.

@@ -8,35 +8,43 @@
 //! `docs/reference/archive-format.md` has the format.
 
 use super::wire::{WireError, WireReader, put_varint};
-use backward_writer::BackwardWriter;
 use byte_numbers::ByteNumbers;
+use parse::RecordOutline;
 use predict::{ColumnSlice, ColumnView, Predictor};
+use record_writer::{RecordWriter, TOO_LARGE};
 use shape::RecordShape;
-use std::hint::black_box;
 use std::sync::Arc;
-use template::TemplateTable;
+use structural::StructuralColumns;
+use template::{TemplateLayer, TemplateTable};
 
 pub use choose::ColumnWriter;
 
-mod backward_writer;
 mod byte_numbers;
 mod choose;
 mod decimals;
 mod parse;
 mod predict;
+mod record_writer;
 mod relations;
 mod shape;
+mod structural;
 mod template;
 
 /// Templates and columns of a chunk, and the values in them.
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
+    /// Templates of its own as they stand in it, each behind its length; none of a chunk that is read.
+    written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, those without values included.
     count: usize,
     /// Values of all columns, one column behind another.
     values: Vec<u64>,
+    /// Predictor of each column that was written, and the columns that may predict it: those of a chunk are likely to be
+    /// those of its base.
+    chosen: Vec<Option<Predictor>>,
+    relations: Vec<Vec<usize>>,
 }
 
 /// Records that columns are made of.
@@ -50,11 +58,16 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Templates and columns by their contents, to find those of further records.
+/// Outlines, templates and columns by their contents, to find those of further records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
+    /// Outlines, by their keys.
+    outlines: Vec<Arc<RecordOutline>>,
+    keys: ByteNumbers,
+    /// Templates, by the number of an outline and of a variant of it.
     templates: ByteNumbers,
     columns: ByteNumbers,
+    structural: StructuralColumns,
 }
 
 /// Memory of chunks that were read, for those that are read next.
@@ -63,10 +76,11 @@ pub struct ColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
     shapes: Vec<RecordShape>,
+    layers: Vec<TemplateLayer>,
 }
 
-/// Records that are joined before the values of the next ones are asked for.
-const AT_ONCE: usize = 256;
+/// Bytes of records that are joined at once, which stay in a processor's own cache.
+const PIECE: usize = 1 << 18;
 /// Number of the column of nodes' ids.
 const IDS: usize = 0;
 
@@ -77,54 +91,83 @@ impl TraceColumns {
         kind: RecordKind,
         base: Option<&Self>,
         index: &mut TemplateIndex,
+        buffers: &mut ColumnBuffers,
     ) -> Self {
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
-        templates.begin_layer();
+        templates.begin_layer(buffers.layers.pop().unwrap_or_default());
+        index.columns.intern(&parse::ID_PATH);
         let mut sequence = Vec::with_capacity(records.len());
-        let mut columns: Vec<Vec<u64>> = Vec::new();
-        index.columns.intern(parse::ID_PATH.to_vec());
-        let (mut key, mut slots) = (Vec::new(), Vec::new());
+        let mut values = buffers.values.pop().unwrap_or_default();
+        values.clear();
+        let (mut key, mut written) = (Vec::new(), Vec::new());
         for (number, record) in records.iter().enumerate() {
             key.clear();
-            slots.clear();
+            let before = values.len();
             let metadata = kind == RecordKind::FirstNodes && number == 0;
             if kind == RecordKind::Lines {
-                parse::line(record, &mut key, &mut slots);
-            } else if !parse::record(record, metadata, &mut key, &mut slots) {
+                parse::line(record, &mut key, &mut values);
+            } else if !parse::record(record, metadata, &mut key, &mut values) {
                 parse::literal_key(record, &mut key);
-                slots.clear();
+                values.truncate(before);
             }
+            let known = index.keys.get(&key);
+            sequence.push(known.unwrap_or_else(|| {
+                let outline = parse::outline(&key, &mut index.columns);
+                index.outlines.push(Arc::new(outline));
+                index.keys.intern(&key)
+            }));
+        }
+        let count = index.columns.len();
+        if base.is_none() && kind != RecordKind::Lines {
+            index.structural = StructuralColumns::find(&index.outlines, count, &sequence, &values);
+        }
+        // Outlines become templates, and values that these have are left out.
+        let mut fixed = Vec::new();
+        let (mut from, mut kept) = (0, 0);
+        for number in &mut sequence {
+            let outline = &index.outlines[*number as usize];
+            let own = &values[from..from + outline.slots.len()];
+            let variant = index.structural.fix(&outline.slots, own, &mut fixed);
+            for at in (0..fixed.len()).filter(|&at| fixed[at].is_none()) {
+                values[kept] = values[from + at];
+                kept += 1;
+            }
+            from += fixed.len();
+            key.clear();
+            key.extend_from_slice(&number.to_le_bytes());
+            key.extend_from_slice(&variant.to_le_bytes());
             let known = index.templates.get(&key);
-            let template = known.unwrap_or_else(|| {
-                let template = parse::template(&key, &mut index.columns);
-                let pushed = templates.push(&template, index.columns.len());
+            *number = known.unwrap_or_else(|| {
+                let ops = outline.fix(&fixed);
+                let pushed = templates.push(&ops, count);
                 pushed.expect("ops are well formed");
-                let number = templates.len() as u32 - 1;
-                index.templates.insert(&key, number);
-                number
+                put_varint(&mut written, ops.len() as u64);
+                written.extend_from_slice(&ops);
+                index.templates.intern(&key)
             });
-            sequence.push(template);
-            columns.resize_with(columns.len().max(index.columns.len()), Vec::new);
-            for (column, value) in templates.slots(template as usize).iter().zip(&slots) {
-                columns[*column as usize].push(*value);
-            }
         }
         let shape = base.map(|base| &base.shape);
         let shape = match shape.filter(|shape| shape.sequence() == sequence) {
             Some(shape) => Arc::clone(shape),
             None => {
-                let mut own = RecordShape::default();
+                let mut own = buffers.shapes.pop().unwrap_or_default();
                 *own.sequence_mut() = sequence;
-                own.place(&templates, columns.len(), usize::MAX)
+                own.place(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
             }
         };
+        let mut own = buffers.values.pop().unwrap_or_default();
+        shape.columns_of(&templates, &values[..kept], &mut own);
+        buffers.values.push(values);
         Self {
             templates,
+            written,
             shape,
-            count: columns.len(),
-            values: columns.concat(),
+            count,
+            values: own,
+            chosen: Vec::new(),
+            relations: Vec::new(),
         }
     }
 
@@ -148,7 +191,7 @@ impl TraceColumns {
     }
 
     /// Encodes the columns; the templates of `base` are left out.
-    pub fn encode(&self, base: Option<&Self>) -> ColumnWriter {
+    pub fn encode(&mut self, base: Option<&Self>) -> ColumnWriter {
         let mut writer = ColumnWriter::default();
         let out = &mut writer.bytes;
         let sequence = self.shape.sequence();
@@ -156,16 +199,20 @@ impl TraceColumns {
         put_varint(out, sequence.len() as u64);
         put_varint(out, self.count as u64);
         put_varint(out, (self.templates.len() - known) as u64);
-        for number in known..self.templates.len() {
-            let template = self.templates.encoded(number);
-            put_varint(out, template.len() as u64);
-            out.extend_from_slice(template);
-        }
+        out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.sequence());
         encode_sequence(sequence, base_sequence, &mut writer);
         let mut ids = Vec::new();
         self.ids(&mut ids);
-        let others = relations::relations(self.columns(), sequence.len());
+        let (mut others, known) = match base {
+            Some(base) => (base.relations.clone(), &base.chosen[..]),
+            None => (
+                relations::relations(self.columns(), sequence.len()),
+                &[][..],
+            ),
+        };
+        others.resize_with(self.count, Vec::new);
+        let mut chosen = vec![None; self.count];
         // What is predicted by others comes behind them.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
@@ -184,8 +231,12 @@ impl TraceColumns {
                 ..self.shape.view(number, &self.templates, base, &ids)
             };
             put_varint(&mut writer.bytes, number as u64);
-            choose::encode(values, &view, choose::ALL, &mut writer);
+            let likely = known.get(number).copied().flatten();
+            let likely = likely.map(|known| [known, Predictor::Base, Predictor::BaseShifted]);
+            let candidates = likely.as_ref().map_or(choose::ALL, |likely| &likely[..]);
+            chosen[number] = Some(choose::encode(values, &view, candidates, &mut writer));
         }
+        (self.chosen, self.relations) = (chosen, others);
         writer
     }
 
@@ -203,7 +254,7 @@ impl TraceColumns {
         let count = input.count(known + 1 + encoded.len())?;
         let new = input.count(encoded.len())?;
         let mut templates = base.map_or_else(TemplateTable::default, |b| b.templates.clone());
-        templates.begin_layer();
+        templates.begin_layer(buffers.layers.pop().unwrap_or_default());
         for _ in 0..new {
             let length = input.count(encoded.len())?;
             templates.push(input.take(length)?, count)?;
@@ -272,9 +323,12 @@ impl TraceColumns {
         input.end()?;
         Ok(Self {
             templates,
+            written: Vec::new(),
             shape,
             count,
             values,
+            chosen: Vec::new(),
+            relations: Vec::new(),
         })
     }
 
@@ -282,43 +336,44 @@ impl TraceColumns {
     pub fn recycle(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
+        buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Writes the records, `bytes` bytes in all, into `buffer`, and returns them; `framed` with their length prefixes.
-    pub fn join<'b>(
+    /// Joins the records, `bytes` bytes in all, `framed` behind their lengths, and gives them to `out` a few at a time.
+    pub fn join<E: From<WireError>>(
         &self,
         bytes: usize,
         framed: bool,
-        buffer: &'b mut Vec<u8>,
-    ) -> Result<&'b [u8], WireError> {
-        let mut out = BackwardWriter::new(buffer, bytes);
-        let mut ends = self.shape.ends();
-        let mut before = ends.clone();
-        let values = &self.values[..];
-        for part in self.shape.sequence().rchunks(AT_ONCE) {
-            // Values lie in as many places as there are columns. Those of the next records, likely as many as of the last,
-            // are asked for together, since each by itself would be waited for.
-            for (end, before) in ends.iter().zip(&mut before) {
-                let likely = &values[end.saturating_sub(*before - end)..*end];
-                likely
-                    .iter()
-                    .step_by(8)
-                    .for_each(|value| _ = black_box(*value));
-                *before = *end;
+        buffer: &mut Vec<u8>,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut left = bytes;
+        let mut give = |written: &[u8]| {
+            left = left.checked_sub(written.len()).ok_or(TOO_LARGE)?;
+            out(written).map(|()| left)
+        };
+        let mut writer = RecordWriter::new(buffer);
+        writer.reserve(PIECE);
+        let mut next = self.shape.starts().to_vec();
+        for &number in self.shape.sequence() {
+            let template = self.templates.get(number as usize);
+            let most = template.most();
+            if writer.room() < most {
+                let left = give(writer.written())?;
+                writer.restart();
+                writer.reserve(most.min(left));
             }
-            for &number in part.iter().rev() {
-                let end = out.at();
-                self.templates.write(number as usize, &mut out, |column| {
-                    let at = &mut ends[column as usize];
-                    *at -= 1;
-                    values[*at]
-                })?;
-                if framed {
-                    out.varint((end - out.at()) as u64)?;
-                }
-            }
+            let value = |column| {
+                let at = &mut next[column as usize];
+                *at += 1;
+                self.values[*at - 1]
+            };
+            template.write(framed, &mut writer, value)?;
         }
-        out.finish()
+        match give(writer.written())? {
+            0 => Ok(()),
+            _ => Err(WireError("its records are smaller than it says").into()),
+        }
     }
 
     /// Sets `ids` to the id of each record, 0 where it has none.

@@ -21,7 +21,16 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
+#[inline]
 pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    match *bytes {
+        [value @ ..0x80, ..] => Some((value.into(), 1)),
+        [low, high @ 1..0x80, ..] => Some((u64::from(low & 0x7f) | u64::from(high) << 7, 2)),
+        _ => longer_varint(bytes),
+    }
+}
+
+fn longer_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
         if i == 9 && byte > 1 {

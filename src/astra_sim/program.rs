@@ -312,6 +312,7 @@ impl AstraPhase {
             size: self.size,
             index: 0,
             root: 0,
+            position: 0,
         };
         let slot = QueueSlot::default();
         let backward = |of: &Self| of.rotation == QueueRotation::Second;

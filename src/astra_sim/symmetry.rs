@@ -52,6 +52,7 @@ impl SymmetricLine<'_> {
             size: self.stage.size,
             index,
             root: 0,
+            position: index,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::load;
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
 use super::progress::Progress;
-use crate::engine::{CompiledReplay, RepeatedLaunch, ReplayError, ReplayOptions};
+use crate::engine::{CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::ids::Npu;
 use crate::job::{self, Job, JobOptions};
@@ -165,8 +165,10 @@ impl LaunchArgs {
         let nodes = programs.iter().map(|program| program.workload().nodes());
         let nodes: Vec<u64> = nodes.collect();
         let all = nodes[0].saturating_mul(count) + nodes[1..].iter().sum::<u64>();
-        let mut feeds = vec![RepeatedLaunch::at(0, starts)];
-        feeds.extend((1..programs.len() as u32).map(|program| RepeatedLaunch::new(program, 1)));
+        let mut feeds: Vec<Box<dyn Feed>> = vec![Box::new(RepeatedLaunch::at(0, starts))];
+        for program in 1..programs.len() as u32 {
+            feeds.push(Box::new(RepeatedLaunch::new(program, 1)));
+        }
         let progress = Progress::start("replaying", "nodes", all);
         let mut observer = progress.observer();
         let reports = report::replay_launched(&programs, &mut feeds, &mut observer)?;

@@ -25,6 +25,8 @@ pub struct CollectiveRequest {
     pub bytes: u64,
     /// The whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
+    /// Number of the bytes that pairs of members exchange, where they are not equal; `None` otherwise.
+    pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
 }

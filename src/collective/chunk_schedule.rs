@@ -70,6 +70,14 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
+    /// The same with other stages in place of its own.
+    pub fn map_stages(mut self, other: impl Fn(S) -> S) -> Self {
+        for stage in &mut self.stages {
+            *stage = other(*stage);
+        }
+        self
+    }
+
     /// The same, which takes `span` from the arrival of its last member where nothing disturbs it, as measured.
     pub fn measured_as(self, span: Span) -> Self {
         Self {

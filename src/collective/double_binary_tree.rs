@@ -60,6 +60,7 @@ mod tests {
                         size: n,
                         index,
                         root,
+                        position: index,
                     };
                     // In a reduce, members receive from their children only.
                     let children = [false, true].map(|mirrored| {

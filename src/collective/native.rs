@@ -22,7 +22,8 @@ use super::routes::routes;
 use super::{
     AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
     CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
-    LinePosition, ScriptExecutor, SendStep, StageAssignment, curve, protocol, stage_assignment,
+    InterDimensionPolicy, LinePosition, PeerSizes, ScriptExecutor, SendStep, StageAssignment,
+    curve, protocol, stage_assignment,
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
@@ -48,6 +49,8 @@ pub struct NativeBackend<'a> {
     pub correction: Option<f64>,
     /// The library's protocols along each dimension, for what has no curve; may be empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
+    /// Bytes that pairs of members exchange in all-to-alls of unequal parts, by [`CollectiveRequest::splits`].
+    pub splits: Vec<&'a PeerSizes>,
     /// Progress of the members that execute them.
     pub players: ScriptExecutor,
 }
@@ -68,8 +71,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         assignment.path(paths)
     }
 
-    fn variant(&self, _: &CollectiveRequest) -> u64 {
-        0
+    fn variant(&self, request: &CollectiveRequest) -> u64 {
+        request.splits.map_or(0, |number| u64::from(number) + 1)
     }
 
     fn chunk_schedule(
@@ -92,12 +95,38 @@ impl CollectiveBackend for NativeBackend<'_> {
                 // Placeholder: a scripted stage has no algorithm of its own.
                 algorithm: CollectiveAlgorithm::Ring,
                 script: Some(script as u16),
+                splits: None,
             };
             return ChunkSchedule::uniform(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
+        let splits = request.splits.map(|number| self.splits[number as usize]);
         let of = (request.kind, request.buffer);
-        let mut chunk_schedule = routes(of, lie, self.algorithms, self.pipeline);
+        let mut chunk_schedule = match request.splits {
+            None => routes(of, lie, self.algorithms, self.pipeline),
+            Some(number) => {
+                // Data are what they are along phases that are passed in one order.
+                let pipeline = ChunkPipeline {
+                    inter: InterDimensionPolicy::default(),
+                    ..self.pipeline
+                };
+                let equal = routes(of, lie, self.algorithms, pipeline);
+                equal.map_stages(|stage| StageAssignment {
+                    algorithm: PeerSizes::algorithm(stage.algorithm),
+                    stage: CollectiveStage {
+                        bidirectional: false,
+                        ..stage.stage
+                    },
+                    splits: Some(number),
+                    ..stage
+                })
+            }
+        };
+        // Measured times are those of equal parts.
+        let of = (
+            request.kind,
+            splits.map_or(request.buffer, PeerSizes::equivalent),
+        );
         let formula = || protocol::fastest(self.protocols, of, extent);
         if let Some(span) = curve::measured(self.curves, of, extent).or_else(formula) {
             let span = match self.correction {
@@ -145,7 +174,10 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     #[inline]
     fn receives(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
-        assignment.algorithm.receives(&assignment.stage, line)
+        match assignment.splits {
+            None => assignment.algorithm.receives(&assignment.stage, line),
+            Some(number) => self.splits[number as usize].receives(&assignment.stage, line),
+        }
     }
 
     #[inline]
@@ -156,7 +188,11 @@ impl CollectiveBackend for NativeBackend<'_> {
         line: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        assignment.algorithm.step(&assignment.stage, line, i)
+        let of = (assignment.algorithm, &assignment.stage);
+        match assignment.splits {
+            None => of.0.step(of.1, line, i),
+            Some(number) => self.splits[number as usize].step(of, line, i),
+        }
     }
 
     #[inline]
@@ -210,7 +246,11 @@ impl CollectiveBackend for NativeBackend<'_> {
             .stages()
             .iter()
             .any(|assignment| assignment.script.is_some());
-        if !one_by_one || scripted {
+        let unequal = chunk_schedule
+            .stages()
+            .iter()
+            .any(|assignment| assignment.splits.is_some());
+        if !one_by_one || scripted || unequal {
             return None;
         }
         let spans = chunk_schedule.stages().iter().map(|assignment| {

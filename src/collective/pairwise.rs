@@ -45,6 +45,16 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     })
 }
 
+/// Returns the index of the member from which the one at `line` receives in the round after `before` others.
+pub(super) fn source(line: LinePosition, before: u32) -> u32 {
+    let (n, k) = (line.size, before + 1);
+    if n.is_power_of_two() {
+        line.index ^ k
+    } else {
+        (line.index + n - k) % n
+    }
+}
+
 pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     rounds(stage, line)
 }

@@ -16,6 +16,8 @@ pub struct StageAssignment {
     pub(crate) algorithm: CollectiveAlgorithm,
     /// Number of the custom algorithm whose scripts members execute instead.
     pub(crate) script: Option<u16>,
+    /// Number of the bytes that each pair exchanges, if they are not equal.
+    pub(crate) splits: Option<u32>,
 }
 
 /// Properties in which the chunks of a collective differ.
@@ -95,6 +97,7 @@ pub fn assign_stages(
                 stage,
                 algorithm,
                 script: None,
+                splits: None,
             });
         },
     );

@@ -25,6 +25,7 @@ use crate::trace::groups::{
 };
 use crate::trace::roles::{self, GroupRoles};
 use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints};
 use crate::trace::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
@@ -337,7 +338,9 @@ impl TraceAnonymiser {
                 None => return Ok(()),
             },
             // Replays refuse all other texts here.
-            ("in_switch" | "kernel_shape", Some(text)) => kept.bytes(29, text.as_bytes()),
+            ("in_switch" | "kernel_shape" | SEND_BYTES | RECEIVE_BYTES, Some(text)) => {
+                kept.bytes(29, text.as_bytes())
+            }
             ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
                 Ok(_) => kept.bytes(29, text.trim().as_bytes()),

@@ -492,7 +492,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;
-                self.network.close(ports);
+                self.fabric.network.close(ports);
             }
             if !rehearsed {
                 self.record(now, id, true);

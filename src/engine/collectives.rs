@@ -128,21 +128,29 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.requests = number.wrapping_add(1);
         let graph = self.flow.instances[instance as usize].graph;
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.collectives.groups[slot.group as usize].plan;
-        let request = |buffer| CollectiveRequest {
+        let RunningGroup {
+            plan: group,
+            first_splits,
+            ..
+        } = self.collectives.groups[slot.group as usize];
+        let request = |buffer, splits| CollectiveRequest {
             node: graph.id(node),
             kind,
             bytes,
             buffer,
+            splits,
             number,
         };
         match group.calls.get(sequence as usize) {
-            Some(call) => (request(call.buffer), call.root),
+            Some(call) => {
+                let splits = call.splits.map(|splits| first_splits + splits);
+                (request(call.buffer, splits), call.root)
+            }
             // Where calls are matched in issue order there is no plan of them: the first member to come defines the
             // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
-                (request(buffer.unwrap_or(u64::MAX)), 0)
+                (request(buffer.unwrap_or(u64::MAX), None), 0)
             }
         }
     }
@@ -177,6 +185,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             kind,
             bytes,
             buffer: buffer.unwrap_or(u64::MAX),
+            splits: None,
             number: shared.number,
         };
         let backend = &*self.backend;
@@ -355,7 +364,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return known;
         }
         let GroupPlan { extent, paths, .. } = self.collectives.groups[run.group as usize].plan;
-        let network = &self.network;
+        let network = &self.fabric.network;
         let quiet = UncontendedCost {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
@@ -382,7 +391,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let group = self.collectives.groups[run.group as usize].plan;
         let position = group.extent.position_of[member as usize];
         if run.progress.is_none() {
-            run.begin(self.network.open(0), 0);
+            run.begin(self.fabric.network.open(0), 0);
             self.outcome.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
@@ -393,7 +402,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Settles collectives with new arrivals, when no event is left at `now`.
     pub(super) fn settle(&mut self, now: Time) {
-        let mut arrivals = std::mem::take(&mut self.collectives.arrivals);
+        let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         // By content: the order in which members happened to arrive within the instant must not matter.
         arrivals.sort_unstable_by_key(|&run| {
             let run = &self.collectives.runs[run as usize];
@@ -403,7 +412,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.settle_run(now, run);
         }
         arrivals.clear();
-        self.collectives.arrivals = arrivals;
+        self.effects.arrivals = arrivals;
     }
 
     pub(super) fn settle_run(&mut self, now: Time, id: u32) {
@@ -478,7 +487,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let phases = group.extent.phases.len();
             let ports = group.ports();
             let order = self.collectives.schedules.get(run.schedule).admission();
-            run.begin(self.network.open(ports), order.map_or(0, |_| phases));
+            run.begin(self.fabric.network.open(ports), order.map_or(0, |_| phases));
             self.outcome.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);

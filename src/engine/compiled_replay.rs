@@ -10,7 +10,8 @@ use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{
-    AlgorithmDescriber, CustomCollective, NativeBackend, ScriptExecutor, measured_collective,
+    AlgorithmDescriber, CustomCollective, NativeBackend, PeerSizes, ScriptExecutor,
+    measured_collective,
 };
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
@@ -44,6 +45,7 @@ pub struct GroupView<'a> {
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
+    splits: impl Iterator<Item = &'a PeerSizes>,
     prices: &ResolvedPrices,
 ) -> NativeBackend<'a> {
     NativeBackend {
@@ -62,6 +64,7 @@ pub(super) fn native<'a>(
         } else {
             &[]
         },
+        splits: splits.collect(),
         players: ScriptExecutor::default(),
     }
 }
@@ -101,7 +104,7 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
         let prices = host_launches::by_default(workload, machine, options);
-        let backend = native(machine, &options.custom, &prices);
+        let backend = native(machine, &options.custom, std::iter::empty(), &prices);
         Self::with_prices(workload, machine, options, &backend, prices)
     }
 
@@ -336,7 +339,12 @@ impl<'a> CompiledReplay<'a> {
         observer: &mut O,
         network: N,
     ) -> Result<ReplayOutcome, ReplayError> {
-        let backend = &mut native(self.machine, &self.custom, &self.prices);
+        let backend = &mut native(
+            self.machine,
+            &self.custom,
+            self.plan.splits.iter(),
+            &self.prices,
+        );
         self.run_with_backend(observer, network, backend)
     }
 
@@ -485,7 +493,11 @@ fn run_over_network<O: Observer + ?Sized>(
     let source = source.shortened();
     let of = &source.programs[0];
     let topology = of.machine.topology();
-    let backend = &mut native(of.machine, &of.custom, &of.prices);
+    let splits = source
+        .programs
+        .iter()
+        .flat_map(|program| &program.plan.splits);
+    let backend = &mut native(of.machine, &of.custom, splits, &of.prices);
     match of.network {
         NetworkKind::ContentionFree => {
             let network = ContentionFreeNetwork::new(topology);

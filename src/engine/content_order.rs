@@ -39,24 +39,23 @@ impl Discipline for ContentOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
-        // Loads and stores that are issued below may touch what was answered, and see the rounds up to this one.
-        if now > engine.instant.at {
-            (engine.instant.at, engine.instant.progress) = (now, InstantProgress::default());
-        }
-        engine.instant.progress.rounds += 1;
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }
         engine.dispatch_ready(now);
-        if !engine.launches.ended.is_empty() || engine.feeds.are_woken() {
+        if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
             engine.tell_feeds(now);
         }
         if engine.feeds.unsettled && !engine.agenda.has(now) {
             engine.settle_processors(now);
         }
+        if now > engine.instant.at {
+            (engine.instant.at, engine.instant.progress) = (now, InstantProgress::default());
+        }
+        engine.instant.progress.rounds += 1;
         // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
         engine.send(now);
-        if !engine.collectives.arrivals.is_empty() && !engine.agenda.has(now) {
+        if !engine.effects.arrivals.is_empty() && !engine.agenda.has(now) {
             engine.instant.progress.settle();
             engine.settle(now);
             engine.send(now);
@@ -110,7 +109,7 @@ impl Discipline for ContentOrder {
         message: NetworkMessage,
     ) {
         let send = PendingSend { key, message };
-        engine.messages.pending_sends.push(send);
+        engine.effects.sends.push(send);
     }
 
     #[inline]
@@ -153,7 +152,7 @@ impl Discipline for ContentOrder {
     ) {
         let state = &mut engine.collectives.runs[run as usize];
         if state.arrivals.arrived_now.is_empty() {
-            engine.collectives.arrivals.push(run);
+            engine.effects.arrivals.push(run);
         }
         state.arrivals.arrived_now.push(member);
     }

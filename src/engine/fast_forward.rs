@@ -105,7 +105,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.collectives.fast_forwarded -= 1;
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
-                match self.network.rehearsed_links() {
+                match self.fabric.network.rehearsed_links() {
                     Some(links) if is_held => links.release(&rehearsal.links, id),
                     Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
                     None => {}
@@ -125,7 +125,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let extent = &self.collectives.groups[self.collectives.runs[id as usize].group as usize]
             .plan
             .extent;
-        let network = &mut self.network;
+        let network = &mut self.fabric.network;
         extent.phases.iter().all(|phase| {
             let npus = extent.npus.iter();
             npus.copied().all(|npu| what(network, npu, phase.dimension))
@@ -136,9 +136,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn materialize_touched(&mut self, now: Time) {
         let mut next = 0;
         while self.collectives.fast_forwarded > 0
-            && let Some(leaving) = self.messages.pending_sends.get(next)
+            && let Some(leaving) = self.effects.sends.get(next)
         {
-            match self.network.reservation(now, leaving.message.ends) {
+            let (from, to) = leaving.message.ends;
+            match self
+                .fabric
+                .network
+                .reservation(now, (from.into(), to.into()))
+            {
                 Some(id) => self.materialize(now, id),
                 None => next += 1,
             }
@@ -171,9 +176,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             all: unsettled.is_empty(),
         };
         let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.messages.pending_sends);
+        let leaving = std::mem::take(&mut self.effects.sends);
         self.replay_alone(id, waves, Some(present));
-        if let Some(links) = self.network.rehearsed_links() {
+        if let Some(links) = self.fabric.network.rehearsed_links() {
             links.restore();
         }
         // Pending events move to the shared agenda afterwards; order within an instant is by content, so they may be
@@ -186,7 +191,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 self.agenda.push(due, event);
             }
         }
-        self.messages.pending_sends.extend(leaving);
+        self.effects.sends.extend(leaving);
         self.collectives.runs[id as usize].arrivals.arrived_now = unsettled;
     }
 

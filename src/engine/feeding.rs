@@ -75,7 +75,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Tells feeds what ended in this round, and wakes those that are due.
     pub(super) fn tell_feeds(&mut self, now: Time) {
         // Launches without nodes end as they begin.
-        while !self.launches.ended.is_empty() {
+        while !self.effects.ended.is_empty() {
             self.tell_ends(now);
         }
         let mut woken = std::mem::take(&mut self.feeds.woken);
@@ -87,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     fn tell_ends(&mut self, now: Time) {
-        let mut ended = std::mem::take(&mut self.launches.ended);
+        let mut ended = std::mem::take(&mut self.effects.ended);
         if ended.len() > 1 {
             let (instances, frames) = (&self.flow.instances, &self.launches.frames);
             ended.sort_unstable_by_key(|&instance| {
@@ -107,9 +107,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
             });
         }
-        if self.launches.ended.is_empty() {
+        if self.effects.ended.is_empty() {
             ended.clear();
-            self.launches.ended = ended;
+            self.effects.ended = ended;
         }
     }
 

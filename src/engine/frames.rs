@@ -80,6 +80,8 @@ pub(super) struct RunningGroup<'a> {
     first_instance: u32,
     /// Index among the groups of all programs, by which observers and schedules know it.
     pub identity: u32,
+    /// First of its program's tables of what pairs exchange, among those of all programs.
+    pub first_splits: u32,
     /// Number among the groups of all launches, by which its messages are ordered.
     pub number: u32,
 }
@@ -117,8 +119,8 @@ pub(super) struct Launches<'a> {
     pub frames: Vec<LaunchFrame<'a>>,
     /// Frames of launches that ended, by program.
     free: Vec<Vec<u32>>,
-    /// Numbers of each program's first instance and group.
-    first_numbers: Vec<(u32, u32)>,
+    /// Numbers of each program's first instance and group, and of the first table of what pairs exchange.
+    first_numbers: Vec<(u32, u32, u32)>,
     /// First lane of each NPU, by feed, where there may be several launches; [`NONE`] before the first.
     lanes_of: Vec<Vec<u32>>,
     /// Lanes of an NPU, at most.
@@ -131,17 +133,16 @@ pub(super) struct Launches<'a> {
     groups: u32,
     /// Nodes of all launches so far.
     pub nodes: u64,
-    /// Instances that ended in this round.
-    pub ended: Vec<u32>,
 }
 
 impl<'a> Launches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = (0, 0);
+        let mut first = (0, 0, 0);
         let first_numbers = programs.iter().map(|program| {
             let before = first;
             first.0 += program.plan.instances.len() as u32;
             first.1 += program.plan.groups.len() as u32;
+            first.2 += program.plan.splits.len() as u32;
             before
         });
         let shared = programs.iter().flat_map(|program| &program.plan.shared);
@@ -157,7 +158,6 @@ impl<'a> Launches<'a> {
             next: 0,
             groups: 0,
             nodes: 0,
-            ended: Vec::new(),
         }
     }
 
@@ -240,7 +240,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         for instance in first..first + count {
             let running = &mut self.flow.instances[instance as usize];
             if running.left == 0 {
-                self.launches.ended.push(instance);
+                self.effects.ended.push(instance);
             } else if held {
                 running.flags |= HELD;
             } else if !self.follows(instance) {
@@ -259,6 +259,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let first_group = self.collectives.groups.len() as u32;
         let numbers = self.launches.first_numbers[record.program as usize];
         let frame = self.launches.frames.len() as u32;
+        if !self.launches.many {
+            // There is no other frame, so no room is left over. Several grow by doubling.
+            let lanes = plan.instances.iter();
+            let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
+            self.processors.lanes.reserve(lanes.sum());
+            self.flow.instances.reserve_exact(plan.instances.len());
+            self.collectives.groups.reserve_exact(plan.groups.len());
+        }
         let pairs = if M::Order::MATCHES_AS_ISSUED {
             let first = self.messages.channels.len();
             self.messages
@@ -303,6 +311,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 instance_of: &plan.instance_of,
                 first_instance,
                 identity,
+                first_splits: numbers.2,
                 number: 0,
             });
         }

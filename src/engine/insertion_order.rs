@@ -64,7 +64,7 @@ impl Discipline for InsertionOrder {
             return ControlFlow::Break(());
         }
         engine.settle_memory(now);
-        if !engine.launches.ended.is_empty() {
+        if !engine.effects.ended.is_empty() {
             engine.tell_feeds(now);
         }
         ControlFlow::Continue(())
@@ -98,7 +98,11 @@ impl Discipline for InsertionOrder {
         instance: u32,
     ) {
         if !engine.flow.dormant.is_empty() {
-            wake(&mut engine.flow.dormant, instance, &mut engine.flow.ready);
+            wake(
+                &mut engine.flow.dormant,
+                instance,
+                &mut engine.effects.ready,
+            );
         }
     }
 
@@ -174,7 +178,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// ready by one that completes at once is not looked at before another completes, unless none would.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
-        while !self.flow.ready.is_empty() || !self.processors.lanes.freed.is_empty() {
+        while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
             self.issue_by_id(now);
             if !self.flow.dormant.is_empty() {
                 self.wake_idle_instances();
@@ -183,8 +187,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     fn issue_by_id(&mut self, now: Time) {
-        let mut issuable = std::mem::take(&mut self.flow.ready);
-        let mut freed = std::mem::take(&mut self.processors.lanes.freed);
+        let mut issuable = std::mem::take(&mut self.effects.ready);
+        let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
             let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
             let running = &self.flow.instances[instance as usize];
@@ -200,7 +204,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         for (_, lane) in freed.drain(..) {
             issuable.extend(self.processors.lanes.grant_by_id(lane));
         }
-        self.processors.lanes.freed = freed;
+        self.effects.freed = freed;
         if issuable.len() > 1 {
             issuable.sort_unstable();
         }
@@ -225,8 +229,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         // Completions of other nodes issue nothing meanwhile, so the list is still its own.
         issuable.clear();
-        if self.flow.ready.is_empty() {
-            self.flow.ready = issuable;
+        if self.effects.ready.is_empty() {
+            self.effects.ready = issuable;
         }
     }
 
@@ -237,8 +241,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let dormant = std::mem::take(&mut self.flow.dormant);
         self.complete(now, instance, node);
         self.flow.dormant = dormant;
-        self.flow.dormant.append(&mut self.flow.ready);
-        let (_, lane) = self.processors.lanes.freed.pop()?;
+        self.flow.dormant.append(&mut self.effects.ready);
+        let (_, lane) = self.effects.freed.pop()?;
         self.processors.lanes.grant_by_id(lane)
     }
 
@@ -256,7 +260,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if !self.is_under_way(instance) {
                 self.backend
                     .on_idle(self.flow.instances[instance as usize].npu);
-                wake(&mut self.flow.dormant, instance, &mut self.flow.ready);
+                wake(&mut self.flow.dormant, instance, &mut self.effects.ready);
             }
         }
     }

@@ -42,11 +42,14 @@ pub(super) struct Lanes {
     states: Vec<LaneState>,
     /// By lane, where there may be several launches: those that have nodes left for it, in the order of their numbers.
     turns: Vec<VecDeque<LaneTurn>>,
-    /// Lanes freed in this round, as instance and lane.
-    pub freed: Vec<(u32, u32)>,
 }
 
 impl Lanes {
+    /// Makes room for exactly `count` lanes more.
+    pub fn reserve(&mut self, count: usize) {
+        self.states.reserve_exact(count);
+    }
+
     /// Adds `count` lanes, and returns the index of the first.
     pub fn add(&mut self, count: u32) -> u32 {
         let first = self.states.len();
@@ -77,14 +80,12 @@ impl Lanes {
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder of `instance` is complete; it is offered to others when the round is over.
+    /// Frees a lane whose holder is complete. Returns whether it is offered to others when the round is over.
     #[inline]
-    pub fn free<D: Discipline>(&mut self, lane: u32, instance: u32) {
+    pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
-        if D::offers_lane(!state.queue.is_empty()) {
-            self.freed.push((instance, lane));
-        }
+        D::offers_lane(!state.queue.is_empty())
     }
 
     /// Counts a node of the instance whose turn it is as complete, where there are turns.

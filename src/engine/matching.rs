@@ -5,11 +5,12 @@
 
 use super::error::ReplayRefusal;
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
+use super::split_sizes;
 use crate::graph::{CollectiveNode, Graph};
 use crate::ids::{NodeIndex, Rank};
 use crate::matching::{
-    CollectiveSignature, CommRef, MessageDisagreement, MessageHalf, SlotCalls, disagreement,
-    match_messages,
+    CollectiveSignature, CommRef, MemberCalls, MessageDisagreement, MessageHalf, SlotCalls,
+    disagreement, match_messages,
 };
 use crate::trace::escape;
 use crate::workload::Workload;
@@ -34,9 +35,25 @@ pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<
     callers.sort_by_key(|caller| caller.0);
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0 as usize;
-        plan.groups[group].calls = group_calls(plan, workload, &calls_of, same)?;
+        let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
+        plan.groups[group].calls = group_calls(plan, workload, same, &members)?;
+        split_sizes::gather(plan, workload, group, &members)?;
     }
     Ok(())
+}
+
+/// Returns the calls of each member that has a trace and names the group of `callers`.
+fn members_of<'c>(
+    workload: &Workload,
+    calls_of: &'c [SlotCalls],
+    callers: &[CallerNode],
+) -> impl Iterator<Item = MemberCalls<'c>> {
+    let instances = callers.chunk_by(|a, b| a.1 == b.1);
+    instances.map(|slots| {
+        let instance = slots[0].1;
+        let graph = workload.instances()[instance as usize].graph;
+        calls_of[graph.index()].member(instance, slots.iter().map(|caller| caller.2))
+    })
 }
 
 /// Returns the collectives of the group of `callers`, as its first member that has a trace makes them.
@@ -44,17 +61,12 @@ pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<
 fn group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
-    calls_of: &[SlotCalls],
     callers: &[CallerNode],
+    all: &[MemberCalls<'_>],
 ) -> Result<Vec<CallPlan>, ReplayRefusal> {
     let group = &plan.groups[callers[0].0 as usize];
-    let member = |instance: u32, slots: &[CallerNode]| {
-        let graph = workload.instances()[instance as usize].graph;
-        calls_of[graph.index()].member(instance, slots.iter().map(|caller| caller.2))
-    };
-    let instances = callers.chunk_by(|a, b| a.1 == b.1);
-    let count = instances.clone().count();
-    let mut members = instances.map(|slots| member(slots[0].1, slots));
+    let count = all.len();
+    let mut members = all.iter().cloned();
     let Some(first) = members.next() else {
         return Ok(Vec::new());
     };
@@ -69,7 +81,10 @@ fn group_calls(
         let called = |instance: &u32| callers.binary_search_by_key(instance, |c| c.1).is_ok();
         silent = present.filter(|&i| i != NONE).find(|i| !called(i));
     }
-    let silent = silent.map(|instance| member(instance, &[]));
+    let silent = silent.map(|instance| MemberCalls {
+        rank: instance,
+        calls: <_>::default(),
+    });
     let signature = |at| {
         let (_, graph, call) = call_of(workload, at);
         let root = call.kind.has_root().then(|| root(call, group).0);
@@ -178,6 +193,7 @@ fn call_plan(
         kind: call.kind,
         buffer,
         root: group.extent.position_of[place.unwrap_or(0)],
+        splits: None,
     })
 }
 

@@ -79,12 +79,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if let Some(traffic) = &mut self.messages.traffic {
             traffic.count(message);
         }
-        self.network.submit(now, message, &mut self.agenda);
+        self.fabric.network.submit(now, message, &mut self.agenda);
     }
 
     /// Submits the collected messages of this instant in content order.
     pub(super) fn submit_pending(&mut self, now: Time) {
-        let mut leaving = std::mem::take(&mut self.messages.pending_sends);
+        let mut leaving = std::mem::take(&mut self.effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
         for PendingSend { message, .. } in leaving.drain(..) {
             if N::SHARED {
@@ -92,7 +92,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             self.put_on_network(now, &message);
         }
-        self.messages.pending_sends = leaving;
+        self.effects.sends = leaving;
     }
 
     /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
@@ -155,7 +155,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, running.serial as u32, node.0, 0);
         let pair = self.pair(instance, index);
-        let ports = self.network.open(2);
+        let ports = self.fabric.network.open(2);
         let op = self.messages.ops.insert(InFlightOp::Send {
             pair,
             sender: instance,
@@ -187,7 +187,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             running.number,
             node.0.into(),
         );
-        let ports = self.network.open(2);
+        let ports = self.fabric.network.open(2);
         let op = self.messages.ops.insert(InFlightOp::Mirrored {
             receiver: instance,
             node: node.0,
@@ -269,7 +269,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn network_event(&mut self, now: Time, event: NetworkEvent) {
         let (agenda, notices) = (&mut self.agenda, &mut self.messages.notices);
-        self.network.handle(now, event, agenda, notices);
+        self.fabric.network.handle(now, event, agenda, notices);
         self.take_notices(now);
         self.advance_begun(now);
     }
@@ -302,7 +302,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                         sender,
                         node,
                     } => {
-                        self.network.close(ports);
+                        self.fabric.network.close(ports);
                         self.message_arrived(now, pair, sender, node);
                     }
                     InFlightOp::Mirrored {
@@ -310,7 +310,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                         node,
                         ports,
                     } => {
-                        self.network.close(ports);
+                        self.fabric.network.close(ports);
                         self.announce(now, receiver, NodeIndex(node));
                     }
                     InFlightOp::Step {

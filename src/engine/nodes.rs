@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         running.left -= 1;
         running.collectives -= u32::from(kind == NodeKind::Collective);
         if running.left == 0 {
-            self.launches.ended.push(instance);
+            self.effects.ended.push(instance);
         }
         self.observer.completed(now, running.number, node, kind);
         self.flow.dependencies_left[first + node.index()] = COMPLETE;
@@ -63,14 +63,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 if flags & TURNS != 0 {
                     self.processors.lanes.pass(lane);
                 }
-                self.processors.lanes.free::<M::Order>(lane, instance);
+                if self.processors.lanes.free::<M::Order>(lane) {
+                    self.effects.freed.push((instance, lane));
+                }
             }
         }
         for next in graph.successors(node) {
             let left = &mut self.flow.dependencies_left[first + next.index()];
             *left -= 1;
             if *left == 0 {
-                self.flow.ready.push(key(instance, next));
+                self.effects.ready.push(key(instance, next));
             } else if *left == DELAYED {
                 *left = 0;
                 self.delay(now, instance, next, graph.delay(next));
@@ -81,14 +83,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
     #[inline]
     pub(super) fn dispatch_ready(&mut self, now: Time) {
-        if !self.processors.lanes.freed.is_empty() {
+        if !self.effects.freed.is_empty() {
             self.grant_freed_lanes(now);
             self.start_deferred_accesses(now);
         }
-        if self.flow.ready.is_empty() {
+        if self.effects.ready.is_empty() {
             return;
         }
-        let mut ready = std::mem::take(&mut self.flow.ready);
+        let mut ready = std::mem::take(&mut self.effects.ready);
         if ready.len() > 1 {
             if self.launches.many {
                 ready.sort_unstable_by_key(|&word| self.content_of(word));
@@ -107,7 +109,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         ready.clear();
-        self.flow.ready = ready;
+        self.effects.ready = ready;
         self.start_deferred_accesses(now);
     }
 
@@ -119,7 +121,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
     pub(super) fn grant_freed_lanes(&mut self, now: Time) {
-        let mut freed = std::mem::take(&mut self.processors.lanes.freed);
+        let mut freed = std::mem::take(&mut self.effects.freed);
         if self.launches.many {
             freed.sort_unstable_by_key(|&(instance, lane)| {
                 let running = &self.flow.instances[instance as usize];
@@ -136,7 +138,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         freed.clear();
-        self.processors.lanes.freed = freed;
+        self.effects.freed = freed;
     }
 
     /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.

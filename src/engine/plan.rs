@@ -7,6 +7,7 @@ use super::options::ReplayOptions;
 use super::placement::place;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks};
+use crate::collective::PeerSizes;
 use crate::graph::{Graph, NodeKind};
 use crate::group::{GroupExtent, SharedPaths};
 use crate::ids::{GroupId, Npu, Rank};
@@ -35,6 +36,8 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: u32,
+    /// Number among [`ReplayPlan::splits`] of what pairs of members exchange, where that is not equal.
+    pub splits: Option<u32>,
 }
 
 /// A group on the machine.
@@ -176,6 +179,8 @@ pub(super) struct ReplayPlan {
     /// price. Empty for all other jobs.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
+    /// What pairs of members exchange in all-to-alls of unequal parts.
+    pub splits: Vec<PeerSizes>,
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the
     /// first of those that differ from it in message size alone.
@@ -270,6 +275,7 @@ impl ReplayPlan {
             shared,
             shared_of_class,
             groups: Vec::new(),
+            splits: Vec::new(),
             pairs: 0,
             request_channels: Vec::new(),
             basis,

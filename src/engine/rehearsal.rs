@@ -19,7 +19,7 @@ use super::collective_run::CollectiveRun;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use crate::ids::{NodeIndex, Npu};
+use crate::ids::NodeIndex;
 use crate::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
 use crate::report::Observer;
 use crate::trace::CollectiveKind;
@@ -89,7 +89,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return false;
         }
         let run = &self.collectives.runs[id as usize];
-        if run.length == 0 || !run.own_schedules.is_empty() || run.answer.materialized {
+        let has_parts = run.request.is_some_and(|request| request.splits.is_some());
+        if run.length == 0 || has_parts || !run.own_schedules.is_empty() || run.answer.materialized
+        {
             return false;
         }
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
@@ -111,7 +113,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let run = &self.collectives.runs[id as usize];
         let start = if together { now } else { run.arrivals.first };
-        let links = self.network.rehearsed_links();
+        let links = self.fabric.network.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
                 links.release(&rehearsal.links, id);
@@ -132,7 +134,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let run = &mut self.collectives.runs[id as usize];
         // Members that came before have enrolled and wait for the others.
         if let Some(progress) = run.progress.take() {
-            self.network.close(progress.ports);
+            self.fabric.network.close(progress.ports);
             self.outcome.stepwise -= 1;
         }
         run.arrivals.arrived_now.clear();
@@ -159,7 +161,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return false;
         };
         let rehearsal = Arc::clone(&known[0]);
-        let links = self.network.rehearsed_links();
+        let links = self.fabric.network.rehearsed_links();
         if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id)) {
             return false;
         }
@@ -237,9 +239,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Carries out a run as if nothing else were in flight, and forgets that it did.
     fn rehearse(&mut self, id: u32, pattern: Vec<Span>, together: bool) -> Option<Rehearsal> {
-        self.network.rehearsed_links()?.begin();
+        self.fabric.network.rehearsed_links()?.begin();
         let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.messages.pending_sends);
+        let leaving = std::mem::take(&mut self.effects.sends);
         let begun = std::mem::take(&mut self.collectives.begun_chunks);
         let stepwise = self.outcome.stepwise;
         let run = &mut self.collectives.runs[id as usize];
@@ -255,10 +257,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.rehearsed_ends = Some(Vec::new());
         self.replay_alone(id, waves, None);
         let ends = self.collectives.rehearsed_ends.take().unwrap_or_default();
-        (self.agenda, self.messages.pending_sends) = (agenda, leaving);
+        (self.agenda, self.effects.sends) = (agenda, leaving);
         self.collectives.begun_chunks = begun;
         self.outcome.stepwise = stepwise;
-        let links = self.network.rehearsed_links();
+        let links = self.fabric.network.rehearsed_links();
         let links = links.and_then(|links| links.end(start));
         let run = &mut self.collectives.runs[id as usize];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
@@ -311,14 +313,5 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.runs[id as usize].answer.number = 0;
         self.collectives.fast_forwarded -= 1;
         self.record(now, id, false);
-    }
-
-    /// Materializes all runs whose links a load or store between `ends` would take.
-    pub(super) fn materialize_on_way(&mut self, now: Time, ends: (Npu, Npu)) {
-        while self.collectives.fast_forwarded > 0
-            && let Some(id) = self.network.reservation(now, ends)
-        {
-            self.materialize(now, id);
-        }
     }
 }

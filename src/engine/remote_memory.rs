@@ -1,55 +1,75 @@
 //! Loads and stores beyond the NPU: the loop's side of the remote memory.
 //!
-//! If they share ports with messages, an access announces itself at its port from its beginning until its last
-//! chunk has come. Until then no collective can be answered by closed form over that port, and one that was is
-//! materialized when the access begins. Chunks come to the port when nothing else is left of an instant.
+//! A memory at the network is an endpoint of it. Accesses that cross the network are submitted with the messages of their
+//! instant, before them: no collective answered by closed form holds links on their way any longer, those that did are
+//! materialized. Ports are served by the network, which says when an access ends. Of other memory chunks come to the port of
+//! the NPU when nothing else is left of an instant; until the last has come the access is announced there, so that no
+//! collective is answered by closed form over that port.
 
 use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
-use super::frames::key;
+use super::frames::{key, node_of};
 use super::plan::NONE;
-use super::{CommTiming, CompiledReplay, Engine, ReplayOptions, ReplayRefusal};
-use crate::ids::{NodeIndex, Npu};
+use super::{CommTiming, CompiledReplay, Engine, Fabric, ReplayOptions, ReplayRefusal};
+use crate::ids::{EndpointId, NodeIndex, Npu};
 use crate::machine::Machine;
 use crate::memory::{
-    EdgePorts, MOST_CHUNKS, NetworkAttachment, PortRequest, RemoteMemory, RemoteMemoryAccess,
+    MOST_CHUNKS, MemoryAttachment, MemoryPorts, PortRequest, RemoteMemory, RemoteMemoryAccess,
     RemoteMemoryModel,
 };
-use crate::network::{EdgeAccess, NetworkBackend, NetworkKind, ServerId};
+use crate::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
 use crate::report::Observer;
+use crate::topology::Topology;
 use crate::units::{BufferShare, Time};
 
-/// Hint for accesses with too many chunks.
-pub(super) const FEWER: &str =
-    "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
-
-/// Returns an explanation if an access of `bytes` would use ports shared with messages in more chunks than can be
-/// simulated.
-pub(super) fn too_many_chunks(
+/// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: to ports that its model
+/// does not know, or in more chunks than can be simulated.
+pub(super) fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
     options: &ReplayOptions,
     bytes: u64,
-) -> Option<String> {
+) -> Option<(String, &'static str)> {
     let model = options.network.unwrap_or(machine.network());
     if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
     }
-    let npus = machine.topology().npus();
-    let chunks = remote.chunks(bytes, npus)?;
+    if !model.carries_loads() && matches!(remote.attachment, MemoryAttachment::Ports(_)) {
+        let found = format!(
+            "it crosses links to a port of memory, and the network model {model} carries messages only"
+        );
+        return Some((
+            found,
+            "take --network links, ports, exclusive or contention-free",
+        ));
+    }
+    let chunks = remote.chunks(bytes, machine.topology().npus())?;
     (chunks > MOST_CHUNKS).then(|| {
-        format!(
+        let found = format!(
             "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
-        )
+        );
+        (found, FEWER)
     })
 }
 
-/// Returns the port that a load or store of `npu` uses.
-fn port(npu: Npu, dimension: usize, store: bool) -> ServerId {
+/// Hint for accesses with too many chunks.
+const FEWER: &str = "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
+
+/// A load or store whose bytes cross the network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ApproachingAccess {
+    ends: (EndpointId, EndpointId),
+    access: RemoteMemoryAccess,
+    /// True if the network serves it; false if chunks of it follow.
+    whole: bool,
+}
+
+/// Returns where the bytes of an access of `npu` come from and go to.
+fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     if store {
-        ServerId::sending(npu, dimension)
+        (npu.into(), memory)
     } else {
-        ServerId::receiving(npu, dimension)
+        (memory, npu.into())
     }
 }
 
@@ -71,35 +91,28 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 shared.memories[slot as usize] + 1
             }
         };
-        if let Some((memory, ports)) = self.memory.edge.filter(|_| memory == 0) {
-            let port = self.edge_port(access.npu, ports);
-            let at_port = EdgeAccess {
-                npu: access.npu,
-                port,
-                at: ports.core(port),
-                store: access.store,
-                amount: BufferShare::whole(access.bytes),
-                bandwidth: memory.bandwidth,
-                latency: memory.latency,
-            };
-            self.materialize_on_way(now, at_port.ends());
-            let end = self.network.access(now, &at_port);
-            self.end_access(end, instance, node);
-            return;
-        }
-        let remote = self.memory.remotes[memory as usize].as_mut();
+        let remote = self.fabric.memories[memory as usize].as_mut();
         let remote = remote.expect("the plan refused machines without");
-        if let Some(dimension) = remote.attached_dimension {
-            let place = port(access.npu, dimension, access.store);
-            self.memory.approached_ports.push(place);
+        let endpoint = remote.endpoint(access.npu, self.settings.topology);
+        let (end, whole) = match &mut remote.service {
+            MemoryService::Ports { .. } => (None, true),
+            MemoryService::Model(model) => (model.begin(now, access), false),
+        };
+        if let Some(endpoint) = endpoint {
+            self.effects.accesses.push(ApproachingAccess {
+                ends: ends(access.npu, endpoint, access.store),
+                access,
+                whole,
+            });
         }
-        if let Some(end) = remote.model.begin(now, access) {
-            self.end_access(end, instance, node);
+        if let Some(end) = end {
+            self.end_access(end, access.token);
         }
     }
 
-    /// Schedules the completion of a load or store.
-    fn end_access(&mut self, end: Time, instance: u32, node: NodeIndex) {
+    /// Schedules the completion of the load or store with this token.
+    fn end_access(&mut self, end: Time, token: u64) {
+        let (instance, node) = node_of(token);
         if self.tile_groups.exist() {
             self.announce(end, instance, node);
         } else {
@@ -107,47 +120,53 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Returns the port that `npu` uses, which is looked for once.
-    fn edge_port(&mut self, npu: Npu, ports: &EdgePorts) -> u32 {
-        let known = &mut self.memory.edge_port_of;
-        if npu.index() >= known.len() {
-            known.resize(npu.index() + 1, NONE);
-        }
-        let port = &mut known[npu.index()];
-        if *port == NONE {
-            let nearest = ports.nearest(npu, self.settings.topology);
-            *port = nearest.expect("the plan refused cores that reach none");
-        }
-        *port
-    }
-
-    /// Announces the accesses that began, and materializes collectives that had reserved their ports.
-    pub(super) fn announce_accesses(&mut self, now: Time) {
-        let mut reaching = std::mem::take(&mut self.memory.approached_ports);
-        for place in reaching.drain(..) {
-            let Some(servers) = self.network.attachments() else {
-                continue;
-            };
-            servers.expect(place);
-            if let Some(id) = servers.claimed(place) {
+    /// Submits the accesses that cross the network, once no closed form reserves links on their way.
+    pub(super) fn submit_accesses(&mut self, now: Time) {
+        let mut approaching = std::mem::take(&mut self.effects.accesses);
+        for access in &approaching {
+            while let Some(id) = self.fabric.network.reservation(now, access.ends) {
                 self.materialize(now, id);
             }
         }
-        self.memory.approached_ports = reaching;
+        let topology = self.settings.topology;
+        for ApproachingAccess {
+            ends,
+            access,
+            whole,
+        } in approaching.drain(..)
+        {
+            if whole {
+                let path = topology.path_between(ends);
+                let transfer = MemoryTransfer {
+                    ends,
+                    path: path.expect("a port has a link of its own"),
+                    amount: BufferShare::whole(access.bytes),
+                };
+                let end = self.fabric.network.access(now, &transfer);
+                self.end_access(end, access.token);
+            } else if let Some(place) = ServerId::of_memory(topology, ends)
+                && let Some(servers) = self.fabric.network.attachments()
+            {
+                servers.expect(place);
+            }
+        }
+        self.effects.accesses = approaching;
     }
 
     /// Submits chunks of loads and stores of a memory to their ports.
     fn submit_chunks(&mut self, now: Time, memory: usize) {
-        let Some(remote) = &mut self.memory.remotes[memory] else {
+        let Some(RemoteState {
+            service: MemoryService::Model(model),
+            first: Some(endpoint),
+        }) = &mut self.fabric.memories[memory]
+        else {
             return;
         };
-        let Some(dimension) = remote.attached_dimension else {
-            return;
-        };
-        let network = &mut self.network;
+        let (network, topology) = (&mut self.fabric.network, self.settings.topology);
         let serve = |request: PortRequest| {
-            let place = port(request.npu, dimension, request.store);
-            let Some(servers) = network.attachments() else {
+            let ends = ends(request.npu, *endpoint, request.store);
+            let place = ServerId::of_memory(topology, ends);
+            let Some((place, servers)) = place.zip(network.attachments()) else {
                 return now;
             };
             if request.last {
@@ -157,19 +176,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 servers.serve(now, place, request.span)
             }
         };
-        let ends = &mut self.memory.ends;
-        remote.model.pass(now, serve, |end| ends.push(end));
+        let ends = &mut self.fabric.ends;
+        model.pass(now, serve, |end| ends.push(end));
         self.end_accesses();
     }
 
     /// Schedules the completions of loads and stores.
     fn end_accesses(&mut self) {
-        let mut ends = std::mem::take(&mut self.memory.ends);
+        let mut ends = std::mem::take(&mut self.fabric.ends);
         for end in ends.drain(..) {
-            let (instance, node) = ((end.token >> 32) as u32, NodeIndex(end.token as u32));
-            self.end_access(end.at, instance, node);
+            self.end_access(end.at, end.token);
         }
-        self.memory.ends = ends;
+        self.fabric.ends = ends;
     }
 
     /// Shares the links of remote memories anew, if accesses began or ended at this instant and no event of it is
@@ -177,9 +195,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn settle_memory(&mut self, now: Time) -> bool {
         let mut settled = false;
-        for memory in 0..self.memory.remotes.len() {
-            let remote = self.memory.remotes[memory].as_ref();
-            let unsettled = remote.is_some_and(|remote| remote.model.is_unsettled());
+        for memory in 0..self.fabric.memories.len() {
+            let model = self.fabric.model(memory);
+            let unsettled = model.is_some_and(|model| model.is_unsettled());
             // What one of them ended at this instant may concern the next, which is then settled after it.
             if unsettled && !self.agenda.has(now) {
                 self.settle_one_memory(now, memory);
@@ -191,15 +209,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     fn settle_one_memory(&mut self, now: Time, memory: usize) {
         self.submit_chunks(now, memory);
-        let Some(remote) = &mut self.memory.remotes[memory] else {
+        let Some(model) = self.fabric.model(memory) else {
             return;
         };
-        if remote.model.is_full() {
+        if model.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
             self.instant.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
-        if let Some((at, settlement)) = remote.model.settle(now) {
+        if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             self.agenda.push(at, event);
         }
@@ -207,50 +225,96 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Ends accesses of a memory that have streamed, unless a later settlement has replaced `settlement`.
     pub(super) fn memory_event(&mut self, now: Time, memory: u32, settlement: u32) {
-        let ends = &mut self.memory.ends;
-        if let Some(remote) = &mut self.memory.remotes[memory as usize] {
-            (remote.model).handle_settlement(now, settlement, |end| ends.push(end));
+        let mut ends = std::mem::take(&mut self.fabric.ends);
+        if let Some(model) = self.fabric.model(memory as usize) {
+            model.handle_settlement(now, settlement, |end| ends.push(end));
         }
+        self.fabric.ends = ends;
         self.end_accesses();
+    }
+}
+
+impl<N> Fabric<'_, N> {
+    /// The model that serves a memory, if one does.
+    #[inline]
+    fn model(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
+        match &mut self.memories[memory].as_mut()?.service {
+            MemoryService::Model(model) => Some(model),
+            MemoryService::Ports { .. } => None,
+        }
     }
 }
 
 /// State of a memory beyond NPUs in a run.
 #[derive(Debug)]
-pub(super) struct RemoteState {
-    model: RemoteMemoryModel,
-    /// Dimension of the network whose ports loads and stores share with messages, if any.
-    attached_dimension: Option<usize>,
+pub(super) struct RemoteState<'a> {
+    service: MemoryService<'a>,
+    /// First of its endpoints, if accesses cross the network and may meet messages there.
+    first: Option<EndpointId>,
 }
 
-impl RemoteState {
+/// What serves the accesses of a memory.
+#[derive(Debug)]
+enum MemoryService<'a> {
+    /// The network.
+    Ports {
+        ports: &'a MemoryPorts,
+        /// By NPU, the port that it uses, [`NONE`] until it is known.
+        nearest: Vec<u32>,
+    },
+    /// A model.
+    Model(RemoteMemoryModel),
+}
+
+impl<'a> RemoteState<'a> {
     /// Creates the idle memories of the machine of `prepared`: the one without a name, if there is one, and the others.
     pub(super) fn all<N: NetworkBackend>(
-        prepared: &CompiledReplay<'_>,
+        prepared: &CompiledReplay<'a>,
         network: &mut N,
     ) -> Vec<Option<Self>> {
         let machine = prepared.machine;
+        let own = prepared.extensions.memory.as_ref();
         // Ports are shared only where the network models contention and carries the messages.
         let shared = prepared.comm == CommTiming::Model && network.attachments().is_some();
-        let state = |memory: &RemoteMemory| {
-            let own = prepared.extensions.memory.as_ref();
+        let state = |(memory, first): (Option<&'a RemoteMemory>, EndpointId)| {
+            let memory = memory?;
             if let Some(model) = own.and_then(|design| design.remote()) {
                 let model = RemoteMemoryModel::of_model(memory, model);
-                return Self {
-                    model,
-                    attached_dimension: None,
-                };
+                return Some(Self {
+                    service: MemoryService::Model(model),
+                    first: None,
+                });
             }
-            let through = memory.through.as_ref().filter(|_| shared);
-            Self {
-                model: RemoteMemoryModel::new(memory, machine.topology().npus(), shared),
-                attached_dimension: through.map(NetworkAttachment::dimension),
+            if let MemoryAttachment::Ports(ports) = &memory.attachment {
+                let nearest = Vec::new();
+                return Some(Self {
+                    service: MemoryService::Ports { ports, nearest },
+                    first: Some(first),
+                });
             }
+            let model = RemoteMemoryModel::new(memory, machine.topology().npus(), shared);
+            Some(Self {
+                service: MemoryService::Model(model),
+                first: memory.through.as_ref().filter(|_| shared).map(|_| first),
+            })
         };
-        let named = machine.named_memories().iter();
-        let named = named.map(|named| Some(state(&named.memory)));
-        std::iter::once(machine.remote().map(state))
-            .chain(named)
-            .collect()
+        machine.memories().map(state).collect()
+    }
+
+    /// Returns the endpoint of which `npu` loads and to which it stores. A port is looked for once.
+    fn endpoint(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
+        let first = self.first?;
+        let MemoryService::Ports { ports, nearest } = &mut self.service else {
+            return Some(first);
+        };
+        if npu.index() >= nearest.len() {
+            nearest.resize(npu.index() + 1, NONE);
+        }
+        let port = &mut nearest[npu.index()];
+        if *port == NONE {
+            let found = ports.nearest(npu, topology);
+            *port = found.expect("the plan refused NPUs that reach none");
+        }
+        Some(EndpointId(first.0 + *port))
     }
 }

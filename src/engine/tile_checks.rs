@@ -7,8 +7,7 @@ use super::plan::{ReplayPlan, group_text};
 use crate::graph::NodeKind;
 use crate::ids::{Npu, Rank};
 use crate::machine::Machine;
-use crate::memory::MemoryAttachment;
-use crate::network::NetworkKind;
+use crate::memory::{MemoryAttachment, RemoteMemory};
 use crate::topology::tile_grid::shown;
 use crate::workload::{RankInstance, Workload};
 
@@ -74,8 +73,7 @@ pub(super) fn check(
         return Ok(());
     }
     let network = options.network.unwrap_or(machine.network());
-    // Of the others one has ports into dimensions, the other links of one rate along each.
-    if matches!(network, NetworkKind::Ports | NetworkKind::FairSharing) {
+    if !network.knows_tiles() {
         return Err(ReplayRefusal::new(
             format!(
                 "machine `{name}` is made of tiles, which the network model {network} does not know"
@@ -97,7 +95,6 @@ pub(super) fn check(
     };
     let hint =
         "place the job so that what communicates is on one side of the fault, or repair the link";
-    let attachment = machine.remote().map(|memory| &memory.attachment);
     for group in &plan.groups {
         // Which members exchange messages is up to the algorithm, so any two have to reach one another.
         let pairs = group.extent.npus.iter();
@@ -122,13 +119,22 @@ pub(super) fn check(
             }
         }
         let mut loads = graph.nodes();
-        let loads = loads.any(|node| {
+        let unnamed = loads.any(|node| {
             graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()
         });
-        if let Some(MemoryAttachment::Edge(ports)) = attachment
-            && loads
-            && ports.nearest(planned.npu, topology).is_none()
-        {
+        let named = graph.remote_memories().iter();
+        let named = named.filter_map(|name| machine.named_memory(name));
+        let named = named.map(|index| &machine.named_memories()[index].memory);
+        let mut reached = machine
+            .remote()
+            .filter(|_| unnamed)
+            .into_iter()
+            .chain(named);
+        let is_closed = |memory: &RemoteMemory| match &memory.attachment {
+            MemoryAttachment::Ports(ports) => ports.nearest(planned.npu, topology).is_none(),
+            _ => false,
+        };
+        if reached.any(is_closed) {
             let at = shown(tiles.place(planned.npu.0));
             return Err(ReplayRefusal::new(
                 format!(

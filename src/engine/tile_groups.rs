@@ -384,7 +384,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if self.flow.instances[leader as usize].left == 0 {
             for index in 1..members {
                 let follower = self.member(leader, index);
-                self.launches.ended.push(follower);
+                self.effects.ended.push(follower);
             }
         }
     }
@@ -535,18 +535,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .lanes
                 .copy(first_lane + lane, own_lane + lane, word);
         }
-        let freed = self.processors.lanes.freed.iter();
+        let freed = self.effects.freed.iter();
         let freed: Vec<(u32, u32)> = freed
             .filter(|(instance, _)| *instance == leader)
             .map(|(_, lane)| (other, lane - first_lane + own_lane))
             .collect();
-        self.processors.lanes.freed.extend(freed);
-        let ready = self.flow.ready.iter().copied();
+        self.effects.freed.extend(freed);
+        let ready = self.effects.ready.iter().copied();
         let ready: Vec<u64> = ready
             .filter(|&word| node_of(word).0 == leader)
             .map(|word| key(other, node_of(word).1))
             .collect();
-        self.flow.ready.extend(ready);
+        self.effects.ready.extend(ready);
     }
 
     /// Gives every member a state of its own, for a description of it.

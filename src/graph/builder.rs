@@ -1,8 +1,8 @@
 //! Builder of a graph from nodes in any order of ids.
 
 use super::{
-    ACCESS_BITS, CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane, MessageNode,
-    NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
+    ACCESS_BITS, CallSplits, CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane,
+    MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::ids::NodeIndex;
 use crate::trace::groups::{DeclaredGroups, parse_metadata};
@@ -309,6 +309,14 @@ impl GraphBuilder {
                 };
                 let slot = self.groups.intern((name, dimensions));
                 let detail = self.graph.calls.len() as u32;
+                if !node.splits.is_empty() {
+                    let (send, receive) = node.splits.parse(node.id)?;
+                    self.graph.splits.push(CallSplits {
+                        call: detail,
+                        send,
+                        receive,
+                    });
+                }
                 self.graph.calls.push(CollectiveNode {
                     node: index,
                     group: slot,
@@ -461,6 +469,7 @@ impl Graph {
         self.bytes.shrink_to_fit();
         self.detail.shrink_to_fit();
         self.calls.shrink_to_fit();
+        self.splits.shrink_to_fit();
         self.messages.shrink_to_fit();
     }
 }

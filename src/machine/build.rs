@@ -1,7 +1,7 @@
 //! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
 
 use super::class_assignment::{self, AssignmentFault, ClassAssignment};
-use super::{Machine, NpuClass};
+use super::{Machine, NpuClass, with_memories};
 use crate::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
 use crate::units::Bytes;
 
@@ -65,7 +65,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
     Ok(Machine {
         name,
         description,
-        topology: network.topology,
+        topology: with_memories(network.topology, remote.as_ref(), &named_memories),
         network: network.model,
         algorithms: network.algorithms,
         collective_curves: network.curves,

@@ -1,6 +1,6 @@
 //! The network's part in an access: the last stage, between an NPU and its fabric, over the NPU's own port.
 
-use crate::topology::Topology;
+use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// The most chunks of one access. Each is an event or two.
@@ -37,9 +37,13 @@ impl NetworkAttachment {
         same.as_ref() == Some(self)
     }
 
-    /// The number of the dimension.
-    pub fn dimension(&self) -> usize {
-        self.dimension
+    /// The memory's end of the network, beyond the dimension's fabric.
+    pub fn endpoint(&self) -> MemoryEndpoint {
+        MemoryEndpoint {
+            site: MemorySite::Fabric(self.dimension),
+            bandwidth: self.bandwidth,
+            latency: self.latency,
+        }
     }
 
     /// Display name of the dimension.

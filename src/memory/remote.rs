@@ -1,8 +1,8 @@
 //! Remote loads and stores in flight, for every attachment.
 
 use super::{
-    AccessEnd, MemoryAttachment, NetworkAttachment, PortRequest, RemoteMemory, channel_stream,
-    chunked_access, fair_sharing, per_node, per_npu, pool, pool_layout,
+    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, channel_stream, channels,
+    chunked_access, fair_sharing, pool_layout,
 };
 use crate::ids::Npu;
 use crate::units::{Bandwidth, BufferShare, Span, Time};
@@ -44,11 +44,7 @@ pub struct RemoteMemoryModel {
 
 #[derive(Debug)]
 enum AttachmentState {
-    PerNpu(per_npu::NpuChannels),
-    Pool(pool::PoolChannel),
-    PerNode(per_node::NodeChannels),
-    /// The network serves its accesses.
-    Network,
+    Channels(channels::MemoryChannels),
     Shared(Box<fair_sharing::FairSharing>),
     /// A model of the caller's own.
     Own(Box<dyn MemoryModel>),
@@ -66,8 +62,8 @@ enum ChannelPort {
 }
 
 impl RemoteMemoryModel {
-    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked. If it is reached through
-    /// the network, `contended` is true if messages contend there.
+    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked; the network serves that at ports.
+    /// If it is reached through the network, `contended` is true if messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
@@ -82,14 +78,12 @@ impl RemoteMemoryModel {
                 layout, latency, chunks,
             )))
         };
-        let state = match (&memory.attachment, memory.attachment.pool()) {
-            (_, Some(design)) => shared(design.layout(one, npus)),
-            (MemoryAttachment::Pool, _) => AttachmentState::Pool(pool::PoolChannel::default()),
-            (MemoryAttachment::PerNode(size), _) => {
-                AttachmentState::PerNode(per_node::NodeChannels::new(npus, *size))
+        let state = match memory.attachment.pool() {
+            Some(design) => shared(design.layout(one, npus)),
+            None => {
+                let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
+                AttachmentState::Channels(channels::MemoryChannels::new(sharers))
             }
-            (MemoryAttachment::Edge(_), _) => AttachmentState::Network,
-            _ => AttachmentState::PerNpu(per_npu::NpuChannels::new(npus)),
         };
         Self {
             latency: memory.latency,
@@ -131,10 +125,7 @@ impl RemoteMemoryModel {
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
-            AttachmentState::PerNpu(channels) => channels.access(now, access.npu, span),
-            AttachmentState::Pool(channel) => channel.access(now, span),
-            AttachmentState::PerNode(channels) => channels.access(now, access.npu, span),
-            AttachmentState::Network => unreachable!("the network serves it"),
+            AttachmentState::Channels(channels) => channels.access(now, access.npu, span),
             AttachmentState::Shared(sharing) => {
                 sharing.begin(now, access);
                 return None;
@@ -212,6 +203,7 @@ impl RemoteMemoryModel {
 
 #[cfg(test)]
 mod tests {
+    use super::super::MemoryAttachment;
     use super::*;
     use crate::units::Bytes;
 

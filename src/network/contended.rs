@@ -38,11 +38,11 @@
 //! nothing piles up behind a fast port. The port itself is held for m/B only, so messages over other paths use it in
 //! the meantime. Queues further on exert no back-pressure on the sender.
 //!
-//! # Loads and stores at memory ports
+//! # Loads and stores
 //!
-//! A port is one more server, with the rate and latency of its memory: the first on the way of a load, the last on that
-//! of a store. An access joins the queues of all servers on its way when it is issued (`contended/memory_port.rs`), not
-//! one after another as its bytes come there.
+//! A memory at the network is one more server, its link: the first on the way of a load, the last on that of a store. An
+//! access joins the queues of all servers on its way when it is issued (`contended/access.rs`), not one after another as its
+//! bytes come there.
 //!
 //! # Events
 //!
@@ -53,20 +53,20 @@
 
 use super::servers::ServerTable;
 use super::{
-    DeliveryNotice, EdgeAccess, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
     NetworkOccupancy,
 };
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
 use crate::topology::{DimensionShape, SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
 use in_flight::InFlightMessage;
-use route::{RouteCursor, RouteHop, sides};
+use route::{RouteCursor, RouteHop, route, sides};
 use std::marker::PhantomData;
 
 pub use route::ContentionScope;
 
+mod access;
 mod in_flight;
-mod memory_port;
 pub(super) mod route;
 
 /// Selection of the servers of a contention model.
@@ -85,8 +85,6 @@ pub struct ContendedNetwork<'a, D> {
     servers: ServerTable,
     /// By op.
     in_flight: Vec<Option<InFlightMessage>>,
-    /// By port of the memory at the edges, until when it is busy, and how long it has been.
-    memory_ports: Vec<(Time, Span)>,
     detail: PhantomData<D>,
 }
 
@@ -97,7 +95,6 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
             topology,
             servers: ServerTable::new(topology.dimensions().len()),
             in_flight: Vec::new(),
-            memory_ports: Vec::new(),
             detail: PhantomData,
         }
     }
@@ -149,12 +146,12 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         self.advance(begin, message.op, agenda);
     }
 
-    fn access(&mut self, now: Time, access: &EdgeAccess) -> Time {
-        memory_port::serve(self, now, access)
+    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
+        access::serve(self, now, transfer)
     }
 
     fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of(self.topology, &self.servers, &self.memory_ports)
+        NetworkOccupancy::of(self.topology, &self.servers)
     }
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
@@ -187,13 +184,11 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     }
 
     #[inline]
-    fn reservation(&self, _: Time, ends: (Npu, Npu)) -> Option<u32> {
+    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         if !self.servers.any_claimed() {
             return None;
         }
-        let mut route = RouteCursor::new(D::REACH, ends, self.topology);
-        let stops = std::iter::from_fn(|| route.next(self.topology));
-        stops
+        route(D::REACH, ends, self.topology)
             .filter_map(|stop| self.servers.claimed(stop.place))
             .min()
     }

@@ -15,8 +15,7 @@
 //! when the first byte arrives.
 
 use super::{
-    DeliveryNotice, EdgeAccess, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
-    PortRange,
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
 };
 use crate::topology::Topology;
 use crate::units::{Span, Time};
@@ -123,11 +122,6 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             let (order, op) = (message.order, message.op);
             agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
         }
-    }
-
-    /// No access meets another.
-    fn access(&mut self, now: Time, access: &EdgeAccess) -> Time {
-        now + access.span(self.topology)
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 //! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. Sending is
 //! over when the transfer is, because its links are held as long.
 //!
-//! Loads and stores at memory ports hold the port as well (Eq. 4 and 5, [`EdgeAccess::span`]).
+//! Loads and stores of memories at the network hold the memory as well (Eq. 4 and 5): its link is one more of the way.
 //!
 //! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
 //! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
@@ -15,24 +15,22 @@
 //! ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
-use super::contended::route::RouteCursor;
-use super::edge_access::EdgeAccess;
+use super::contended::route::route;
 use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
 use super::servers::{ServerId, ServerTable};
 use super::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, NetworkOccupancy,
+    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+    NetworkOccupancy,
 };
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
 use crate::topology::Topology;
 use crate::units::{BufferShare, Span, Time};
 
-/// The model's state: until when links and memory ports are taken.
+/// The model's state: until when links are taken.
 #[derive(Debug)]
 pub struct ExclusiveNetwork<'a> {
     topology: &'a Topology,
     links: ServerTable,
-    /// By port of the memory at the edges, until when it is taken, and how long it has been.
-    ports: Vec<(Time, Span)>,
     /// Links of the present transfer; kept for its allocation.
     way: Vec<ServerId>,
     claims: LinkClaims,
@@ -47,7 +45,6 @@ impl<'a> ExclusiveNetwork<'a> {
         Self {
             topology,
             links: ServerTable::new(topology.dimensions().len()),
-            ports: Vec::new(),
             way: Vec::new(),
             claims: LinkClaims::default(),
             rehearsal: None,
@@ -55,13 +52,12 @@ impl<'a> ExclusiveNetwork<'a> {
         }
     }
 
-    /// Takes all links between `ends`, and nothing before `from`, for `span`. Returns the start.
+    /// Takes all links between `ends` for `span`, from `now` or later on. Returns the start.
     #[inline]
-    fn take(&mut self, from: Time, ends: (Npu, Npu), span: Span) -> Time {
-        let mut route = RouteCursor::new(ContentionScope::Links, ends, self.topology);
+    fn take(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
-        let mut start = from;
-        while let Some(hop) = route.next(self.topology) {
+        let mut start = now;
+        for hop in route(ContentionScope::Links, ends, self.topology) {
             start = start.max(self.links.free(hop.place));
             self.way.push(hop.place);
         }
@@ -69,7 +65,7 @@ impl<'a> ExclusiveNetwork<'a> {
             self.links.hold(place, start, span);
         }
         if let Some(rehearsal) = &mut self.rehearsal {
-            rehearsal.note(from, &self.way, span);
+            rehearsal.note(now, &self.way, span);
         }
         start
     }
@@ -79,7 +75,7 @@ impl ExclusiveNetwork<'_> {
     /// Whether nothing passes these links and nobody has reserved them.
     fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
         let is_idle = |link: &RehearsedLink| {
-            self.links.free(link.place) <= now && self.claims.owner(now, link.place).is_none()
+            self.links.is_idle(now, link.place) && self.claims.owner(now, link.place).is_none()
         };
         uses.iter().all(is_idle)
     }
@@ -155,22 +151,16 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
             .or_else(|| self.topology.path(a, b))
             .expect("a message goes from one NPU to another");
         let span = path.time(message.amount);
-        let end = self.take(now, message.ends, span) + span;
+        let end = self.take(now, (a.into(), b.into()), span) + span;
         if message.tell_injected {
             agenda.schedule(end, NetworkEvent::Injected(message.op));
         }
         agenda.schedule(end, NetworkEvent::Delivered(message.op));
     }
 
-    fn access(&mut self, now: Time, access: &EdgeAccess) -> Time {
-        let port = access.port as usize;
-        if port >= self.ports.len() {
-            self.ports.resize(port + 1, (Time::ZERO, Span::ZERO));
-        }
-        let span = access.span(self.topology);
-        let end = self.take(now.max(self.ports[port].0), access.ends(), span) + span;
-        self.ports[port] = (end, self.ports[port].1 + span);
-        end
+    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
+        let span = transfer.path.time(transfer.amount);
+        self.take(now, transfer.ends, span) + span
     }
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
@@ -178,7 +168,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 
     fn occupancy(&self) -> Option<NetworkOccupancy> {
-        NetworkOccupancy::of(self.topology, &self.links, &self.ports)
+        NetworkOccupancy::of(self.topology, &self.links)
     }
 
     fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
@@ -189,9 +179,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         false
     }
 
-    fn reservation(&self, now: Time, ends: (Npu, Npu)) -> Option<u32> {
-        let mut route = RouteCursor::new(ContentionScope::Links, ends, self.topology);
-        let hops = std::iter::from_fn(|| route.next(self.topology));
+    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        let hops = route(ContentionScope::Links, ends, self.topology);
         hops.filter_map(|hop| self.claims.owner(now, hop.place))
             .min()
     }

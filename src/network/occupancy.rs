@@ -3,7 +3,7 @@
 use super::servers::{IN, ServerTable};
 use crate::ids::Npu;
 use crate::topology::Topology;
-use crate::units::{Span, Time};
+use crate::units::Span;
 
 /// A link between two neighbouring cores, in one direction unless it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +27,21 @@ pub struct NetworkOccupancy {
 
 impl NetworkOccupancy {
     /// That of servers on tiles; `None` on other machines.
-    pub(super) fn of(
-        topology: &Topology,
-        servers: &ServerTable,
-        ports: &[(Time, Span)],
-    ) -> Option<Self> {
+    pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
         topology.tiles()?;
-        let links = servers.busy().map(|(place, busy)| {
+        let dimensions = topology.dimensions().len();
+        let mut ports = Vec::new();
+        for (place, busy) in servers
+            .busy()
+            .filter(|(place, _)| place.dimension == dimensions)
+        {
+            ports.resize(place.npu.index() + 1, Span::ZERO);
+            ports[place.npu.index()] = busy;
+        }
+        let links = servers
+            .busy()
+            .filter(|(place, _)| place.dimension < dimensions);
+        let links = links.map(|(place, busy)| {
             let (d, x) = (
                 place.dimension,
                 topology.coordinate(place.npu, place.dimension),
@@ -52,7 +60,7 @@ impl NetworkOccupancy {
         });
         Some(Self {
             links: links.collect(),
-            ports: ports.iter().map(|(_, busy)| *busy).collect(),
+            ports,
         })
     }
 }

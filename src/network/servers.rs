@@ -3,7 +3,8 @@
 //! A server is busy until a given time. Messages are reported to it in order of arrival, so that time is its whole
 //! queue.
 
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
+use crate::topology::{MemorySite, Topology};
 use crate::units::{Span, Time};
 
 /// In place of a claim: there is none.
@@ -18,11 +19,11 @@ const SIDES: usize = 4;
 /// Location of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerId {
-    /// Along which dimension.
+    /// Along which dimension; the number of dimensions for links of memories.
     pub dimension: usize,
     /// Index among the NPU's servers along that dimension.
     pub side: usize,
-    /// NPU that owns it.
+    /// NPU that owns it, or number of the memory.
     pub npu: Npu,
 }
 
@@ -46,22 +47,27 @@ const IDLE: ServerState = ServerState {
 };
 
 impl ServerId {
-    /// The egress of `npu` along `dimension`, where it has a port of its own.
-    pub fn sending(npu: Npu, dimension: usize) -> Self {
-        Self {
-            dimension,
-            side: OUT,
-            npu,
-        }
-    }
-
-    /// The ingress of `npu` along `dimension`, where it has a port of its own.
-    pub fn receiving(npu: Npu, dimension: usize) -> Self {
-        Self {
-            dimension,
-            side: IN,
-            npu,
-        }
+    /// The link over which the memory among two ends joins the network: its own, or the port of the NPU at the other end.
+    /// `None` if both are NPUs.
+    pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
+        let (memory, npu, side) = match topology.memory(from) {
+            Some(_) => (from, to, IN),
+            None => (to, from, OUT),
+        };
+        let number = memory.0.wrapping_sub(topology.npus());
+        Some(match topology.memory(memory)?.site {
+            MemorySite::Fabric(dimension) => Self {
+                dimension,
+                side,
+                npu: Npu(npu.0),
+            },
+            // Loads and stores share the memory's rate.
+            MemorySite::Npu(_) => Self {
+                dimension: topology.dimensions().len(),
+                side: OUT,
+                npu: Npu(number),
+            },
+        })
     }
 }
 
@@ -69,7 +75,7 @@ impl ServerId {
 /// dimension.
 #[derive(Debug)]
 pub struct ServerTable {
-    /// By dimension and side, then by NPU.
+    /// By dimension and side, then by NPU; the last rows are links of memories.
     rows: Vec<Vec<ServerState>>,
     /// Servers that are claimed.
     claimed: u32,
@@ -79,7 +85,7 @@ impl ServerTable {
     /// None is busy.
     pub(super) fn new(dimensions: usize) -> Self {
         Self {
-            rows: vec![Vec::new(); SIDES * dimensions],
+            rows: vec![Vec::new(); SIDES * (dimensions + 1)],
             claimed: 0,
         }
     }

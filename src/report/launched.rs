@@ -1,7 +1,8 @@
 //! Reports of launches: steps that repeat, and jobs that share a machine.
 //!
 //! Each program has a report of its own, filled in by the observers of any report, which are told of its ranks alone.
-//! A rank has one launch of its program at a time, which [`RepeatedLaunch`] sees to; so what is kept by node holds.
+//! A rank has one launch of its program at a time, which feeds such as [`RepeatedLaunch`](crate::engine::RepeatedLaunch) see
+//! to; so what is kept by node holds.
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
@@ -9,9 +10,7 @@ use super::summary::{NeighbourReport, Report, thousands};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
-use crate::engine::{
-    CommTiming, CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOutcome, run_launches,
-};
+use crate::engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::LinkLoad;
@@ -25,14 +24,14 @@ use std::fmt::Write as _;
 /// As [`run_launches`], and where most kernels would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
-    feeds: &mut [RepeatedLaunch],
+    feeds: &mut [Box<dyn Feed>],
     extra: &mut dyn Observer,
 ) -> Result<Vec<Report>, ReplayError> {
     for program in programs {
         program.check_prices()?;
     }
     let mut watched = WatchedPrograms::new(programs, extra);
-    let mut all: Vec<&mut dyn Feed> = feeds.iter_mut().map(|feed| feed as _).collect();
+    let mut all: Vec<&mut dyn Feed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
     run_launches(programs, &mut all, None, &mut watched)?;
     let reports = watched.programs.into_iter().zip(programs).zip(feeds);
     let reports = reports.map(|((watched, program), feed)| {

@@ -87,8 +87,7 @@ impl TileObserver {
             to: tiles.place(link.to.0),
             busy: link.busy,
         });
-        let cores = machine.remote().map(|memory| memory.port_cores());
-        let cores = cores.unwrap_or_default();
+        let cores = machine.remote().map_or(&[][..], |memory| memory.ports());
         let used = cores.iter().zip(&occupancy.ports);
         let used = used.filter(|(_, busy)| **busy > Span::ZERO);
         Some(TileUse {

@@ -59,10 +59,33 @@ impl MessageEncoder {
 
     /// Appends a packed list of varints; nothing if it is empty.
     pub fn packed(&mut self, number: u32, values: &[u64]) {
-        if !values.is_empty() {
-            let mut list = Vec::with_capacity(values.len() * 2);
-            values.iter().for_each(|&value| varint(&mut list, value));
-            self.bytes(number, &list);
+        self.packed_from(number, values.iter().copied());
+    }
+
+    /// Appends a packed list of varints; nothing if it is empty.
+    pub fn packed_from(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
+        if values.len() > 0 {
+            self.nested(number, |list| {
+                values.for_each(|value| varint(&mut list.0, value))
+            });
+        }
+    }
+
+    /// Appends a nested message, which `fill` appends field by field.
+    #[inline]
+    pub fn nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
+        self.key(number, 2);
+        let start = self.0.len();
+        // Most lengths take one byte; for a longer one the message moves.
+        self.0.push(0);
+        fill(self);
+        let length = self.0.len() - start - 1;
+        if length < 0x80 {
+            self.0[start] = length as u8;
+        } else {
+            let mut bytes = Vec::new();
+            varint(&mut bytes, length as u64);
+            self.0.splice(start..=start, bytes);
         }
     }
 
@@ -101,6 +124,12 @@ mod tests {
         put.packed(4, &[]);
         put.packed(5, &node.data_deps);
         assert_eq!(put.as_bytes(), node.encode_to_vec());
+        let mut nested = MessageEncoder::default();
+        nested.nested(7, |part| part.bytes(2, &[9; 200]));
+        let mut expected = MessageEncoder::default();
+        // A key of one byte and a length of two in front of 200 bytes.
+        expected.bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
+        assert_eq!(nested, expected);
         let mut file = Vec::new();
         put.frame(&mut file);
         assert_eq!(file, node.encode_length_delimited_to_vec());

@@ -1,5 +1,6 @@
 //! Operation of a node, decoded once from its type and attributes.
 
+use super::split_sizes::SplitSizes;
 use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape};
 use crate::units::Span;
 
@@ -133,6 +134,7 @@ pub(super) struct NodeAttributes<'a> {
     pub comm_root: Option<u64>,
     pub dimensions: Option<u32>,
     pub group: GroupName<'a>,
+    pub splits: SplitSizes<'a>,
     pub memory: MemoryChanges,
 }
 
@@ -335,6 +337,13 @@ impl<'a> NodeAttributes<'a> {
             (None, CollectiveKind::Barrier) => 0,
             (None, _) => return Err(self.sizeless(id, "collective")),
         };
+        if !self.splits.is_empty() && kind != CollectiveKind::AllToAll {
+            return Err(TraceError::refused(
+                id,
+                format!("`send_bytes` or `receive_bytes` on an {kind}"),
+                "drop them; only members of an all-to-all exchange unequal parts",
+            ));
+        }
         Ok(Op::Collective {
             kind,
             bytes,

@@ -4,6 +4,7 @@ use super::attr::AttrView;
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::{GroupName, NodeAttributes, Op};
 use super::roles::{self, GroupRoles};
+use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES, SplitSizes};
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use super::work_amounts::{self, WorkAmounts};
@@ -52,6 +53,8 @@ pub struct NodeView<'a> {
     pub groups: Option<&'a str>,
     /// Memory that it allocates and frees on its NPU.
     pub memory: MemoryChanges,
+    /// Bytes that a member of an all-to-all exchanges with each of the others, where they are not equal.
+    pub splits: SplitSizes<'a>,
     /// Position in its job. All of it is written; this reader reads the phase alone.
     pub labels: NodeLabels<'a>,
 }
@@ -74,6 +77,7 @@ impl<'a> NodeView<'a> {
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
+            splits: SplitSizes::default(),
             labels: NodeLabels::default(),
         }
     }
@@ -320,6 +324,7 @@ impl<'a> NodeFields<'a> {
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,
+            splits: facts.splits,
             labels: NodeLabels {
                 phase: facts.phase,
                 ..NodeLabels::default()
@@ -384,7 +389,7 @@ fn attribute<'a>(
 }
 
 /// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 36] = [
+pub const REPLAY_ATTRIBUTES: [&str; 38] = [
     "is_cpu_op",
     "num_ops",
     "tensor_size",
@@ -411,6 +416,8 @@ pub const REPLAY_ATTRIBUTES: [&str; 36] = [
     "involve_dims",
     "pg_name",
     "comm_group",
+    SEND_BYTES,
+    RECEIVE_BYTES,
     "allocates.weights",
     "allocates.gradients",
     "allocates.optimizer",
@@ -457,6 +464,8 @@ fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), Tr
                 None => GroupName::from_number(attr.as_u64()?),
             }
         }
+        b"send_bytes" => facts.splits.send = attr.as_text()?,
+        b"receive_bytes" => facts.splits.receive = attr.as_text()?,
         // Two letters distinguish these from nearly all attributes that are ignored here.
         [b'a', b'l', ..] | [b'f', b'r', ..] => facts.memory.take(&attr)?,
         _ => {}

@@ -4,13 +4,14 @@
 //! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
 
 use super::TraceError;
+use super::encoder::MessageEncoder;
 use super::groups::NODE_MARK;
 use super::op::{GroupName, MemoryLocation, NodeAttributes, Op};
-use super::proto::{self, AttributeProto, NodeType, attribute_proto::Value as Proto};
+use super::proto::NodeType;
 use super::scan::{self, NodeView};
+use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use super::wire::RawRecord;
 use crate::units::Span;
-use prost::Message;
 use std::io::Write;
 
 mod frames;
@@ -30,12 +31,18 @@ const SCHEMA_VERSION: &str = "0.0.4";
 /// Value of an attribute that is written beside those of a [`NodeView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
-    /// A whole number, as the schema's `int64`.
+    /// A whole number, as the schema's `int32`.
+    Int32(i32),
+    /// A whole number, as `int64`.
     Int(i64),
+    /// A count, as `uint32`.
+    Uint32(u32),
     /// A count, as `uint64`.
     Uint(u64),
     /// Yes or no, as `bool`.
     Bool(bool),
+    /// Several of them, as a list of `bool`.
+    Bools(&'a [bool]),
     /// Text, as `string`.
     Text(&'a str),
     /// Whole numbers, as a list of `int64`.
@@ -75,8 +82,8 @@ pub struct NodeExtras<'a> {
 /// Writes one rank's trace into any byte sink.
 #[derive(Debug)]
 pub struct TraceWriter<W> {
-    out: W,
-    buffer: Vec<u8>,
+    out: FrameWriter<W>,
+    message: MessageEncoder,
 }
 
 impl<W: Write> TraceWriter<W> {
@@ -90,22 +97,15 @@ impl<W: Write> TraceWriter<W> {
     /// groups ([`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
-            out,
-            buffer: Vec::new(),
+            out: FrameWriter::new(out),
+            message: MessageEncoder::default(),
         };
-        this.frame(&proto::GlobalMetadata {
-            version: SCHEMA_VERSION.to_owned(),
-            attr: attributes.iter().map(attribute).collect(),
-        })?;
+        this.message.bytes(1, SCHEMA_VERSION.as_bytes());
+        for (name, value) in attributes {
+            this.message.nested(2, |put| attribute(put, name, *value));
+        }
+        this.out.frame(this.message.as_bytes())?;
         Ok(this)
-    }
-
-    fn frame(&mut self, message: &impl Message) -> std::io::Result<()> {
-        self.buffer.clear();
-        message
-            .encode_length_delimited(&mut self.buffer)
-            .expect("a vector grows as needed");
-        self.out.write_all(&self.buffer)
     }
 
     /// Writes `node`, which consumes results of the nodes `data`, and the fields in `extra`.
@@ -126,45 +126,54 @@ impl<W: Write> TraceWriter<W> {
                 "declare them with a node of their own",
             ));
         }
-        let mut message = message(node, data);
-        message.ctrl_deps = extra.control.to_vec();
-        let values = message.inputs.take().map(|io| io.values);
         let shapes = node.labels;
-        message.inputs = io_info(&labelled(node.id, &extra.inputs, shapes.inputs)?);
-        if let Some(values) = values {
-            if !extra.inputs.values.is_empty() {
+        let mut inputs = labelled(node.id, &extra.inputs, shapes.inputs)?;
+        let outputs = labelled(node.id, &extra.outputs, shapes.outputs)?;
+        if let Some(groups) = node.groups {
+            if !inputs.values.is_empty() {
                 return Err(TraceError::refused(
                     node.id,
                     "both its process groups and its inputs have values, which share one field",
                     "leave the values of its inputs empty",
                 ));
             }
-            message.inputs.get_or_insert_default().values = values;
+            inputs.values = groups;
         }
-        message.outputs = io_info(&labelled(node.id, &extra.outputs, shapes.outputs)?);
+        let put = &mut self.message;
+        put.clear();
+        // Fields in the order of their numbers, without those that have the value of none: the schema's own form.
+        varint(put, 1, node.id);
+        text(put, 2, node.name);
+        varint(put, 3, kind(node) as u64);
+        put.packed(4, extra.control);
+        put.packed(5, data);
+        varint(put, 6, node.start_micros);
+        varint(put, 7, node.recorded.0 / 1_000_000);
+        io_info(put, 8, &inputs, node.groups.is_some());
+        io_info(put, 9, &outputs, false);
+        attributes(put, node);
+        let plain = put.as_bytes().len();
+        for (name, value) in extra.attributes {
+            named(put, name, *value);
+        }
         let reads = |(name, _): &&NamedAttribute<'_>| scan::REPLAY_ATTRIBUTES.contains(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
-            let plain = message.encode_to_vec();
-            message.attr.extend(extra.attributes.iter().map(attribute));
-            let whole = message.encode_to_vec();
-            if !same_node(&plain, &whole) {
+            let whole = put.as_bytes();
+            if !same_node(&whole[..plain], whole) {
                 return Err(TraceError::refused(
                     node.id,
                     format!("an attribute `{name}` is to be written that contradicts the node"),
                     "replays read this name (proto/README.md); choose another",
                 ));
             }
-        } else {
-            message.attr.extend(extra.attributes.iter().map(attribute));
         }
-        self.frame(&message)
-            .map_err(|source| TraceError::io("", "write", source))
+        self.out.record(put.as_bytes())
     }
 
     /// Returns the byte sink; everything is written, nothing is flushed.
     pub fn into_inner(self) -> W {
-        self.out
+        self.out.into_inner()
     }
 }
 
@@ -196,29 +205,52 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
     matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-fn attribute((name, value): &NamedAttribute<'_>) -> AttributeProto {
-    proto_attribute(
-        name,
-        match *value {
-            AttributeValue::Int(v) => Proto::Int64Val(v),
-            AttributeValue::Uint(v) => Proto::Uint64Val(v),
-            AttributeValue::Bool(v) => Proto::BoolVal(v),
-            AttributeValue::Text(text) => Proto::StringVal(text.to_owned()),
-            AttributeValue::Ints(values) => Proto::Int64List(proto::Int64List {
-                values: values.to_vec(),
-            }),
-            AttributeValue::Texts(values) => Proto::StringList(proto::StringList {
-                values: values.iter().map(|text| (*text).to_owned()).collect(),
-            }),
-        },
-    )
+/// Appends a number, unless it is 0.
+fn varint(put: &mut MessageEncoder, number: u32, value: u64) {
+    if value != 0 {
+        put.varint(number, value);
+    }
 }
 
-fn proto_attribute(name: &str, value: Proto) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        doc_string: String::new(),
-        value: Some(value),
+/// Appends a text, unless it is empty.
+fn text(put: &mut MessageEncoder, number: u32, text: &str) {
+    if !text.is_empty() {
+        put.bytes(number, text.as_bytes());
+    }
+}
+
+/// Appends an attribute of a node.
+#[inline]
+fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+    put.nested(10, |put| attribute(put, name, value));
+}
+
+/// Appends the fields of an attribute; its value is written whatever it is.
+#[inline]
+fn attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+    text(put, 1, name);
+    match value {
+        AttributeValue::Int32(v) => put.varint(7, i64::from(v).cast_unsigned()),
+        AttributeValue::Int(v) => put.varint(9, v.cast_unsigned()),
+        AttributeValue::Ints(list) => {
+            put.nested(10, |put| {
+                put.packed_from(1, list.iter().map(|v| v.cast_unsigned()))
+            });
+        }
+        AttributeValue::Uint32(v) => put.varint(11, u64::from(v)),
+        AttributeValue::Uint(v) => put.varint(13, v),
+        AttributeValue::Bool(v) => put.varint(27, u64::from(v)),
+        AttributeValue::Bools(list) => {
+            put.nested(28, |put| {
+                put.packed_from(1, list.iter().map(|&v| u64::from(v)))
+            });
+        }
+        AttributeValue::Text(text) => put.bytes(29, text.as_bytes()),
+        AttributeValue::Texts(list) => put.nested(30, |put| {
+            for text in list {
+                put.bytes(1, text.as_bytes());
+            }
+        }),
     }
 }
 
@@ -235,34 +267,48 @@ fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>,
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Returns `None` for empty inputs or outputs.
-fn io_info(io: &NodeIo<'_>) -> Option<proto::IoInfo> {
-    (*io != NodeIo::default()).then(|| proto::IoInfo {
-        values: io.values.to_owned(),
-        shapes: io.shapes.to_owned(),
-        types: io.types.to_owned(),
-    })
+/// Appends inputs or outputs, if there are any or they are `stated` to be empty.
+fn io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
+    if stated || *io != NodeIo::default() {
+        put.nested(number, |put| {
+            text(put, 1, io.values);
+            text(put, 2, io.shapes);
+            text(put, 3, io.types);
+        });
+    }
 }
 
-/// Encodes `node` as a message.
-fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
-    let mut attr = Vec::new();
-    let mut push = |name: &str, value| attr.push(proto_attribute(name, value));
+fn kind(node: &NodeView<'_>) -> NodeType {
+    match node.op {
+        Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
+        Op::NoOp => NodeType::InvalidNode,
+        Op::Host | Op::Compute { .. } => NodeType::CompNode,
+        Op::Memory { store: true, .. } => NodeType::MemStoreNode,
+        Op::Memory { store: false, .. } => NodeType::MemLoadNode,
+        Op::Message { receive: true, .. } => NodeType::CommRecvNode,
+        Op::Message { receive: false, .. } => NodeType::CommSendNode,
+        Op::Collective { .. } => NodeType::CommCollNode,
+    }
+}
+
+/// Appends the attributes that a replay reads.
+fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
+    let mut push = |name: &str, value: AttributeValue<'_>| named(put, name, value);
     let host = match node.op {
         Op::Host => true,
         Op::Message { host, .. } | Op::Collective { host, .. } => host,
         _ => false,
     };
     if node.op != Op::NoOp {
-        push("is_cpu_op", Proto::BoolVal(host));
+        push("is_cpu_op", AttributeValue::Bool(host));
     }
     if let Some(lane) = node.lane {
         let name = if host { "tid" } else { "stream" };
-        push(name, Proto::Int64Val(lane));
+        push(name, AttributeValue::Int(lane));
     }
     // Whole microseconds have a field in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
-        push("duration_ns", Proto::Uint64Val(node.recorded.0 / 1000));
+        push("duration_ns", AttributeValue::Uint(node.recorded.0 / 1000));
     }
     for (name, span) in [
         ("delay_ns", node.delay),
@@ -270,30 +316,27 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         ("profiler_ns", node.profiler),
     ] {
         if span > Span::ZERO {
-            push(name, Proto::Uint64Val(span.0 / 1000));
+            push(name, AttributeValue::Uint(span.0 / 1000));
         }
     }
     if node.eager {
-        push("eager", Proto::BoolVal(true));
+        push("eager", AttributeValue::Bool(true));
     }
-    let kind = match node.op {
-        Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
-        Op::NoOp => NodeType::InvalidNode,
-        Op::Host => NodeType::CompNode,
+    match node.op {
+        Op::NoOp | Op::Host => {}
         Op::Compute {
             flops,
             bytes,
             dtype,
         } => {
-            push("num_ops", Proto::Int64Val(flops as i64));
-            push("tensor_size", Proto::Uint64Val(bytes));
+            push("num_ops", AttributeValue::Int(flops as i64));
+            push("tensor_size", AttributeValue::Uint(bytes));
             if let Some(dtype) = dtype {
-                push("dtype", Proto::StringVal(dtype.to_string()));
+                push("dtype", AttributeValue::Text(&dtype.to_string()));
             }
             if let Some(kernel) = node.kernel {
-                push("kernel_shape", Proto::StringVal(kernel.to_string()));
+                push("kernel_shape", AttributeValue::Text(&kernel.to_string()));
             }
-            NodeType::CompNode
         }
         Op::Memory {
             store,
@@ -301,23 +344,18 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             bytes,
             in_switch,
         } => {
-            push("tensor_size", Proto::Uint64Val(bytes));
+            push("tensor_size", AttributeValue::Uint(bytes));
             let number = match place {
                 MemoryLocation::Local => 1,
                 MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
             };
-            push("tensor_loc", Proto::Uint32Val(number));
+            push("tensor_loc", AttributeValue::Uint32(number));
             if let MemoryLocation::Named(name) = place {
-                push("remote_memory", Proto::StringVal(name.to_owned()));
+                push("remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
-                let text = NodeAttributes::gathering(store).to_owned();
-                push("in_switch", Proto::StringVal(text));
-            }
-            if store {
-                NodeType::MemStoreNode
-            } else {
-                NodeType::MemLoadNode
+                let text = NodeAttributes::gathering(store);
+                push("in_switch", AttributeValue::Text(text));
             }
         }
         Op::Message {
@@ -333,17 +371,12 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             } else {
                 ("comm_dst", "comm_src")
             };
-            push(far, Proto::Int32Val(peer as i32));
+            push(far, AttributeValue::Int32(peer as i32));
             if let Some(own) = own {
-                push(near, Proto::Int32Val(own as i32));
+                push(near, AttributeValue::Int32(own as i32));
             }
-            push("comm_tag", Proto::Int32Val(tag));
-            push("comm_size", Proto::Int64Val(bytes as i64));
-            if receive {
-                NodeType::CommRecvNode
-            } else {
-                NodeType::CommSendNode
-            }
+            push("comm_tag", AttributeValue::Int32(tag));
+            push("comm_size", AttributeValue::Int(bytes as i64));
         }
         Op::Collective {
             kind,
@@ -353,15 +386,15 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
             dimensions,
             ..
         } => {
-            push("comm_type", Proto::Int64Val(kind.comm_type() as i64));
-            push("comm_size", Proto::Int64Val(bytes as i64));
+            push("comm_type", AttributeValue::Int(kind.comm_type() as i64));
+            push("comm_size", AttributeValue::Int(bytes as i64));
             match group {
                 GroupName::World => {}
-                GroupName::Number(n) => push("pg_name", Proto::StringVal(n.to_string())),
-                GroupName::Text(text) => push("pg_name", Proto::StringVal(text.to_owned())),
+                GroupName::Number(n) => push("pg_name", AttributeValue::Text(&n.to_string())),
+                GroupName::Text(text) => push("pg_name", AttributeValue::Text(text)),
             }
             if let Some(root) = root {
-                push("comm_root", Proto::Int32Val(root as i32));
+                push("comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
                 // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
@@ -369,22 +402,23 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
                 let highest = 32 - mask.leading_zeros();
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
-                push(
-                    "involved_dim",
-                    Proto::BoolList(proto::BoolList {
-                        values: values.collect(),
-                    }),
-                );
+                let values: Vec<bool> = values.collect();
+                push("involved_dim", AttributeValue::Bools(&values));
             }
-            NodeType::CommCollNode
         }
-    };
+    }
+    let splits = &node.splits;
+    for (name, list) in [(SEND_BYTES, splits.send), (RECEIVE_BYTES, splits.receive)] {
+        if !list.is_empty() {
+            push(name, AttributeValue::Text(list));
+        }
+    }
     for (name, bytes) in node.memory.named() {
-        push(name, Proto::Uint64Val(bytes));
+        push(name, AttributeValue::Uint(bytes));
     }
     let labels = &node.labels;
     if let Some(phase) = labels.phase {
-        push("phase", Proto::StringVal(phase.to_string()));
+        push("phase", AttributeValue::Text(&phase.to_string()));
     }
     for (name, number) in [
         ("stage", labels.stage),
@@ -392,22 +426,8 @@ fn message(node: &NodeView<'_>, data: &[u64]) -> proto::Node {
         ("layer", labels.layer),
     ] {
         if let Some(number) = number {
-            push(name, Proto::Uint32Val(number));
+            push(name, AttributeValue::Uint32(number));
         }
-    }
-    proto::Node {
-        id: node.id,
-        name: node.name.to_owned(),
-        r#type: kind as i32,
-        data_deps: data.to_vec(),
-        start_time_micros: node.start_micros,
-        duration_micros: node.recorded.0 / 1_000_000,
-        attr,
-        inputs: node.groups.map(|text| proto::IoInfo {
-            values: text.to_owned(),
-            ..proto::IoInfo::default()
-        }),
-        ..proto::Node::default()
     }
 }
 

@@ -1,13 +1,15 @@
 //! Counts as people read them.
 
-/// `1 rank`, `2 ranks`, `2 passes`, `1,234 micro-batches`.
+/// `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
 pub fn counted(count: u64, one: &str) -> String {
-    let ending = match (count, one.ends_with("ch") || one.ends_with("ss")) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
+    let is_consonant = |letter: char| !"aeiou".contains(letter);
+    let (stem, ending) = match one.strip_suffix('y') {
+        _ if count == 1 => (one, ""),
+        Some(stem) if stem.ends_with(is_consonant) => (stem, "ies"),
+        _ if one.ends_with("ch") || one.ends_with("ss") => (one, "es"),
+        _ => (one, "s"),
     };
-    format!("{} {one}{ending}", thousands(count))
+    format!("{} {stem}{ending}", thousands(count))
 }
 
 /// `1,234,567`.
@@ -39,6 +41,8 @@ mod tests {
         assert_eq!(counted(1, "rank"), "1 rank");
         assert_eq!(counted(0, "message"), "0 messages");
         assert_eq!(counted(2, "pass"), "2 passes");
+        assert_eq!(counted(2, "dependency"), "2 dependencies");
+        assert_eq!(counted(2, "delay"), "2 delays");
         assert_eq!(counted(1234, "micro-batch"), "1,234 micro-batches");
     }
 }

@@ -24,4 +24,5 @@ mod same;
 mod schedule;
 mod script;
 mod truth;
+mod unequal;
 mod what_if;

@@ -202,7 +202,7 @@ fn stream_waits(
             continue;
         };
         let source = launches.last_before(on, recorded);
-        let target = launches.first_after(event.stream, waited);
+        let target = launches.first_after(rank.kineto.details(event).stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
             activities.add_dependency(placed[source as usize], placed[target as usize]);
@@ -397,11 +397,12 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.kineto.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
-    (name.starts_with("Stream Sync") && event.stream >= 0).then_some(event.stream)
+    let stream = rank.kineto.details(event).stream;
+    (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
 fn argument(rank: &RankTimeline, event: &KinetoEvent, key: &str) -> Option<i64> {
-    let args = rank.kineto.args.get(event.args as usize)?;
+    let args = rank.kineto.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()
 }

@@ -40,7 +40,7 @@ pub(super) struct ThreadChains(Vec<Vec<u32>>);
 pub(super) fn build(
     rank: &RankTimeline,
     calls: &CommCalls,
-    segments: &[Vec<ThreadSegment>],
+    segments: Vec<Vec<ThreadSegment>>,
     bounds: &ActivityBounds,
     waits: &[HostWait],
     activities: &mut Activities,
@@ -61,10 +61,10 @@ pub(super) fn build(
     for wait in waits.iter().filter(|wait| wait.from < wait.to) {
         carved_of[wait.thread as usize].push((wait.from, wait.to));
     }
-    for (segments, carved) in segments.iter().zip(carved_of) {
+    for (segments, carved) in segments.into_iter().zip(carved_of) {
         let carved = joined(carved);
         let mut next = 0;
-        for segment in segments {
+        for segment in &segments {
             let Some(item) = rank.items.get(segment.owner as usize) else {
                 continue;
             };
@@ -115,11 +115,14 @@ pub(super) fn build(
         let last = &mut awaited[on as usize];
         *last = (*last).max(Some(call.done));
     }
+    // Each item, device event and call has one activity, and a thread may have one for its end.
+    let most = rank.items.len() + rank.devices.len() + rank.threads.len();
+    activities.list.reserve_exact(most + calls.list.len());
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order: Vec<u32> = own.items.clone().collect();
         // Activities of equal times keep the order of their items, parents first.
-        order.sort_by_key(|&i| (place[i as usize], i));
+        order.sort_unstable_by_key(|&i| (place[i as usize], i));
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];

@@ -28,6 +28,10 @@ pub struct CallArgs {
     pub group: Option<String>,
     /// Whether the numbers of elements differ between members.
     pub uneven: bool,
+    /// Bytes that an all-to-all sends to each member of the group: empty if they are equal, `None` if unknown.
+    pub sends: Option<Vec<u64>>,
+    /// Bytes that it receives from each.
+    pub receives: Option<Vec<u64>>,
     /// Number of the group's members, where the arguments show it.
     pub members: Option<u32>,
     /// Storages that hold the result.
@@ -236,6 +240,23 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
     let uneven = layout
         .splits
         .is_some_and(|(a, b)| [a, b].iter().any(|&i| values.get(i).is_some_and(differ)));
+    let exchanged = match layout.act {
+        Collective(AllToAll) => (
+            parts(
+                layout.splits.map(|at| at.1),
+                layout.input,
+                &values,
+                input.bytes,
+            ),
+            parts(
+                layout.splits.map(|at| at.0),
+                layout.output,
+                &values,
+                out.bytes,
+            ),
+        ),
+        _ => (None, None),
+    };
     Some((
         layout.act,
         CallArgs {
@@ -251,11 +272,47 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             },
             asynchronous: at(layout.asynchronous).and_then(Value::as_bool),
             group: None,
+            sends: exchanged.0,
+            receives: exchanged.1,
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
             members: members(name, layout, &values),
             results: out.storages,
         },
     ))
+}
+
+/// Returns the bytes for each member of an all-to-all of `bytes`, by the split sizes at one place or the list of tensors
+/// at another; empty if they are equal.
+fn parts(
+    splits: Option<usize>,
+    tensors: Option<usize>,
+    values: &Value,
+    bytes: u64,
+) -> Option<Vec<u64>> {
+    let list = |place: Option<usize>| values.get(place?)?.as_array();
+    if let Some(sizes) = list(splits) {
+        let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
+        return by_splits(&sizes?, bytes);
+    }
+    let each = list(tensors)?.iter().map(|tensor| {
+        let mut own = TensorTotals::default();
+        own.add(tensor);
+        own.bytes
+    });
+    Some(each.collect())
+}
+
+/// Returns the parts of `bytes` that splits of these sizes, in rows of a tensor, are; empty if there are none.
+pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
+    let rows = sizes
+        .iter()
+        .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
+    // Rows are of one size, so anything else is damage.
+    let row = match rows {
+        0 => 0,
+        rows => bytes.is_multiple_of(rows).then_some(bytes / rows)?,
+    };
+    sizes.iter().map(|rows| rows.checked_mul(row)).collect()
 }
 
 /// Returns the number of members by the number of splits, or of tensors that each of them gets.
@@ -401,10 +458,23 @@ mod tests {
         let (_, found) = asked("c10d::alltoall_", lists, "[]").unwrap();
         assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
         assert_eq!(found.results, [2, 4]);
+        assert_eq!(
+            (found.sends, found.receives),
+            (Some(vec![20, 20]), Some(vec![10, 30]))
+        );
         assert_eq!(found.asynchronous, Some(true));
         let base = r#"[[1,2,0,40,1,"cpu"],[3,4,0,40,1,"cpu"],"<Object>",[10,30],[20,20],false,-1]"#;
         let (_, based) = asked("c10d::alltoall_base_", base, "[]").unwrap();
         assert!(based.uneven);
+        assert_eq!(
+            (based.sends, based.receives),
+            (Some(vec![20, 20]), Some(vec![10, 30]))
+        );
+        // Rows of 3 B; nothing for nobody; rows that 40 B are not; and none, which is equal parts.
+        assert_eq!(by_splits(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
+        assert_eq!(by_splits(&[0, 0], 0), Some(vec![0, 0]));
+        assert_eq!(by_splits(&[2, 1], 40), None);
+        assert_eq!(by_splits(&[], 40), Some(vec![]));
         // Two splits, two tensors: two members.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }

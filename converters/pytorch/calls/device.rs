@@ -5,7 +5,7 @@
 //! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
 use super::super::call_names::carrier_kind;
-use super::super::kineto::EventCategory;
+use super::super::kineto::{EventCategory, KinetoEvent};
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::args::{self, asked};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
@@ -14,10 +14,17 @@ use crate::trace::{CollectiveKind, Dtype};
 /// Finds the calls of kernels, and appends them to `calls`.
 pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommCalls) {
     let mut found: Vec<CommCall> = Vec::new();
-    let ids = OperatorIds::new(rank);
+    let mut ids = None;
+    // Most kernels share their names with many others.
+    let texts = &rank.kineto.texts;
+    let mut named: Vec<Option<bool>> = vec![None; texts.len()];
+    let mut holds =
+        |name: u32| *named[name as usize].get_or_insert_with(|| kernels.holds(texts.get(name)));
     for (i, device) in rank.devices.iter().enumerate() {
         let event = &rank.kineto.events[device.event as usize];
-        if event.category != EventCategory::Kernel || !is_communication(rank, device, kernels) {
+        if event.category != EventCategory::Kernel
+            || !holds(event.name) && !states_collective(rank, event)
+        {
             continue;
         }
         if device.launch == NONE {
@@ -51,7 +58,9 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                 }
                 None => found.push(CommCall {
                     item,
-                    rf_id: ids.of(rank, item),
+                    rf_id: ids
+                        .get_or_insert_with(|| OperatorIds::new(rank))
+                        .of(rank, item),
                     act,
                     asked,
                     group: NONE,
@@ -71,12 +80,10 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     calls.list.extend(found);
 }
 
-/// Returns whether a kernel moves data between ranks.
-fn is_communication(rank: &RankTimeline, device: &DeviceInterval, kernels: &CommKernels) -> bool {
-    let event = &rank.kineto.events[device.event as usize];
-    let named = |args: &Vec<(String, String)>| args.iter().any(|(key, _)| key == "Collective name");
-    rank.kineto.args.get(event.args as usize).is_some_and(named)
-        || kernels.holds(rank.name(device.event))
+/// Returns whether a kernel states a collective.
+fn states_collective(rank: &RankTimeline, event: &KinetoEvent) -> bool {
+    let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
+    rank.kineto.args_of(event).is_some_and(named)
 }
 
 /// Ids of operators by start, for calls that only a launch stands for.
@@ -110,8 +117,8 @@ fn kernel_call(
     kernels: &CommKernels,
 ) -> Option<(CommOp, CallArgs)> {
     let event = &rank.kineto.events[device.event as usize];
-    let args = rank.kineto.args.get(event.args as usize);
-    if let Some(told) = args.and_then(|args| call_of(None, Some(args.as_slice()))) {
+    let args = rank.kineto.args_of(event);
+    if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
         return Some(told);
     }
     let kind = kernels.kind(rank.name(device.event))?;
@@ -235,8 +242,8 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
     let event = &rank.kineto.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
-    let kineto = rank.kineto.args.get(event.args as usize);
-    call_of(host.map(|args| &args.attrs[..]), kineto.map(Vec::as_slice))
+    let kineto = rank.kineto.args_of(event);
+    call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
 /// Returns the group that a `record_param_comms` names: in its attributes, or among its inputs, where writers before
@@ -283,6 +290,15 @@ fn call_of(
         text("out_split_size", "Out split size"),
     ];
     let uneven = splits.iter().flatten().any(|list| uneven(list));
+    let [sends, receives] = match act {
+        CommOp::Collective(CollectiveKind::AllToAll) => {
+            let [input, output] = splits.map(|list| split_sizes(&list?));
+            let bytes = [inputs, outputs].map(|elements| elements.saturating_mul(size));
+            let of = |sizes: Option<Vec<u64>>, bytes| args::by_splits(&sizes?, bytes);
+            [of(input, bytes[0]), of(output, bytes[1])]
+        }
+        _ => [None, None],
+    };
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
     // Of messages the profiler writes ranks of the job; operators have ranks of the group.
     let (peer, peer_rank) = match act {
@@ -306,10 +322,24 @@ fn call_of(
                 .or_else(|| text("pg_id", "Process Group ID"))
                 .filter(|name| !name.is_empty()),
             uneven,
+            sends,
+            receives,
             members: text("pg_size", "Group size").and_then(|count| count.parse().ok()),
             results: Vec::new(),
         },
     ))
+}
+
+/// Parses `[4, 8]`; `None` for a list that was cut.
+fn split_sizes(list: &str) -> Option<Vec<u64>> {
+    let inner = list.trim_matches(['[', ']']).trim();
+    if inner.is_empty() {
+        return Some(Vec::new());
+    }
+    inner
+        .split(',')
+        .map(|size| size.trim().parse().ok())
+        .collect()
 }
 
 fn uneven(list: &str) -> bool {
@@ -381,5 +411,9 @@ mod tests {
         assert!(!uneven("[]"));
         assert!(!uneven("[4, 4]"));
         assert!(uneven("[4, 8]"));
+        assert_eq!(split_sizes("[4, 8]"), Some(vec![4, 8]));
+        assert_eq!(split_sizes("[]"), Some(vec![]));
+        // Long lists are cut short.
+        assert_eq!(split_sizes("[4, 8, ...]"), None);
     }
 }

@@ -267,7 +267,7 @@ impl ShapeAgreement {
         node: u32,
         event: u32,
     ) -> Option<bool> {
-        let theirs = kineto.events[event as usize].shapes;
+        let theirs = kineto.details(&kineto.events[event as usize]).shapes;
         if theirs == NONE {
             return None;
         }

@@ -1,64 +1,65 @@
 //! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
 
 use crate::converters::pytorch::JsonString;
+use crate::converters::pytorch::stream::{JsonScanner, JsonText};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
 /// A node; keys that one of the layouts lacks are optional.
-#[derive(Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawHostNode<'a> {
     #[serde(borrow)]
-    pub id: &'a RawValue,
+    pub id: JsonText<'a>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     #[serde(borrow, alias = "ctrl_deps")]
-    pub parent: Option<&'a RawValue>,
+    pub parent: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub inputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
     pub outputs: Option<RawOperands<'a>>,
     #[serde(borrow)]
-    pub input_shapes: Option<&'a RawValue>,
+    pub input_shapes: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub input_types: Option<&'a RawValue>,
+    pub input_types: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub output_shapes: Option<&'a RawValue>,
+    pub output_shapes: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub output_types: Option<&'a RawValue>,
+    pub output_types: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub rf_id: Option<&'a RawValue>,
+    pub rf_id: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub fw_parent: Option<&'a RawValue>,
+    pub fw_parent: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub seq_id: Option<&'a RawValue>,
+    pub seq_id: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub scope: Option<&'a RawValue>,
+    pub scope: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub tid: Option<&'a RawValue>,
+    pub tid: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub fw_tid: Option<&'a RawValue>,
+    pub fw_tid: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
     /// Duration that `chakra_trace_link` adds.
     #[serde(borrow)]
-    pub exclusive_dur: Option<&'a RawValue>,
+    pub exclusive_dur: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub attrs: RawAttrs<'a>,
 }
 
 /// Inputs or outputs of a node.
+#[derive(Debug, PartialEq)]
 pub(super) enum RawOperands<'a> {
     /// Values, with shapes and types beside them in the same object.
     Nested {
-        values: Option<&'a RawValue>,
-        shapes: Option<&'a RawValue>,
-        types: Option<&'a RawValue>,
+        values: Option<JsonText<'a>>,
+        shapes: Option<JsonText<'a>>,
+        types: Option<JsonText<'a>>,
     },
     /// Values alone: the first and the last, between which the others stand.
-    Flat(Option<(&'a RawValue, &'a RawValue)>),
+    Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawOperands<'a> {
@@ -100,7 +101,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawOperands<'de>, A::Error> {
-        let mut ends: Option<(&RawValue, &RawValue)> = None;
+        let mut ends: Option<(JsonText<'_>, JsonText<'_>)> = None;
         while let Some(value) = entries.next_element()? {
             ends = Some((ends.map_or(value, |(first, _)| first), value));
         }
@@ -109,17 +110,17 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
 }
 
 /// Attributes of nested nodes, a list of `{name, type, value}`.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
-    pub rf_id: Option<&'a RawValue>,
-    pub fw_parent: Option<&'a RawValue>,
-    pub seq_id: Option<&'a RawValue>,
-    pub scope: Option<&'a RawValue>,
-    pub tid: Option<&'a RawValue>,
-    pub fw_tid: Option<&'a RawValue>,
-    pub op_schema: Option<&'a RawValue>,
+    pub rf_id: Option<JsonText<'a>>,
+    pub fw_parent: Option<JsonText<'a>>,
+    pub seq_id: Option<JsonText<'a>>,
+    pub scope: Option<JsonText<'a>>,
+    pub tid: Option<JsonText<'a>>,
+    pub fw_tid: Option<JsonText<'a>>,
+    pub op_schema: Option<JsonText<'a>>,
     /// All but the attributes that every node has.
-    pub others: Vec<(Cow<'a, str>, &'a RawValue)>,
+    pub others: Vec<(Cow<'a, str>, JsonText<'a>)>,
 }
 
 #[derive(Deserialize)]
@@ -127,7 +128,130 @@ struct RawAttr<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow)]
-    value: &'a RawValue,
+    value: JsonText<'a>,
+}
+
+impl<'a> RawAttrs<'a> {
+    /// Takes an attribute; returns the name of one that comes twice.
+    fn put(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
+        let slot = match &*name {
+            "rf_id" => &mut self.rf_id,
+            "fw_parent" => &mut self.fw_parent,
+            "seq_id" => &mut self.seq_id,
+            "scope" => &mut self.scope,
+            "tid" => &mut self.tid,
+            "fw_tid" => &mut self.fw_tid,
+            "op_schema" => &mut self.op_schema,
+            "kernel_backend" | "kernel_file" | "tensor_range" => return None,
+            _ => {
+                self.others.push((name, value));
+                return None;
+            }
+        };
+        slot.replace(value).map(|_| name)
+    }
+
+    fn scan(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
+        scan.list(|scan| {
+            let (mut name, mut value) = (None, None);
+            scan.object(|scan, key| match key {
+                "name" => once(&mut name, scan.plain()?),
+                "value" => once(&mut value, scan.value()?),
+                _ => scan.skip(),
+            })?;
+            match self.put(Cow::Borrowed(name?), value?) {
+                None => Some(()),
+                Some(_) => None,
+            }
+        })
+    }
+}
+
+/// Sets what was not set before.
+fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    slot.replace(value).is_none().then_some(())
+}
+
+impl<'a> RawOperands<'a> {
+    fn scan(scan: &mut JsonScanner<'a>) -> Option<Self> {
+        if scan.peek()? == b'[' {
+            let mut ends: Option<(JsonText<'a>, JsonText<'a>)> = None;
+            scan.list(|scan| {
+                let value = scan.value()?;
+                ends = Some((ends.map_or(value, |(first, _)| first), value));
+                Some(())
+            })?;
+            return Some(Self::Flat(ends));
+        }
+        let (mut values, mut shapes, mut types) = (None, None, None);
+        scan.object(|scan, key| match key {
+            "values" => once(&mut values, scan.value()?),
+            "shapes" => once(&mut shapes, scan.value()?),
+            "types" => once(&mut types, scan.value()?),
+            _ => scan.skip(),
+        })?;
+        Some(Self::Nested {
+            values,
+            shapes,
+            types,
+        })
+    }
+}
+
+impl<'a> RawHostNode<'a> {
+    /// Reads the node at the start of `text` into an empty one, and returns its length.
+    pub fn scan(text: &'a str, node: &mut Self) -> Option<usize> {
+        let mut scan = JsonScanner::new(text);
+        let (mut id, mut name) = (None, None);
+        let mut seen = 0_u32;
+        scan.object(|scan, key| {
+            let (place, slot) = match key {
+                "id" => return once(&mut id, scan.value()?),
+                "name" => return once(&mut name, scan.plain()?),
+                "inputs" | "outputs" => {
+                    let side = if key == "inputs" {
+                        &mut node.inputs
+                    } else {
+                        &mut node.outputs
+                    };
+                    return once(side, RawOperands::scan(scan)?);
+                }
+                "attrs" => {
+                    node.attrs.scan(scan)?;
+                    return mark(&mut seen, 0);
+                }
+                "op_schema" => {
+                    node.op_schema = Some(Cow::Borrowed(scan.plain()?));
+                    return mark(&mut seen, 1);
+                }
+                "parent" | "ctrl_deps" => (2, &mut node.parent),
+                "input_shapes" => (3, &mut node.input_shapes),
+                "input_types" => (4, &mut node.input_types),
+                "output_shapes" => (5, &mut node.output_shapes),
+                "output_types" => (6, &mut node.output_types),
+                "rf_id" => (7, &mut node.rf_id),
+                "fw_parent" => (8, &mut node.fw_parent),
+                "seq_id" => (9, &mut node.seq_id),
+                "scope" => (10, &mut node.scope),
+                "tid" => (11, &mut node.tid),
+                "fw_tid" => (12, &mut node.fw_tid),
+                "exclusive_dur" => (13, &mut node.exclusive_dur),
+                _ => return scan.skip(),
+            };
+            *slot = scan.optional()?;
+            mark(&mut seen, place)
+        })?;
+        node.id = id?;
+        node.name = Cow::Borrowed(name?);
+        Some(scan.used())
+    }
+}
+
+/// Marks a key as seen, which may come once.
+fn mark(seen: &mut u32, key: u32) -> Option<()> {
+    let new = *seen & 1 << key == 0;
+    *seen |= 1 << key;
+    new.then_some(())
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawAttrs<'a> {
@@ -148,24 +272,76 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawAttrs<'de>, A::Error> {
         let mut attrs = RawAttrs::default();
         while let Some(RawAttr { name, value }) = entries.next_element()? {
-            let slot = match &*name {
-                "rf_id" => &mut attrs.rf_id,
-                "fw_parent" => &mut attrs.fw_parent,
-                "seq_id" => &mut attrs.seq_id,
-                "scope" => &mut attrs.scope,
-                "tid" => &mut attrs.tid,
-                "fw_tid" => &mut attrs.fw_tid,
-                "op_schema" => &mut attrs.op_schema,
-                "kernel_backend" | "kernel_file" | "tensor_range" => continue,
-                _ => {
-                    attrs.others.push((name, value));
-                    continue;
-                }
-            };
-            if slot.replace(value).is_some() {
+            if let Some(name) = attrs.put(name, value) {
                 return Err(A::Error::custom(format!("the attribute `{name}` twice")));
             }
         }
         Ok(attrs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The general parser is the oracle of the scan.
+    #[test]
+    fn what_is_scanned_is_what_the_general_parser_reads() {
+        let nested = r#"{"id": 6, "name": "aten::add", "ctrl_deps": 3, "inputs": {"values": [[1,2,0,8,4,"cpu"],1], "shapes": [[8],[]],
+            "types": ["Tensor(float)","Int"]}, "outputs": {"values": [], "shapes": [], "types": []}, "attrs": [{"name": "rf_id",
+            "type": "uint64", "value": 5},{"name": "op_schema", "type": "string", "value": "a\\n"},{"name": "pg_name", "type": "string",
+            "value": "0"}]}"#;
+        let flat = r#"{"name": "aten::t", "id": 7, "rf_id": 2, "parent": 3, "fw_parent": null, "seq_id": -1, "scope": 0, "tid": 1,
+            "fw_tid": 0, "op_schema": "", "inputs": [[1,2,0,8,4,"cpu"], 4], "input_shapes": [[8],[]], "input_types": ["Tensor(float)",
+            "Int"], "outputs": [], "output_shapes": [], "output_types": []}"#;
+        let parts = [
+            "null",
+            "{}",
+            "[]",
+            "\"",
+            ",",
+            ":",
+            "}",
+            "]",
+            "\"id\": 1, ",
+            "\"parent\": 2, ",
+            "\"ctrl_deps\": 2, ",
+            "\"tid\": null, ",
+            "\"inputs\": null, ",
+            "\"attrs\": [], ",
+            "\"values\": 1, ",
+            "\\",
+            "é",
+            "\u{2}",
+            "1e3",
+            " ",
+        ];
+        let mut state = 5_u64;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let (mut scanned, mut parsed) = (0, 0);
+        for round in 0..100_000 {
+            let mut text = if round % 2 == 0 { nested } else { flat }.to_owned();
+            for _ in 0..round % 3 {
+                let at = below(text.len());
+                let end = (at + below(3)).min(text.len());
+                if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                    text.replace_range(at..end, parts[below(parts.len())]);
+                }
+            }
+            let mut node = RawHostNode::default();
+            let found = RawHostNode::scan(&text, &mut node).map(|used| (node, used));
+            let mut values = serde_json::Deserializer::from_str(&text).into_iter();
+            let expected = values.next().and_then(Result::ok);
+            let expected = expected.map(|node: RawHostNode<'_>| (node, values.byte_offset()));
+            parsed += usize::from(expected.is_some());
+            scanned += usize::from(found.is_some());
+            assert!(found.is_none() || found == expected, "{text}");
+        }
+        assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
     }
 }

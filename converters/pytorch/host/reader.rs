@@ -3,14 +3,13 @@
 use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostTrace, NONE};
 use crate::converters::pytorch::name_repair::NameLayout;
-use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
+use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
 use crate::converters::pytorch::{
     JsonRepair, JsonRepairKind, communicates, groups, number, python_repr,
 };
 use crate::graph::NameTable;
 use crate::trace::{TraceError, escape};
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// The host trace while it is read.
@@ -20,9 +19,9 @@ pub(super) struct HostTraceReader {
     /// Shapes and types as JSON, and the index of each as Python shows it.
     json: NameTable,
     python: Vec<u32>,
-    /// Types as JSON, and the parsed form of each.
+    /// Types as JSON, and the parsed form of each with its index as Python shows it.
     types: NameTable,
-    meaning: Vec<ArgType>,
+    meaning: Vec<(ArgType, u32)>,
     /// Tensors of the current node.
     tensors: Vec<TensorArg>,
 }
@@ -41,11 +40,11 @@ struct OperandLists<'a> {
 impl<'a> OperandLists<'a> {
     fn new(
         side: &Option<RawOperands<'a>>,
-        flat_shapes: Option<&'a RawValue>,
-        flat_types: Option<&'a RawValue>,
+        flat_shapes: Option<JsonText<'a>>,
+        flat_types: Option<JsonText<'a>>,
         at: &LocatedElement<'a>,
     ) -> Result<Self, TraceError> {
-        let list = |raw: Option<&'a RawValue>| raw.map_or("[]", RawValue::get);
+        let list = |raw: Option<JsonText<'a>>| raw.map_or("[]", JsonText::get);
         let (values, shapes, types) = match *side {
             None => (Cow::Borrowed("[]"), None, None),
             Some(RawOperands::Nested {
@@ -108,10 +107,11 @@ impl HostTraceReader {
             let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape(json));
                 // The text has its index already, so the list of parsed forms has to grow with it.
-                self.meaning.push(ArgType::Other);
+                self.meaning.push((ArgType::Other, NONE));
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
-            self.meaning.push(meaning);
+            let text = self.python(json, at)?;
+            self.meaning.push((meaning, text));
         }
         Ok(known)
     }
@@ -123,7 +123,7 @@ impl HostTraceReader {
     ) -> Result<OperandSummary, TraceError> {
         let meaning = self.meaning(lists.types, at)?;
         self.tensors.clear();
-        let read = tensors(&lists.values, &self.meaning[meaning], &mut self.tensors);
+        let read = tensors(&lists.values, &self.meaning[meaning].0, &mut self.tensors);
         read.map_err(|(part, what)| {
             at.refused(part, format!("{what}, found {}", escape(part)), OTHER_TOOL)
         })?;
@@ -148,7 +148,7 @@ impl HostTraceReader {
         };
         Ok(OperandSummary {
             shapes: self.python(lists.shapes, at)?,
-            types: self.python(lists.types, at)?,
+            types: self.meaning[meaning].1,
             storages: (first, self.trace.storages.len() as u32),
             bytes,
         })
@@ -192,7 +192,11 @@ impl ElementReader for HostTraceReader {
     };
     type Element<'de> = RawHostNode<'de>;
 
-    fn element(&mut self, raw: RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
+    fn scan<'de>(text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
+        RawHostNode::scan(text, node)
+    }
+
+    fn element(&mut self, raw: &RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
         // Its kernels are copies of host nodes, which would be taken for operators that ran on the host.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
@@ -209,7 +213,7 @@ impl ElementReader for HostTraceReader {
         let mut args = NONE;
         if communicates(&raw.name) {
             args = self.trace.args.len() as u32;
-            let text = |raw: &&RawValue| number::text(raw.get()).into_owned();
+            let text = |raw: &JsonText<'_>| number::text(raw.get()).into_owned();
             let attrs = attrs.others.iter();
             self.trace.args.push(CommArgs {
                 inputs: input.values.clone().into_owned(),
@@ -260,7 +264,7 @@ impl ElementReader for HostTraceReader {
     fn value(
         &mut self,
         key: &str,
-        value: &RawValue,
+        value: JsonText<'_>,
         _: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         match key {

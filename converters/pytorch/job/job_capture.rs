@@ -335,6 +335,7 @@ fn matched_calls(
             met[rank as usize][call as usize] = CallMatchInfo {
                 bytes: matched.bytes,
                 root,
+                uneven: matched.uneven,
                 found: true,
             };
         }

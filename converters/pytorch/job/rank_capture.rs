@@ -128,7 +128,7 @@ impl RankCapture {
         let JoinedFiles {
             host,
             kineto,
-            link,
+            mut link,
             ordered,
         } = joined;
         let window = match options.step {
@@ -140,6 +140,8 @@ impl RankCapture {
         };
         let number = kineto.rank.unwrap_or(number);
         let rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
+        // Its items have their nodes.
+        link.host_of = Vec::new();
         if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(TraceError::refused_in(
                 file,

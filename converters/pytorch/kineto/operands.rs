@@ -5,7 +5,6 @@
 
 use crate::converters::pytorch::python_repr;
 use crate::graph::NameTable;
-use serde_json::value::RawValue;
 
 /// Inputs of operators while a file is read; each distinct text is parsed once.
 #[derive(Default)]
@@ -29,18 +28,18 @@ impl OperandTable {
     /// Interns what an event says of its inputs into `texts`; `None` if there are more texts than fit.
     pub fn intern(
         &mut self,
-        dims: &RawValue,
-        types: &RawValue,
+        dims: &str,
+        types: &str,
         texts: &mut NameTable,
     ) -> Option<OperandTexts> {
-        let shape = self.shapes.intern(dims.get())? as usize;
+        let shape = self.shapes.intern(dims)? as usize;
         if shape == self.known_shapes.len() {
-            let text = texts.intern(&python_repr::escape(dims.get()))?;
-            self.known_shapes.push((text, elements(dims.get())));
+            let text = texts.intern(&python_repr::escape(dims))?;
+            self.known_shapes.push((text, elements(dims)));
         }
-        let kind = self.types.intern(types.get())? as usize;
+        let kind = self.types.intern(types)? as usize;
         if kind == self.known_types.len() {
-            let (text, sizes) = host_types(types.get());
+            let (text, sizes) = host_types(types);
             self.known_types.push((texts.intern(&text)?, sizes));
         }
         let (shapes, elements) = &self.known_shapes[shape];
@@ -107,10 +106,9 @@ mod tests {
     use super::*;
 
     fn texts(dims: &str, types: &str) -> (String, String, u64) {
-        let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("it is JSON");
         let mut texts = NameTable::default();
         let found = OperandTable::default()
-            .intern(&raw(dims), &raw(types), &mut texts)
+            .intern(dims, types, &mut texts)
             .expect("there is room");
         let text = |number: u32| texts.get(number).to_owned();
         (text(found.shapes), text(found.types), found.bytes)

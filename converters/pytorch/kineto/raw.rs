@@ -1,5 +1,6 @@
 //! Events as Kineto writes them.
 
+use crate::converters::pytorch::stream::{JsonScanner, JsonText};
 use crate::converters::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -8,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// An event; the keys that are present depend on its phase.
-#[derive(Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
     pub ph: Cow<'a, str>,
@@ -17,36 +18,115 @@ pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
     pub name: Cow<'a, str>,
     #[serde(borrow)]
-    pub pid: Option<&'a RawValue>,
+    pub pid: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub tid: Option<&'a RawValue>,
+    pub tid: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub ts: Option<&'a RawValue>,
+    pub ts: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub dur: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub id: Option<&'a RawValue>,
+    pub dur: Option<JsonText<'a>>,
     #[serde(borrow, default)]
     pub args: EventArgs<'a>,
 }
 
 /// Arguments that the conversion uses.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct EventArgs<'a> {
-    pub rf_id: Option<&'a RawValue>,
-    pub external_id: Option<&'a RawValue>,
-    pub correlation: Option<&'a RawValue>,
-    pub stream: Option<&'a RawValue>,
-    pub device: Option<&'a RawValue>,
-    pub bytes: Option<&'a RawValue>,
+    pub rf_id: Option<JsonText<'a>>,
+    pub external_id: Option<JsonText<'a>>,
+    pub correlation: Option<JsonText<'a>>,
+    pub stream: Option<JsonText<'a>>,
+    pub device: Option<JsonText<'a>>,
+    pub bytes: Option<JsonText<'a>>,
     /// Name that a metadata event gives its track.
-    pub name: Option<&'a RawValue>,
+    pub name: Option<JsonText<'a>>,
     /// Shapes of the inputs.
-    pub dims: Option<&'a RawValue>,
+    pub dims: Option<JsonText<'a>>,
     /// Types of the inputs.
-    pub types: Option<&'a RawValue>,
+    pub types: Option<JsonText<'a>>,
     /// Whether the arguments describe a collective.
     pub collective: bool,
+}
+
+impl<'a> RawKinetoEvent<'a> {
+    /// Reads the event at the start of `text` into an empty one, and returns its length.
+    pub fn scan(text: &'a str, event: &mut Self) -> Option<usize> {
+        let mut scan = JsonScanner::new(text);
+        let mut seen = 0_u8;
+        scan.object(|scan, key| {
+            // A key that comes twice is damage, which the general parser names.
+            let mut first = |key: u32| {
+                let new = seen & 1 << key == 0;
+                seen |= 1 << key;
+                new.then_some(())
+            };
+            match key {
+                "ph" => first(0)
+                    .and_then(|()| scan.plain())
+                    .map(|text| event.ph = text.into()),
+                "cat" => {
+                    first(1)?;
+                    if !scan.null()? {
+                        event.cat = Some(scan.plain()?.into());
+                    }
+                    Some(())
+                }
+                "name" => first(2)
+                    .and_then(|()| scan.plain())
+                    .map(|text| event.name = text.into()),
+                "pid" => first(3)
+                    .and_then(|()| scan.optional())
+                    .map(|value| event.pid = value),
+                "tid" => first(4)
+                    .and_then(|()| scan.optional())
+                    .map(|value| event.tid = value),
+                "ts" => first(5)
+                    .and_then(|()| scan.optional())
+                    .map(|value| event.ts = value),
+                "dur" => first(6)
+                    .and_then(|()| scan.optional())
+                    .map(|value| event.dur = value),
+                "args" => {
+                    first(7)?;
+                    if !scan.null()? {
+                        event.args.scan(scan)?;
+                    }
+                    Some(())
+                }
+                _ => scan.skip(),
+            }
+        })?;
+        Some(scan.used())
+    }
+}
+
+impl<'a> EventArgs<'a> {
+    /// Returns where the argument `key` is kept, if it is, and notes what its presence says.
+    fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
+        Some(match key {
+            // Profilers of 2021 wrote it small on kernels.
+            "External id" | "external id" => &mut self.external_id,
+            "Record function id" => &mut self.rf_id,
+            "correlation" => &mut self.correlation,
+            "stream" => &mut self.stream,
+            "device" => &mut self.device,
+            "bytes" => &mut self.bytes,
+            "name" => &mut self.name,
+            "Input Dims" | "Input dims" => &mut self.dims,
+            "Input type" => &mut self.types,
+            key => {
+                self.collective |= key == "Collective name";
+                return None;
+            }
+        })
+    }
+
+    fn scan(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
+        scan.object(|scan, key| match self.slot(key) {
+            Some(slot) => scan.value().map(|value| *slot = Some(value)),
+            None => scan.skip(),
+        })
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for EventArgs<'a> {
@@ -71,22 +151,9 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<EventArgs<'de>, A::Error> {
         let mut args = EventArgs::default();
         while let Some(JsonString(key)) = entries.next_key()? {
-            let slot = match &*key {
-                // Profilers of 2021 wrote it small on kernels.
-                "External id" | "external id" => &mut args.external_id,
-                "Record function id" => &mut args.rf_id,
-                "correlation" => &mut args.correlation,
-                "stream" => &mut args.stream,
-                "device" => &mut args.device,
-                "bytes" => &mut args.bytes,
-                "name" => &mut args.name,
-                "Input Dims" | "Input dims" => &mut args.dims,
-                "Input type" => &mut args.types,
-                key => {
-                    args.collective |= key == "Collective name";
-                    entries.next_value::<IgnoredAny>()?;
-                    continue;
-                }
+            let Some(slot) = args.slot(&key) else {
+                entries.next_value::<IgnoredAny>()?;
+                continue;
             };
             *slot = Some(entries.next_value()?);
         }
@@ -137,5 +204,65 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
             args.push((key, number::text(value.get()).into_owned()));
         }
         Ok(AllEventArgs(args))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The general parser is the oracle of the scan.
+    #[test]
+    fn what_is_scanned_is_what_the_general_parser_reads() {
+        let plain = r#"{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": "7", "ts": 1.5, "dur": 2, "id": null,
+            "args": {"External id": 3, "Record function id": 0, "correlation": 9, "stream": -1, "device": 0, "bytes": 4,
+            "Input Dims": [[4, 8], []], "Input type": ["float", ""], "Concrete Inputs": ["", "\\n"], "Ev Idx": 5}}"#;
+        let parts = [
+            "null",
+            "{}",
+            "[]",
+            "\"",
+            ",",
+            ":",
+            "}",
+            "\"ph\": \"M\", ",
+            "\"args\": null, ",
+            "\"cat\": null, ",
+            "\"pid\": 8, ",
+            "\\",
+            "\"stream\": 2, ",
+            "\"Collective name\": \"x\", ",
+            "é",
+            "\u{2}",
+            "1e3",
+            " ",
+        ];
+        let mut state = 5_u64;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let (mut scanned, mut parsed) = (0, 0);
+        for round in 0..100_000 {
+            let mut text = plain.to_owned();
+            for _ in 0..round % 3 {
+                let at = below(text.len());
+                let end = (at + below(3)).min(text.len());
+                if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                    text.replace_range(at..end, parts[below(parts.len())]);
+                }
+            }
+            let mut event = RawKinetoEvent::default();
+            let found = RawKinetoEvent::scan(&text, &mut event).map(|used| (event, used));
+            let mut values = serde_json::Deserializer::from_str(&text).into_iter();
+            let expected = values.next().and_then(Result::ok);
+            let expected = expected.map(|event: RawKinetoEvent<'_>| (event, values.byte_offset()));
+            parsed += usize::from(expected.is_some());
+            scanned += usize::from(found.is_some());
+            assert!(found.is_none() || found == expected, "{text}");
+        }
+        assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
     }
 }

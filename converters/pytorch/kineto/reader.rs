@@ -3,14 +3,14 @@
 use super::operands::OperandTable;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
-use super::{EventCategory, FlowEvent, FlowKind, KinetoEvent, KinetoTrace, NONE};
+use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
 use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::number::{self, nanoseconds};
-use crate::converters::pytorch::stream::{ElementReader, LocatedElement, integer};
+use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
+use crate::graph::Interner;
 use crate::trace::{TraceError, TraceLocation, escape};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// The device trace while it is read. Times are relative to the base until the end.
@@ -19,6 +19,9 @@ pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
     tracks: TrackTable,
     operands: OperandTable,
+    details: Interner<EventDetails>,
+    /// Per text: whether it names communication, and whether a convolution.
+    named: Vec<(bool, bool)>,
     left_out: BTreeMap<String, u64>,
     /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
@@ -45,11 +48,11 @@ impl TryFrom<i128> for StreamId {
 struct DistributedInfo<'a> {
     backend: Option<String>,
     #[serde(borrow)]
-    rank: Option<&'a RawValue>,
+    rank: Option<JsonText<'a>>,
     #[serde(borrow)]
-    world_size: Option<&'a RawValue>,
+    world_size: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pg_config: Option<&'a RawValue>,
+    pg_config: Option<JsonText<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -62,8 +65,7 @@ impl KinetoReader {
     pub fn finish(mut self) -> Result<KinetoTrace, TraceError> {
         let mut trace = self.trace;
         let base = self.base_ns;
-        let times = trace.events.iter_mut().map(|event| &mut event.start_ns);
-        for time in times.chain(trace.flows.iter_mut().map(|flow| &mut flow.at_ns)) {
+        for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
             // The base may come last in the file, so it is added when everything is read.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
@@ -75,6 +77,7 @@ impl KinetoReader {
         }
         drop_outside(&mut trace);
         trace.tracks = self.tracks.finish();
+        trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
     }
@@ -98,24 +101,17 @@ impl KinetoReader {
         number.ok_or_else(|| at.refused("", "more tracks than fit".to_owned(), HUGE))
     }
 
-    fn flow(
-        &mut self,
-        raw: &RawKinetoEvent<'_>,
-        kind: FlowKind,
-        at: &LocatedElement<'_>,
-    ) -> Result<(), TraceError> {
-        let Some(id) = integer(raw.id, "id", at)? else {
-            return Err(at.refused("", "an arrow without `id`".to_owned(), DAMAGED));
-        };
-        let flow = FlowEvent {
-            kind,
-            id,
-            start: raw.ph == "s",
-            at_ns: time(raw.ts, "ts", at)?,
-            track: self.track(raw, at)?,
-        };
-        self.trace.flows.push(flow);
-        Ok(())
+    /// Returns whether the arguments of an event of this name are used.
+    fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
+        let known = self.named.len();
+        let new = known..self.trace.texts.len();
+        self.named.extend(new.map(|number| {
+            let name = self.trace.texts.get(number as u32);
+            // The output of a convolution follows from its padding and stride.
+            (communicates(name), name.ends_with("n_convolution"))
+        }));
+        let (call, convolution) = self.named[name as usize];
+        call || convolution && category == EventCategory::CpuOp
     }
 
     fn event(
@@ -134,35 +130,27 @@ impl KinetoReader {
             return Ok(());
         };
         let raw_args = &raw.args;
+        let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
+        let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective
-            || category == EventCategory::Sync
-            || communicates(&raw.name)
-            // The output of a convolution follows from its padding and stride.
-            || category == EventCategory::CpuOp && raw.name.ends_with("n_convolution")
+        if raw_args.collective || category == EventCategory::Sync || self.needs_args(name, category)
         {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllEventArgs::of(at.text).0);
         }
-        let name = self.trace.texts.intern(&raw.name);
-        let huge = || at.refused("", "more names than fit".to_owned(), HUGE);
         let operands = match (raw_args.dims, raw_args.types) {
             (Some(dims), Some(types)) => {
                 let texts = &mut self.trace.texts;
-                Some(self.operands.intern(dims, types, texts).ok_or_else(huge)?)
+                Some(
+                    self.operands
+                        .intern(dims.get(), types.get(), texts)
+                        .ok_or_else(huge)?,
+                )
             }
             _ => None,
         };
-        let event = KinetoEvent {
-            start_ns: time(raw.ts, "ts", at)?,
-            duration_ns,
-            name: name.ok_or_else(huge)?,
-            category,
-            track: self.track(raw, at)?,
-            rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
-            external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
-            correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
+        let details = EventDetails {
             stream: integer(raw_args.stream, "stream", at)?.map_or(-1, |StreamId(stream)| stream),
             device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
@@ -170,6 +158,21 @@ impl KinetoReader {
             shapes: operands.as_ref().map_or(NONE, |operands| operands.shapes),
             types: operands.as_ref().map_or(NONE, |operands| operands.types),
             bytes_in: operands.map_or(0, |operands| operands.bytes),
+        };
+        let details = match details {
+            EventDetails::ABSENT => NONE,
+            details => self.details.intern(details),
+        };
+        let event = KinetoEvent {
+            start_ns: time(raw.ts, "ts", at)?,
+            duration_ns,
+            name,
+            category,
+            track: self.track(raw, at)?,
+            rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
+            external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
+            correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
+            details,
             offset: at.offset,
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
@@ -190,7 +193,11 @@ impl KinetoReader {
         Ok(())
     }
 
-    fn distributed(&mut self, value: &RawValue, at: &LocatedElement<'_>) -> Result<(), TraceError> {
+    fn distributed(
+        &mut self,
+        value: JsonText<'_>,
+        at: &LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
         let read = serde_json::from_str::<Option<DistributedInfo<'_>>>(value.get());
         let read = read.map_err(|error| {
             let found = format!("`distributedInfo` cannot be read: {error}");
@@ -260,7 +267,11 @@ fn is_number(json: &str) -> bool {
 }
 
 /// Parses the nanoseconds of a required time.
-fn time(value: Option<&RawValue>, what: &str, at: &LocatedElement<'_>) -> Result<i64, TraceError> {
+fn time(
+    value: Option<JsonText<'_>>,
+    what: &str,
+    at: &LocatedElement<'_>,
+) -> Result<i64, TraceError> {
     let Some(value) = value else {
         let found = format!("an event without `{what}`, expected its microseconds");
         return Err(at.refused("", found, DAMAGED));
@@ -284,24 +295,29 @@ impl ElementReader for KinetoReader {
     };
     type Element<'de> = RawKinetoEvent<'de>;
 
+    fn scan<'de>(text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
+        RawKinetoEvent::scan(text, event)
+    }
+
     fn element(
         &mut self,
-        raw: RawKinetoEvent<'_>,
+        raw: &RawKinetoEvent<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         let cat = raw.cat.as_deref().unwrap_or("");
         match (&*raw.ph, cat) {
             ("X", cat) => {
                 if let Some(category) = EventCategory::named(cat) {
-                    return self.event(&raw, category, &at);
+                    return self.event(raw, category, &at);
                 }
                 if cat == "Trace" {
-                    self.widen(&raw, &at)?;
+                    self.widen(raw, &at)?;
                 }
             }
-            ("s" | "f", "fwdbwd") => return self.flow(&raw, FlowKind::ForwardBackward, &at),
-            ("s" | "f", "ac2g" | "async_cpu_to_gpu") => {
-                return self.flow(&raw, FlowKind::Launch, &at);
+            // Arrows repeat the ids of the events that they join.
+            ("s" | "f", "fwdbwd" | "ac2g" | "async_cpu_to_gpu") => {
+                self.trace.arrows += 1;
+                return Ok(());
             }
             ("M", _) if raw.name == "thread_name" => {
                 let named = self.tracks.name(raw.pid, raw.tid, raw.args.name);
@@ -313,14 +329,14 @@ impl ElementReader for KinetoReader {
             }
             _ => {}
         }
-        self.count_left_out(&raw);
+        self.count_left_out(raw);
         Ok(())
     }
 
     fn value(
         &mut self,
         key: &str,
-        value: &RawValue,
+        value: JsonText<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         match key {

@@ -1,8 +1,9 @@
 //! Tracks of events.
 
 use crate::converters::pytorch::number;
+use crate::converters::pytorch::stream::JsonText;
 use crate::graph::NameTable;
-use serde_json::value::RawValue;
+
 use std::borrow::Cow;
 
 /// A thread of the host, or a stream of a device.
@@ -22,13 +23,15 @@ pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    names: Vec<String>,
+    /// Distinct names, and the number of that of each named track: some profilers name hundreds of thousands alike.
+    texts: NameTable,
+    names: Vec<u32>,
     key: String,
     last: u32,
 }
 
 /// Returns the text of a part of a key, which is a number or a string.
-fn text(part: Option<&RawValue>) -> Cow<'_, str> {
+fn text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
 }
 
@@ -39,7 +42,7 @@ impl TrackTable {
     }
 
     /// Returns the index of a track; `None` if there are more than fit.
-    pub fn number(&mut self, pid: Option<&RawValue>, tid: Option<&RawValue>) -> Option<u32> {
+    pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
         let (pid, tid) = (text(pid), text(tid));
         // Events of one track mostly follow one another.
         if let Some(last) = self.tracks.get(self.last as usize)
@@ -64,13 +67,13 @@ impl TrackTable {
     /// Names a track, unless it has a name; `None` if there are more than fit.
     pub fn name(
         &mut self,
-        pid: Option<&RawValue>,
-        tid: Option<&RawValue>,
-        name: Option<&RawValue>,
+        pid: Option<JsonText<'_>>,
+        tid: Option<JsonText<'_>>,
+        name: Option<JsonText<'_>>,
     ) -> Option<()> {
         self.set_key(&text(pid), &text(tid));
         if self.named.intern(&self.key)? as usize == self.names.len() {
-            self.names.push(text(name).into_owned());
+            self.names.push(self.texts.intern(&text(name))?);
         }
         Some(())
     }
@@ -81,7 +84,7 @@ impl TrackTable {
             // The table has no look-up without an entry: a name of no track is entered behind them.
             let track = self.keys.intern(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
-                track.name = name;
+                track.name = self.texts.get(name).to_owned();
             }
         }
         self.tracks

@@ -1,8 +1,8 @@
 //! Position of an element in a text, and errors at it.
 
+use super::JsonText;
 use crate::converters::pytorch::number;
 use crate::trace::{TraceError, TraceLocation, escape};
-use serde_json::value::RawValue;
 
 /// Hint for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
@@ -22,7 +22,7 @@ pub(in crate::converters::pytorch) struct LocatedElement<'a> {
 
 impl<'a> LocatedElement<'a> {
     /// Returns the text from the beginning of one value in the element to the end of another.
-    pub fn between(&self, first: &RawValue, last: &RawValue) -> &'a str {
+    pub fn between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
@@ -46,7 +46,7 @@ impl<'a> LocatedElement<'a> {
 
 /// Parses the whole number in `value`, if there is one, which has to fit its type.
 pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
-    value: Option<&RawValue>,
+    value: Option<JsonText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,
 ) -> Result<Option<T>, TraceError> {

@@ -7,8 +7,8 @@ use crate::trace::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of text held at once.
-const WINDOW: usize = 1 << 20;
+/// Bytes of text held at once: what the nearer caches of a processor hold.
+const WINDOW: usize = 1 << 18;
 /// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps elements
 /// below 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;

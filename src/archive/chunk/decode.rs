@@ -25,7 +25,7 @@ pub struct ChunkBuffers {
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
-    /// Bytes of the object in the chunk that was read last.
+    /// Bytes of the object that were put together last.
     pub joined: Vec<u8>,
 }
 
@@ -108,23 +108,22 @@ impl DecodedChunk {
             TraceColumns::decode(&out, base, bytes as usize, &mut buffers.columns)
         });
         Ok(Self {
-            columns: columns.transpose().map_err(wrong)?,
+            columns: columns.transpose()?,
             unpacked: out,
             framed: coding == ChunkCoding::Columns,
         })
     }
 
-    /// Returns the bytes of the object, of which there are `bytes`, in `joined` where they have to be put together.
-    pub fn contents<'c>(
-        &'c self,
+    /// Gives the bytes of the object, of which there are `bytes`, to `out`, in `joined` where they have to be put together.
+    pub fn contents(
+        &self,
         bytes: u64,
-        joined: &'c mut Vec<u8>,
-    ) -> Result<&'c [u8], ArchiveError> {
+        joined: &mut Vec<u8>,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
         match &self.columns {
-            Some(columns) => columns
-                .join(bytes as usize, self.framed, joined)
-                .map_err(wrong),
-            None if self.unpacked.len() as u64 == bytes => Ok(&self.unpacked),
+            Some(columns) => columns.join(bytes as usize, self.framed, joined, out),
+            None if self.unpacked.len() as u64 == bytes => out(&self.unpacked),
             None => Err(ArchiveError::broken(
                 "a chunk has another size than it says",
             )),
@@ -140,6 +139,8 @@ impl DecodedChunk {
     }
 }
 
-fn wrong(error: WireError) -> ArchiveError {
-    ArchiveError::broken(format!("a chunk is malformed: {error}"))
+impl From<WireError> for ArchiveError {
+    fn from(error: WireError) -> Self {
+        Self::broken(format!("a chunk is malformed: {error}"))
+    }
 }

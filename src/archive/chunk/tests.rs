@@ -1,6 +1,7 @@
 //! Objects and back again, whatever they hold.
 
 use super::*;
+use crate::archive::wire::WireError;
 use proptest::prelude::*;
 
 /// Encodes `objects` as one family and reads each back.
@@ -18,7 +19,12 @@ fn round_trip(
         let (mut back, mut joined) = (Vec::new(), Vec::new());
         for chunk in chunks {
             let decoded = read(&encoded, chunk);
-            back.extend_from_slice(decoded.contents(chunk.bytes, &mut joined).unwrap());
+            let mut out = |part: &[u8]| {
+                back.extend_from_slice(part);
+                Ok(())
+            };
+            let given = decoded.contents(chunk.bytes, &mut joined, &mut out);
+            given.unwrap();
         }
         assert!(
             back == *object,
@@ -114,8 +120,15 @@ proptest! {
     fn any_bytes_are_columns_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..400) {
         let (mut buffers, mut joined) = Default::default();
         if let Ok(columns) = TraceColumns::decode(&bytes, None, size, &mut buffers) {
-            let _ = columns.join(size, true, &mut joined);
-            let _ = columns.join(size, false, &mut joined);
+            for framed in [true, false] {
+                let mut given = 0;
+                let mut out = |part: &[u8]| {
+                    given += part.len();
+                    Ok::<(), WireError>(())
+                };
+                let whole = columns.join(size, framed, &mut joined, &mut out).is_ok();
+                prop_assert!(given <= size && (!whole || given == size));
+            }
         }
     }
 }

@@ -7,11 +7,12 @@
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-/// Byte strings with their numbers.
+/// Byte strings with their numbers. Copies share the strings.
 #[derive(Clone, Debug, Default)]
 pub struct ByteNumbers {
-    numbers: HashMap<Vec<u8>, u32, RandomState>,
+    numbers: HashMap<Arc<[u8]>, u32, RandomState>,
 }
 
 impl ByteNumbers {
@@ -25,14 +26,9 @@ impl ByteNumbers {
         self.numbers.get(bytes).copied()
     }
 
-    /// Gives `bytes` a number.
-    pub fn insert(&mut self, bytes: &[u8], number: u32) {
-        self.numbers.insert(bytes.to_vec(), number);
-    }
-
     /// Returns the number of `bytes`, which is the next one where they are new.
-    pub fn intern(&mut self, bytes: Vec<u8>) -> u32 {
+    pub fn intern(&mut self, bytes: &[u8]) -> u32 {
         let next = self.numbers.len() as u32;
-        *self.numbers.entry(bytes).or_insert(next)
+        *self.numbers.entry(bytes.into()).or_insert(next)
     }
 }

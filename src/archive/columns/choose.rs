@@ -70,13 +70,13 @@ pub struct ColumnWriter {
     pub ends: Vec<usize>,
 }
 
-/// Appends `values` by the best of `candidates`.
+/// Appends `values` by the best of `candidates`, which is returned.
 pub fn encode(
     values: &[u64],
     view: &ColumnView<'_>,
     candidates: &[Predictor],
     writer: &mut ColumnWriter,
-) {
+) -> Predictor {
     let sample = &values[..values.len().min(SAMPLE)];
     let sampled = ColumnView {
         records: &view.records[..sample.len()],
@@ -100,6 +100,7 @@ pub fn encode(
         out.extend(left.iter().map(|value| (value >> (8 * plane)) as u8));
     }
     writer.ends.push(out.len());
+    best
 }
 
 /// Reads a column into `values`, a value for each record of `view`; `others` gives a column that was read before. Returns

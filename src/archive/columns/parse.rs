@@ -80,88 +80,137 @@ pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(record);
 }
 
-fn message(
-    mut rest: &[u8],
-    kind: MessageKind,
-    key: &mut Vec<u8>,
-    slots: &mut Vec<u64>,
-) -> Option<()> {
-    while !rest.is_empty() {
-        let (tag, length) = shortest_varint(rest)?;
-        key.extend_from_slice(&rest[..length]);
-        rest = &rest[length..];
+fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> Option<()> {
+    // What lies between these is part of the key and not yet there.
+    let (mut literal, mut at) = (0, 0);
+    while at < bytes.len() {
+        let (tag, length) = shortest_varint(&bytes[at..])?;
+        at += length;
         let field = tag >> 3;
         if field == 0 {
             return None;
         }
         match tag & 7 {
             0 => {
-                let (value, length) = shortest_varint(rest)?;
+                let (value, length) = shortest_varint(&bytes[at..])?;
                 slots.push(value);
-                rest = &rest[length..];
+                key.extend_from_slice(&bytes[literal..at]);
+                at += length;
+                literal = at;
             }
             2 => {
-                let (size, length) = shortest_varint(rest)?;
-                let prefix = &rest[..length];
-                let body = rest[length..].get(..usize::try_from(size).ok()?)?;
-                rest = &rest[length + body.len()..];
-                if let Some(inner) = kind.within(field) {
-                    message(body, inner, key, slots)?;
-                    key.push(0);
-                } else if kind.is_list(field) {
-                    let first = slots.len();
-                    let mut list = body;
-                    while !list.is_empty() {
-                        let (value, length) = shortest_varint(list)?;
-                        slots.push(value);
-                        list = &list[length..];
+                let (size, length) = shortest_varint(&bytes[at..])?;
+                let begin = at + length;
+                let end = begin.checked_add(usize::try_from(size).ok()?)?;
+                let body = bytes.get(begin..end)?;
+                if !kind.keeps_text(field) {
+                    key.extend_from_slice(&bytes[literal..at]);
+                    literal = end;
+                    if let Some(inner) = kind.within(field) {
+                        message(body, inner, key, slots)?;
+                        key.push(0);
+                    } else if kind.is_list(field) {
+                        let first = slots.len();
+                        let mut list = body;
+                        while !list.is_empty() {
+                            let (value, length) = shortest_varint(list)?;
+                            slots.push(value);
+                            list = &list[length..];
+                        }
+                        put_varint(key, (slots.len() - first) as u64);
+                    } else {
+                        decimals::split(body, key, slots);
                     }
-                    put_varint(key, (slots.len() - first) as u64);
-                } else if kind.keeps_text(field) {
-                    key.extend_from_slice(prefix);
-                    key.extend_from_slice(body);
-                } else {
-                    decimals::split(body, key, slots);
                 }
+                at = end;
             }
-            fixed @ (1 | 5) => {
-                let (bytes, after) = rest.split_at_checked(if fixed == 1 { 8 } else { 4 })?;
-                key.extend_from_slice(bytes);
-                rest = after;
-            }
+            1 => at += 8,
+            5 => at += 4,
             _ => return None,
         }
     }
+    // A fixed number may have been cut short.
+    key.extend_from_slice(bytes.get(literal..at)?);
     Some(())
 }
 
-/// Ops of a template in the making.
+/// Template of a key, all of whose numbers are slots.
+#[derive(Clone, Debug, Default)]
+pub struct RecordOutline {
+    /// Its ops.
+    pub ops: Vec<u8>,
+    /// Columns of its slots.
+    pub slots: Vec<u32>,
+    /// Those of numbers within texts.
+    pub decimals: Vec<u32>,
+}
+
+/// Outline in the making.
 #[derive(Default)]
 struct OpWriter {
-    out: Vec<u8>,
+    out: RecordOutline,
     literal: Vec<u8>,
 }
 
 impl OpWriter {
     fn op(&mut self, op: u64) {
-        if !self.literal.is_empty() {
-            put_varint(&mut self.out, (self.literal.len() as u64) << 2 | LITERAL);
-            self.out.append(&mut self.literal);
-        }
-        put_varint(&mut self.out, op);
+        self.end_literal();
+        put_varint(&mut self.out.ops, op);
     }
 
-    fn finish(mut self) -> Vec<u8> {
+    fn slot(&mut self, column: u64) {
+        self.out.slots.push(column as u32);
+        self.op(column << 2 | SLOT);
+    }
+
+    fn decimal(&mut self, column: u64) {
+        self.out.slots.push(column as u32);
+        self.out.decimals.push(column as u32);
+        self.op(decimal(column));
+    }
+
+    fn end_literal(&mut self) {
         if !self.literal.is_empty() {
-            put_varint(&mut self.out, (self.literal.len() as u64) << 2 | LITERAL);
-            self.out.append(&mut self.literal);
+            put_varint(
+                &mut self.out.ops,
+                (self.literal.len() as u64) << 2 | LITERAL,
+            );
+            self.out.ops.append(&mut self.literal);
         }
+    }
+
+    fn finish(mut self) -> RecordOutline {
+        self.end_literal();
         self.out
     }
 }
 
-/// Returns the ops of the template of `key`; columns that are new join `columns`.
-pub fn template(key: &[u8], columns: &mut ByteNumbers) -> Vec<u8> {
+impl RecordOutline {
+    /// Returns its ops with the values that slots have in `fixed` in their place.
+    pub fn fix(&self, fixed: &[Option<u64>]) -> Vec<u8> {
+        let mut ops = OpWriter::default();
+        let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
+        while let Some((op, length)) = shortest_varint(rest) {
+            rest = &rest[length..];
+            match op & 3 {
+                LITERAL => {
+                    let (literal, behind) = rest.split_at((op >> 2) as usize);
+                    ops.literal.extend_from_slice(literal);
+                    rest = behind;
+                }
+                OPEN | CLOSE if op < 4 => ops.op(op),
+                _ => match fixed.next() {
+                    Some(&Some(value)) => put_varint(&mut ops.literal, value),
+                    _ => ops.op(op),
+                },
+            }
+        }
+        ops.finish().ops
+    }
+}
+
+/// Returns the outline of `key`; columns that are new join `columns`.
+pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
     let mut ops = OpWriter::default();
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
@@ -196,7 +245,7 @@ fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
         let room = columns.len() < MOST_COLUMNS;
-        columns.intern(if room { path } else { Vec::new() })
+        columns.intern(if room { &path } else { &[] })
     });
     number.into()
 }
@@ -216,7 +265,7 @@ fn text_of(
     for number in 0..numbers {
         // Numbers at one place of a text mean one thing; far behind, places mean little.
         let place = number.min(MOST_PLACES) as u8;
-        ops.op(decimal(column(columns, [&path[..], &[place]].concat())));
+        ops.decimal(column(columns, [&path[..], &[place]].concat()));
         ops.literal.extend_from_slice(text(rest)?);
     }
     Some(())
@@ -248,7 +297,7 @@ fn ops_of(
         *rest = &rest[length..];
         let field = tag >> 3;
         match tag & 7 {
-            0 => ops.op(column(columns, path(kind, field, name)) << 2 | SLOT),
+            0 => ops.slot(column(columns, path(kind, field, name))),
             2 if kind.within(field).is_some() => {
                 ops.op(OPEN);
                 ops_of(rest, kind.within(field)?, ops, columns)?;
@@ -259,7 +308,7 @@ fn ops_of(
                 *rest = &rest[length..];
                 let column = column(columns, path(kind, field, name));
                 ops.op(OPEN);
-                (0..count).for_each(|_| ops.op(column << 2 | SLOT));
+                (0..count).for_each(|_| ops.slot(column));
                 ops.op(CLOSE);
             }
             2 if kind.keeps_text(field) => {

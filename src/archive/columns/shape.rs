@@ -70,6 +70,19 @@ impl RecordShape {
         Ok(())
     }
 
+    /// Sets `out` to `values`, which are given record by record, column by column.
+    pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
+        let mut next = self.starts.clone();
+        super::resize(out, values.len());
+        let sequence = self.sequence.iter();
+        let columns = sequence.flat_map(|&number| templates.slots(number as usize));
+        for (&column, &value) in columns.zip(values) {
+            let at = &mut next[column as usize];
+            out[*at] = value;
+            *at += 1;
+        }
+    }
+
     /// Returns the number of values.
     pub fn values(&self) -> usize {
         self.records.len()
@@ -89,8 +102,8 @@ impl RecordShape {
         &self.records[self.range(column)]
     }
 
-    /// Returns the ends of the columns among all values.
-    pub fn ends(&self) -> Vec<usize> {
-        self.starts.iter().skip(1).copied().collect()
+    /// Returns where the columns begin among all values.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
     }
 }

@@ -165,6 +165,7 @@ impl CollectiveBackend for AstraCollectives {
             size: stage.size,
             index: extent.phases[stage.phase as usize].index(position),
             root: 0,
+            position,
         })
     }
 

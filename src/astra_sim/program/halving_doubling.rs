@@ -104,6 +104,7 @@ mod tests {
                     size,
                     index,
                     root: 0,
+                    position: index,
                 };
                 assert_eq!(partner(position, size / 2), round(index, size, size / 2));
             }

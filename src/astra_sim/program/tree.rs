@@ -137,6 +137,7 @@ mod tests {
             size,
             index,
             root: 0,
+            position: index,
         };
         let slot = QueueSlot {
             mirrored,

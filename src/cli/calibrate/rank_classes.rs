@@ -1,8 +1,8 @@
 //! NPU classes of their own for the ranks of a captured job.
 
 use super::{SECTIONS, heading, string};
-use crate::cli::inspect::labels::ranges;
 use crate::ids::Npu;
+use crate::ids::ranges;
 use crate::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

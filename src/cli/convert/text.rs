@@ -2,6 +2,7 @@
 
 use crate::converters::pytorch::LinkMethod;
 use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
+use crate::ids::ranges;
 use crate::report::summary::{counted, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
@@ -179,7 +180,7 @@ fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             "  {}{desc}, ranks {}: {}; ",
             group.name,
             ranges(&group.ranks),
-            some(group.collectives, "collective")
+            counted(group.collectives, "collective")
         );
         wrapped(out, &start, &how)?;
     }
@@ -269,7 +270,7 @@ fn inferred(summary: &ConversionSummary) -> Option<String> {
         0 => String::new(),
         n => format!(
             "; in {} one of them is the last, as captured ranks wait for nobody else",
-            some(n, "collective")
+            counted(n, "collective")
         ),
     };
     (!ranks.is_empty()).then(|| {
@@ -293,14 +294,14 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         0 => {}
         n => notes.push(format!(
             "{} without a host trace: shapes are Kineto's, and who uses a result follows from times",
-            some(n, "rank")
+            counted(n, "rank")
         )),
     }
     match alone(LinkMethod::HostAlone) {
         0 => {}
         n => notes.push(format!(
             "{} without a Kineto trace: nothing has a time; replay with `--compute roofline`",
-            some(n, "rank")
+            counted(n, "rank")
         )),
     }
     let profiler = summary
@@ -317,7 +318,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     if let Some((steps, step)) = summary.unprofiled {
         notes.push(format!(
             "{} captured; without a profiler a step took {} ms, which replays are held against",
-            some(steps, "step"),
+            counted(steps, "step"),
             ms(i64::try_from(step).unwrap_or(i64::MAX))
         ));
     }
@@ -334,14 +335,14 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the transfer of others of their size",
-            some(summary.partial, "collective"),
+            counted(summary.partial, "collective"),
             thousands(summary.odd.bounded)
         ));
     }
     if summary.uneven > 0 {
         notes.push(format!(
-            "members of different sizes in {}: the largest is what counts",
-            some(summary.uneven, "collective")
+            "members of different sizes in {}: of an all-to-all the parts that are known count, of others the largest",
+            counted(summary.uneven, "collective")
         ));
     }
     if summary.odd.early > 0 {
@@ -435,38 +436,10 @@ fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()>
     writeln!(out, "{}", line.trim_end())
 }
 
-/// Formats a count with its noun: `1 collective`, `2 collectives`.
-fn some(n: u64, what: &str) -> String {
-    let plural = if n == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", thousands(n))
-}
-
 fn ms(ns: i64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
 fn signed(ns: i64) -> String {
     format!("{:+.3}", ns as f64 / 1e6)
-}
-
-/// Formats ranks as ranges: `0-3,8` for ranks 0, 1, 2, 3 and 8.
-fn ranges(ranks: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match parts.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
-            _ => parts.push((rank, rank)),
-        }
-    }
-    let parts: Vec<String> = parts
-        .iter()
-        .map(|(from, to)| {
-            if from == to {
-                from.to_string()
-            } else {
-                format!("{from}-{to}")
-            }
-        })
-        .collect();
-    parts.join(",")
 }

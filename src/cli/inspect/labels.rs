@@ -4,25 +4,6 @@ use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use crate::report::summary::thousands;
 use crate::units::Span;
 
-/// Formats ascending numbers of ranks as ranges: `0-3, 5`.
-pub fn ranges(ranks: &[u32]) -> String {
-    let runs = ranks.chunk_by(|a, b| a.checked_add(1) == Some(*b));
-    let texts = runs.map(|run| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        [only] => only.to_string(),
-        [] => String::new(),
-    });
-    texts.collect::<Vec<_>>().join(", ")
-}
-
-/// Formats a count with its noun: `1 node`, `1,234 nodes`.
-pub fn some(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        n => format!("{} {what}s", thousands(n)),
-    }
-}
-
 /// Formats a count with a unit prefix: `1.2 G`.
 pub fn short(count: u64) -> String {
     let value = count as f64;
@@ -91,12 +72,6 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
-        assert_eq!(ranges(&[]), "");
-        assert_eq!(
-            (some(1, "node"), some(1234, "node")),
-            ("1 node".into(), "1,234 nodes".into())
-        );
         let texts = [0, 9_999, 999_949, 999_950, 1_500_000_000].map(short);
         assert_eq!(texts, ["-", "9999", "999.9 k", "1.0 M", "1.5 G"]);
     }

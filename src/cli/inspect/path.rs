@@ -1,8 +1,9 @@
 //! The critical path, or one for each rank.
 
 use super::json::{ViewDocument, document};
-use super::labels::{basis, ranges, some};
+use super::labels::basis;
 use crate::cli::document::VersionedDocument;
+use crate::ids::ranges;
 use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
@@ -11,6 +12,7 @@ use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, paragraph, share};
 use crate::trace::{escape, family};
+use crate::units::counted;
 use crate::units::{Span, Time};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -85,15 +87,15 @@ impl PathReport<'_> {
         let title = format!(
             "{}: {}, {}",
             self.title,
-            some(self.tracks.len() as u64, "rank"),
-            some(nodes, "node")
+            counted(self.tracks.len() as u64, "rank"),
+            counted(nodes, "node")
         );
         writeln!(out, "{}", style.clip(&title, WIDTH))?;
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
                 "{} on or behind a dependency cycle, left out",
-                some(stuck, "node")
+                counted(stuck, "node")
             );
             paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
@@ -211,7 +213,7 @@ impl TrackPath<'_> {
         } else {
             format!("{changes}; identical on ranks {}", ranges(others))
         };
-        let pieces = some(path.pieces.len() as u64, "node");
+        let pieces = counted(path.pieces.len() as u64, "node");
         writeln!(
             out,
             "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"

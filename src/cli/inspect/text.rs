@@ -1,10 +1,12 @@
 //! The summary as text: at most 100 columns.
 
-use super::labels::{basis, complaints, ranges, some};
+use super::labels::{basis, complaints};
+use crate::ids::ranges;
 use crate::inspect::{JobInspection, RankOverview};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, paragraph};
+use crate::units::counted;
 use crate::units::{Bytes, Span, Time};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
@@ -64,9 +66,9 @@ impl SummaryWriter<'_> {
         let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
         let line = format!(
             "{title}: {} ({}), {}, {} data and {} control dependencies",
-            some(self.ranks, "rank"),
+            counted(self.ranks, "rank"),
             ranges(&members),
-            some(sum(|rank| rank.nodes), "node"),
+            counted(sum(|rank| rank.nodes), "node"),
             thousands(sum(|rank| rank.data)),
             thousands(sum(|rank| rank.control)),
         );
@@ -76,7 +78,7 @@ impl SummaryWriter<'_> {
             let text = format!(
                 "{}: {chosen} of {}",
                 self.style.clip(filter, 60),
-                some(sum(|r| r.nodes), "node")
+                counted(sum(|r| r.nodes), "node")
             );
             self.fact("filter", &text)?;
         }
@@ -142,7 +144,7 @@ impl SummaryWriter<'_> {
         if partly > 0 {
             let text = format!(
                 "{} of nodes, not of all, and so not used",
-                some(partly, "start")
+                counted(partly, "start")
             );
             self.fact("", &text)?;
         }
@@ -175,7 +177,7 @@ impl SummaryWriter<'_> {
             let who = if u64::from(*ranks) == self.ranks {
                 String::new()
             } else {
-                format!(" on {}", some(u64::from(*ranks), "rank"))
+                format!(" on {}", counted(u64::from(*ranks), "rank"))
             };
             if version.is_empty() {
                 texts.push(format!("no version{who}"))

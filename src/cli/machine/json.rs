@@ -2,8 +2,9 @@
 
 use super::tile_ratios::TileRatios;
 use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
+use crate::ids::Npu;
 use crate::machine::{Machine, NpuClass};
-use crate::memory::{MemoryAttachment, PoolDesign, RemoteMemory};
+use crate::memory::{PoolDesign, RemoteMemory};
 use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
 use serde::Serialize;
@@ -121,6 +122,9 @@ struct RemoteDocument<'a> {
     capacity_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
+    /// NPUs of its ports, where they have no places on tiles.
+    #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
+    at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
     through: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,13 +197,7 @@ impl TilesDocument {
     fn of(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         let tiles = topology.tiles()?;
-        let ports = match machine.remote().map(|memory| &memory.attachment) {
-            Some(MemoryAttachment::Edge(ports)) => {
-                let cores = (0..ports.count()).map(|port| tiles.place(ports.core(port).0));
-                cores.collect()
-            }
-            _ => Vec::new(),
-        };
+        let ports = machine.remote().map_or(&[][..], |memory| memory.ports());
         let links = tiles.faulty_links.iter();
         Some(Self {
             dies: tiles.dies,
@@ -216,7 +214,7 @@ impl TilesDocument {
                 .map(|core| tiles.place(*core))
                 .collect(),
             faulty_links: links.map(|&(core, d)| (tiles.place(core), d)).collect(),
-            memory_ports: ports,
+            memory_ports: ports.iter().map(|core| tiles.place(core.0)).collect(),
             ratios: TileRatios::of(machine),
         })
     }
@@ -250,6 +248,7 @@ impl<'a> RemoteDocument<'a> {
             latency_ps: remote.latency.0,
             capacity_bytes: remote.capacity.0,
             design: remote.attachment.pool(),
+            at: remote.ports(),
             through: through.map(|through| through.name()),
             chunk_bytes: chunk.map(|through| through.chunk().0),
         }

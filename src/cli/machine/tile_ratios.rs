@@ -31,7 +31,7 @@ impl TileRatios {
         let topology = machine.topology();
         topology.tiles()?;
         let memory = machine.remote()?;
-        let MemoryAttachment::Edge(ports) = &memory.attachment else {
+        let MemoryAttachment::Ports(ports) = &memory.attachment else {
             return None;
         };
         let class = &machine.classes()[0];

@@ -1,10 +1,10 @@
 //! Differences of traces as comma-separated values: one row each, those of times and sizes last.
 
 use super::json::change;
-use super::words::ranges;
 use super::{DiffRenderOptions, words};
 use crate::diff::tally::{ChangeKind, DiffTally};
 use crate::diff::value::FieldValue;
+use crate::ids::ranges;
 use crate::report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";

@@ -1,7 +1,7 @@
 //! Differences of traces as text, for people: at most 100 columns.
 
 use super::DiffRenderOptions;
-use super::words::{self, from_to, plural, ranks};
+use super::words::{self, from_to, ranks};
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
@@ -10,6 +10,7 @@ use crate::diff::{AmountChange, NodeField};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{WIDTH, paragraph};
 use crate::trace::escape;
+use crate::units::counted;
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
@@ -32,7 +33,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         out,
         titles,
         0,
-        &format!("{} in both{same}", plural(compared as u64, "rank")),
+        &format!("{} in both{same}", counted(compared as u64, "rank")),
     )?;
     for (list, name) in tally.only.iter().zip(titles.names) {
         if !list.is_empty() {
@@ -193,7 +194,7 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
             out,
             titles,
             2,
-            &format!("{} {how}{which}", plural(all, what)),
+            &format!("{} {how}{which}", counted(all, what)),
         )?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
         let shown = titles.lines_shown(lines.len());

@@ -1,6 +1,7 @@
 //! Formatting of differences.
 
 use crate::diff::{AmountChange, DiffAspect};
+use crate::ids::ranges;
 use crate::report::summary::thousands;
 use crate::units::{Bytes, Span};
 
@@ -59,40 +60,12 @@ pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> Stri
     }
 }
 
-/// Formats ascending numbers as `0-3, 8`.
-pub(in crate::diff) fn ranges(numbers: &[u32]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    let mut rest = numbers;
-    while let Some(&first) = rest.first() {
-        let run = (0..)
-            .zip(rest)
-            .take_while(|&(i, &n)| n == first + i)
-            .count();
-        texts.push(match run {
-            1 => first.to_string(),
-            _ => format!("{first}-{}", rest[run - 1]),
-        });
-        rest = &rest[run..];
-    }
-    texts.join(", ")
-}
-
 /// Formats ranks as `rank 3`, or `8 ranks (0-7)`.
 pub(in crate::diff) fn ranks(numbers: &[u32]) -> String {
     match numbers {
         [one] => format!("rank {one}"),
         _ => format!("{} ranks ({})", numbers.len(), ranges(numbers)),
     }
-}
-
-/// Formats a number with its noun: `1 node`, `2 nodes`.
-pub(in crate::diff) fn plural(number: u64, what: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    let what = match what.strip_suffix('y') {
-        Some(stem) if number != 1 => return format!("{} {stem}ies", thousands(number)),
-        _ => what,
-    };
-    format!("{} {what}{s}", thousands(number))
 }
 
 #[cfg(test)]
@@ -104,9 +77,6 @@ mod tests {
         assert_eq!(ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
         assert_eq!(ranks(&[4]), "rank 4");
         assert_eq!(ranks(&[1, 3]), "2 ranks (1, 3)");
-        assert_eq!(plural(1, "dependency"), "1 dependency");
-        assert_eq!(plural(1200, "dependency"), "1,200 dependencies");
-        assert_eq!(plural(2, "node"), "2 nodes");
         // 5 of 4 more is 25 %.
         let shift = AmountChange {
             before: 4_000_000,

@@ -9,6 +9,7 @@ use crate::trace::groups::change_metadata;
 use crate::trace::rewrite::{AttributeEdit, RecordEdit};
 use crate::trace::roles;
 use crate::trace::scan::{self, NodeView};
+use crate::trace::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use crate::trace::wire::{RawRecord, WireCursor, WireValue};
 use crate::trace::work_amounts;
 use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
@@ -150,6 +151,11 @@ impl ScaleWriter<'_> {
         let size = self.size(view.id, kind, bytes, old, new)?;
         if size != bytes || old != new {
             sets.push(("comm_size", AttributeEdit::Count(size)));
+        }
+        if old != new {
+            // Nobody knows what new members would exchange.
+            sets.push((SEND_BYTES, AttributeEdit::Remove));
+            sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
         if let Some(root) = root {
             if root >= along.ranks() {

@@ -67,7 +67,15 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
         processors: None,
         many: true,
     };
-    let (mut backend, observer) = (native(&machine, &[], &ResolvedPrices::default()), &mut ());
+    let (mut backend, observer) = (
+        native(
+            &machine,
+            &[],
+            std::iter::empty(),
+            &ResolvedPrices::default(),
+        ),
+        &mut (),
+    );
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();

@@ -125,8 +125,8 @@ pub(super) fn price_graph(
                 let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match remote_memory::too_many_chunks(machine, remote, options, bytes) {
-                    Some(found) => return Err(refusal(node, found, remote_memory::FEWER)),
+                match remote_memory::fault(machine, remote, options, bytes) {
+                    Some((found, hint)) => return Err(refusal(node, found, hint)),
                     // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
                 }

@@ -2,12 +2,14 @@
 
 use super::{BANDWIDTH, LATENCY, capacity, size};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use crate::ids::Npu;
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MeshPool, NamedMemory, NetworkAttachment, RemoteMemory,
-    RingPool, SwitchLevel, SwitchPool,
+    HierarchicalPool, MemoryAttachment, MemoryPorts, MeshPool, NamedMemory, NetworkAttachment,
+    RemoteMemory, RingPool, SwitchLevel, SwitchPool,
 };
 use crate::topology::Topology;
 use crate::units::Bandwidth;
+use std::collections::BTreeSet;
 
 /// The keys of every pool that is a network.
 macro_rules! pool_keys {
@@ -35,6 +37,7 @@ const HIERARCHICAL: &[&str] = pool_keys!(
 );
 const SWITCH: &[&str] = pool_keys!("groups", "npu_bandwidth", "level");
 const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
+const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
 /// The most memories or switches of a kind.
@@ -81,7 +84,7 @@ pub(super) fn remote(
     let npus = topology.npus();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
     // The table is opened twice: with all keys to read the attachment, then with its own to refuse the others.
-    let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH].concat();
+    let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;
     let keys = match chosen {
@@ -89,6 +92,7 @@ pub(super) fn remote(
         "switch" => SWITCH,
         "ring" => RING,
         "mesh" => MESH,
+        "ports" => PORTS,
         _ if table.get("through").is_some() => CHUNKED,
         _ => CHANNEL,
     };
@@ -106,10 +110,11 @@ pub(super) fn remote(
         "switch" => MemoryAttachment::Switch(switch(&table, npus, port("npu_bandwidth")?)?),
         "ring" => MemoryAttachment::Ring(ring(&table, npus)?),
         "mesh" => MemoryAttachment::Mesh(mesh(&table, npus)?),
+        "ports" => MemoryAttachment::Ports(ports(&table, topology)?),
         "pool" => MemoryAttachment::Pool,
         _ => MemoryAttachment::PerNpu,
     };
-    let bandwidth = if keys == CHANNEL || keys == CHUNKED {
+    let bandwidth = if [CHANNEL, CHUNKED, PORTS].contains(&keys) {
         "bandwidth"
     } else {
         "group_bandwidth"
@@ -175,6 +180,24 @@ fn port(
         )),
         (None, _) => rate(table, key),
     }
+}
+
+/// The ports of a memory, by the NPUs at which they lie.
+fn ports(table: &ConfigTable<'_>, topology: &Topology) -> Result<MemoryPorts, ConfigError> {
+    let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", topology.npus() - 1);
+    let field = table.need("at", &expected)?;
+    if let Some(graph) = topology.graph() {
+        let found = format!("ports at NPUs, and links of their own ({})", graph.name());
+        return Err(field.refuse(found, "a network of dimensions, or another attachment"));
+    }
+    let text = field.text(&expected)?;
+    let ranges = super::class_assignment::ranges(text, 0, topology.npus())
+        .map_err(|piece| field.refuse(quoted(piece), &expected))?;
+    let npus: BTreeSet<Npu> = ranges
+        .iter()
+        .flat_map(|range| (range.first..=range.last).map(Npu))
+        .collect();
+    Ok(MemoryPorts::new(npus.into_iter().collect(), topology))
 }
 
 fn hierarchical(

@@ -1,10 +1,12 @@
 //! The designs of remote memory: values that are read, and values that are refused.
 
 use super::{GOOD, refused_in};
+use crate::ids::{EndpointId, Npu};
 use crate::machine::Machine;
 use crate::memory::{
     HierarchicalPool, MemoryAttachment, MeshPool, RingPool, SwitchLevel, SwitchPool,
 };
+use crate::topology::{MemoryEndpoint, MemorySite};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// [`GOOD`], of 8 NPUs, with this `remote_memory` from line 41 on.
@@ -188,6 +190,38 @@ fn designs_that_do_not_come_out_even_are_refused() {
         r#"
         columns = 4 => columns = 3 => 44: `remote_memory.rows` … 6 … divide 8
         rows = 2 => rows = 4 => 44: `remote_memory.rows` … from 1 to 2
+        "#,
+    );
+}
+
+const PORTS: &str = r#"attachment = "ports"
+at = "6,0-1"
+bandwidth = "7 GB/s"
+"#;
+
+/// Ports are endpoints behind the NPUs, in the order of these.
+#[test]
+fn ports_lie_at_npus() {
+    let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();
+    let topology = machine.topology();
+    let port = |npu| MemoryEndpoint {
+        site: MemorySite::Npu(Npu(npu)),
+        bandwidth: Bandwidth::new(7e9).unwrap(),
+        latency: Span::from_us(2),
+    };
+    for (endpoint, npu) in [(8, 0), (9, 1), (10, 6)] {
+        assert_eq!(topology.memory(EndpointId(endpoint)), Some(&port(npu)));
+    }
+    assert_eq!(topology.memory(EndpointId(11)), None);
+    let words = "3 ports of 7 GB/s at NPUs";
+    assert_eq!(machine.remote().unwrap().to_string(), words);
+    refused_in(
+        &with(PORTS),
+        r#"
+        at = "6,0-1"\n =>  => 41: `remote_memory.at` … NPUs from 0 to 7
+        at = "6,0-1" => at = "6,8" => 43: `remote_memory.at` … "8" … NPUs from 0 to 7
+        at = "6,0-1" => at = "6"\nchunk = "1 MB" => 44: `remote_memory.chunk` … unknown … attachment, at, bandwidth
+        at = "6,0-1" => at = "6"\nthrough = "outer" => 44: `remote_memory.through` … unknown
         "#,
     );
 }

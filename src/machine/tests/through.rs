@@ -2,8 +2,10 @@
 
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
+use crate::ids::EndpointId;
 use crate::machine::Machine;
 use crate::memory::{MemoryAttachment, NetworkAttachment, RemoteMemory, RingPool};
+use crate::topology::{MemoryEndpoint, MemorySite};
 use crate::units::{Bandwidth, Bytes, Span};
 
 /// Remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
@@ -11,10 +13,15 @@ fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.remote().unwrap().clone();
     let through = remote.through.as_ref().unwrap();
-    assert_eq!((through.dimension(), through.name()), (1, "outer"));
-    let link = (through.bandwidth(), through.latency());
-    let expected = (Bandwidth::new(50e9).unwrap(), Span::from_ns(1500));
-    assert_eq!(link, expected);
+    assert_eq!(through.name(), "outer");
+    let expected = MemoryEndpoint {
+        site: MemorySite::Fabric(1),
+        bandwidth: Bandwidth::new(50e9).unwrap(),
+        latency: Span::from_ns(1500),
+    };
+    assert_eq!(remote.endpoints(), [expected]);
+    let first = EndpointId(machine.topology().npus());
+    assert_eq!(machine.topology().memory(first), Some(&expected));
     remote
 }
 

@@ -58,12 +58,13 @@ fn a_table_of_tiles_is_a_machine() {
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
     );
-    let MemoryAttachment::Edge(ports) = &machine.remote().unwrap().attachment else {
+    let MemoryAttachment::Ports(ports) = &machine.remote().unwrap().attachment else {
         panic!("its memory is at the edges")
     };
     // Four for each of six dies: left of row 1, and above columns 0, 2 and 3.
     assert_eq!(ports.count(), 24);
-    let first: Vec<_> = (0..4).map(|port| tiles.place(ports.core(port).0)).collect();
+    let first = ports.npus()[..4].iter().map(|core| tiles.place(core.0));
+    let first: Vec<_> = first.collect();
     assert_eq!(first, [[0, 1], [0, 0], [2, 0], [3, 0]]);
     // (1, 1) is a link from (0, 1); (2, 1) is under (2, 0).
     let nearest = |x, y| ports.nearest(Npu(tiles.core([x, y])), topology);
@@ -71,7 +72,7 @@ fn a_table_of_tiles_is_a_machine() {
     // Around the grid there are one row and three columns of ports: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
     let machine = read(&whole).unwrap();
-    assert_eq!(machine.remote().unwrap().port_cores().len(), 4);
+    assert_eq!(machine.remote().unwrap().endpoints().len(), 4);
     // A core has its SRAM and a share of what is behind ports: 1 MB + 4 GB / 48.
     assert_eq!(machine.npu_memory(0).0, 1_000_000 + 4_000_000_000 / 48);
 }

@@ -1,6 +1,6 @@
 //! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
 
-use crate::ids::Npu;
+use crate::ids::{EndpointId, Npu};
 use crate::network::servers::{IN, OUT, ServerId};
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use crate::units::{Bandwidth, Span};
@@ -141,6 +141,27 @@ impl RouteCursor {
     }
 }
 
+/// The servers between two endpoints, at most one of which is a memory: its link is the first or the last of the way.
+#[inline]
+pub(in crate::network) fn route<'t>(
+    reach: ContentionScope,
+    ends: (EndpointId, EndpointId),
+    topology: &'t Topology,
+) -> impl Iterator<Item = RouteHop> + use<'t> {
+    let memory = ServerId::of_memory(topology, ends).map(|place| RouteHop {
+        place,
+        links: 1,
+        last: true,
+    });
+    let (loaded, stored) = match topology.memory(ends.0) {
+        Some(_) => (memory, None),
+        None => (None, memory),
+    };
+    let mut way = RouteCursor::new(reach, topology.seats(ends), topology);
+    let way = std::iter::from_fn(move || way.next(topology));
+    loaded.into_iter().chain(way).chain(stored)
+}
+
 /// Coordinate of the lower end of a link between neighbours.
 #[inline]
 fn lower_end(place: ServerId, topology: &Topology) -> u32 {
@@ -156,9 +177,12 @@ fn lower_end(place: ServerId, topology: &Topology) -> u32 {
 #[inline]
 pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
     let d = place.dimension;
+    let Some(dimension) = topology.dimensions().get(d) else {
+        return topology.memory_link(place.npu.0);
+    };
     match topology.tiles() {
         Some(_) => topology.link_at(d, lower_end(place, topology)),
-        None => (topology.link(d), topology.dimensions()[d].latency),
+        None => (topology.link(d), dimension.latency),
     }
 }
 

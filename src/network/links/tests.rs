@@ -235,8 +235,9 @@ fn claims_are_touched_anywhere_on_the_way() {
     let mut network = LinkNetwork::new(&t);
     network.reserve(Npu(2), 0, Some(7));
     network.reserve(Npu(3), 1, Some(3));
-    let claimed =
-        |network: &LinkNetwork<'_>, a, b| network.reservation(Time::ZERO, (Npu(a), Npu(b)));
+    let claimed = |network: &LinkNetwork<'_>, a, b| {
+        network.reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+    };
     // Links 1 → 2, 2 → 3, 3 → 2 and 2 → 1.
     assert_eq!(claimed(&network, 0, 3), Some(7));
     assert_eq!(

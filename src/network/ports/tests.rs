@@ -120,8 +120,9 @@ fn claims_are_touched_at_either_end() {
     let mut network = PortNetwork::new(&t);
     network.reserve(Npu(1), 0, Some(7));
     network.reserve(Npu(2), 0, Some(5));
-    let claimed =
-        |network: &PortNetwork<'_>, a, b| network.reservation(Time::ZERO, (Npu(a), Npu(b)));
+    let claimed = |network: &PortNetwork<'_>, a, b| {
+        network.reservation(Time::ZERO, (Npu(a).into(), Npu(b).into()))
+    };
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);

@@ -21,12 +21,15 @@ impl<W: Write> FrameWriter<W> {
 
     /// Writes the message of a record; the first is the metadata.
     pub fn record(&mut self, message: &[u8]) -> Result<(), TraceError> {
+        self.frame(message)
+            .map_err(|source| TraceError::io("", "write", source))
+    }
+
+    pub(super) fn frame(&mut self, message: &[u8]) -> std::io::Result<()> {
         self.length.clear();
         prost::encoding::encode_varint(message.len() as u64, &mut self.length);
-        let written = self.out.write_all(&self.length);
-        written
-            .and_then(|()| self.out.write_all(message))
-            .map_err(|source| TraceError::io("", "write", source))
+        self.out.write_all(&self.length)?;
+        self.out.write_all(message)
     }
 
     /// Returns the sink; everything is written, nothing is flushed.

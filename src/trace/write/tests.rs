@@ -1,9 +1,12 @@
 //! Round trips of written traces.
 
 use super::*;
+use crate::trace::proto::{self, AttributeProto, attribute_proto::Value as Proto};
 use crate::trace::scan::{self, DependencyVisitor};
+use crate::trace::split_sizes::SplitSizes;
 use crate::trace::wire::FrameCursor;
 use crate::trace::{CollectiveKind, Dtype, MemoryChanges, NodeLabels, TrainingPhase};
+use prost::Message;
 
 #[derive(Default)]
 struct Deps {
@@ -58,6 +61,14 @@ fn what_is_written_is_read_back() {
             host: false,
         },
         Op::Collective {
+            kind: CollectiveKind::AllToAll,
+            bytes: 9,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        },
+        Op::Collective {
             kind: CollectiveKind::Broadcast,
             bytes: 1 << 40,
             group: GroupName::Text("tp_0"),
@@ -76,6 +87,13 @@ fn what_is_written_is_read_back() {
                 delay: Span::from_ns(ns / 2),
                 wait: Span::from_ns(ns * 3),
                 eager: ns > 0,
+                splits: match op {
+                    Op::Collective { bytes: 9, .. } => SplitSizes {
+                        send: "[4, 0, 5]",
+                        receive: "[1, 2, 3]",
+                    },
+                    _ => SplitSizes::default(),
+                },
                 memory: MemoryChanges {
                     allocates: [ns, 0, 3, 1 << 62, ns],
                     frees: [0, ns, 5, ns, u64::MAX],
@@ -92,10 +110,24 @@ fn what_is_written_is_read_back() {
     }
 }
 
+/// Returns the node of `file`, once its records were found to be what the generated types write.
 fn second(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
-    frames.next_record().unwrap().unwrap();
-    frames.next_record().unwrap().unwrap()
+    let metadata = frames.next_record().unwrap().unwrap();
+    let generated = proto::GlobalMetadata::decode(metadata.bytes).unwrap();
+    assert_eq!(generated.encode_to_vec(), metadata.bytes);
+    let node = frames.next_record().unwrap().unwrap();
+    let generated = proto::Node::decode(node.bytes).unwrap();
+    assert_eq!(generated.encode_to_vec(), node.bytes);
+    node
+}
+
+fn proto_attribute(name: &str, value: Proto) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        doc_string: String::new(),
+        value: Some(value),
+    }
 }
 
 const KERNEL: Op<'_> = Op::Compute {

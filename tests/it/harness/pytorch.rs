@@ -54,21 +54,19 @@ pub fn device(data: &[u8]) {
     };
     assert_eq!(trace.bytes, text.len() as u64);
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
-    let seen =
-        trace.events.len() + trace.flows.len() + (left + trace.outside + trace.untimed) as usize;
+    let seen = trace.events.len() as u64 + trace.arrows + left + trace.outside + trace.untimed;
     if trace.repairs.count == 0
         && let Some(count) = elements(&text, "traceEvents")
     {
-        assert_eq!(seen, count);
+        assert_eq!(seen, count as u64);
     }
     for event in &trace.events {
         let _ = (
             trace.texts.get(event.name),
             &trace.tracks[event.track as usize],
         );
-        assert!(event.args == NONE || trace.args.get(event.args as usize).is_some());
-    }
-    for flow in &trace.flows {
-        let _ = &trace.tracks[flow.track as usize];
+        assert!(event.details == NONE || trace.details.get(event.details as usize).is_some());
+        let args = trace.details(event).args;
+        assert!(args == NONE || trace.args.get(args as usize).is_some());
     }
 }

@@ -50,6 +50,7 @@ fn line(
         size: n,
         index,
         root,
+        position: index,
     };
     let size = n as usize;
     let mut line = Line {

@@ -197,6 +197,7 @@ impl Line {
             size: self.n as u32,
             index: index as u32,
             root: self.root as u32,
+            position: index as u32,
         }
     }
 

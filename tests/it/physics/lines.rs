@@ -11,6 +11,8 @@ pub struct Line {
     pub delay_ns: u64,
     pub wait_ns: u64,
     pub eager: bool,
+    /// Bytes to each member and from each, of an all-to-all of unequal parts.
+    pub splits: [String; 2],
     pub after: Vec<u64>,
 }
 
@@ -22,6 +24,7 @@ pub fn line(op: Op<'static>) -> Line {
         delay_ns: 0,
         wait_ns: 0,
         eager: false,
+        splits: Default::default(),
         after: Vec::new(),
     }
 }

@@ -12,6 +12,7 @@ use chakram::internals::network::NetworkKind;
 use chakram::internals::report::{CollectiveRecord, Observer};
 use chakram::internals::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
 use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::split_sizes::SplitSizes;
 use chakram::internals::trace::write::{Sink, TraceWriter};
 use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
 use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
@@ -137,6 +138,10 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
             delay: Span::from_ns(line.delay_ns),
             wait: Span::from_ns(line.wait_ns),
             eager: line.eager,
+            splits: SplitSizes {
+                send: &line.splits[0],
+                receive: &line.splits[1],
+            },
             ..NodeView::new(id, &name, line.op)
         };
         writer.node(&node, &line.after).unwrap();

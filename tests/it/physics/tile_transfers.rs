@@ -1,11 +1,13 @@
 //! Random transfers, loads and stores over grids of dies, against queues of tickets.
 
-use chakram::internals::ids::Npu;
+use chakram::internals::ids::{EndpointId, Npu};
 use chakram::internals::network::{
-    EdgeAccess, EventScheduler, ExclusiveNetwork, NetworkBackend, NetworkEvent, NetworkMessage,
+    EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram::internals::topology::tile_grid::DieBorders;
-use chakram::internals::topology::{DimensionShape, SwitchingMode, TileGrid, Topology};
+use chakram::internals::topology::{
+    DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
+};
 use chakram::internals::units::{Bandwidth, BufferShare, Span, Time};
 use testkit::tile_transfers::{Grid, LinkTime, Port, Transfer, ends};
 
@@ -70,11 +72,18 @@ fn same(grid: &Grid, count: usize, seed: u64) {
     let topology = topology(grid);
     let tiles = topology.tiles().unwrap().clone();
     let cores = u64::from(topology.npus());
+    let behind_cores = topology.npus();
     let memory = LinkTime {
         ps_per_byte: 4,
         latency_ps: 700,
     };
     let ports: Vec<u32> = (0..4).map(|_| random.below(cores) as u32).collect();
+    let endpoint = |&at: &u32| MemoryEndpoint {
+        site: MemorySite::Npu(Npu(at)),
+        bandwidth: rate(memory.ps_per_byte),
+        latency: Span(memory.latency_ps),
+    };
+    let topology = topology.with_memories(ports.iter().map(endpoint).collect());
     let mut network = ExclusiveNetwork::new(&topology);
     let (mut transfers, mut found) = (Vec::with_capacity(count), Vec::with_capacity(count));
     let mut now = 0;
@@ -84,19 +93,22 @@ fn same(grid: &Grid, count: usize, seed: u64) {
         let number = random.below(12) as u32;
         let mut scheduler = LastEvent::default();
         let (from, to, port) = match ports.get(number as usize) {
-            Some(&at) => {
+            Some(_) => {
                 let core = random.below(cores) as u32;
-                let access = EdgeAccess {
-                    npu: Npu(core),
-                    port: number,
-                    at: Npu(at),
-                    store: random.below(2) == 0,
-                    amount: BufferShare::whole(bytes),
-                    bandwidth: rate(memory.ps_per_byte),
-                    latency: Span(memory.latency_ps),
+                let core = EndpointId(core);
+                let port = EndpointId(behind_cores + number);
+                let ends = if random.below(2) == 0 {
+                    (core, port)
+                } else {
+                    (port, core)
                 };
-                scheduler.0 = network.access(Time(now), &access).0;
-                let (from, to) = access.ends();
+                let transfer = MemoryTransfer {
+                    ends,
+                    path: topology.path_between(ends).unwrap(),
+                    amount: BufferShare::whole(bytes),
+                };
+                scheduler.0 = network.access(Time(now), &transfer).0;
+                let (from, to) = topology.seats(ends);
                 (
                     from.0,
                     to.0,

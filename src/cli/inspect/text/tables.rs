@@ -1,11 +1,12 @@
 //! The tables of the summary.
 
 use super::{ROWS, SummaryWriter};
-use crate::cli::inspect::labels::{short, some};
+use crate::cli::inspect::labels::short;
 use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{paragraph, share};
+use crate::units::counted;
 use crate::units::{Bytes, Span};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ impl SummaryWriter<'_> {
             _ if self.ranks < 2 => String::new(),
             0 if row.least.0 == row.most.0 => String::new(),
             0 => format!("{} (rank {})", row.least.0, row.least.1),
-            missing => format!("none on {}", some(missing, "rank")),
+            missing => format!("none on {}", counted(missing, "rank")),
         }
     }
 

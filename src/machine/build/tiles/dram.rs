@@ -3,7 +3,7 @@
 use super::super::{BANDWIDTH, LATENCY, capacity};
 use crate::config::{ConfigError, ConfigField, quoted};
 use crate::ids::Npu;
-use crate::memory::{EdgePorts, MemoryAttachment, RemoteMemory};
+use crate::memory::{MemoryAttachment, MemoryPorts, RemoteMemory};
 use crate::topology::Topology;
 use std::collections::BTreeSet;
 
@@ -70,9 +70,9 @@ pub(super) fn dram(
             cores.extend(edges.iter().map(core));
         }
     }
-    let ports = EdgePorts::new(cores, tiles);
+    let ports = MemoryPorts::new(cores, topology);
     Ok(RemoteMemory {
-        attachment: MemoryAttachment::Edge(ports),
+        attachment: MemoryAttachment::Ports(ports),
         bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
         latency: table.quantity("latency", LATENCY)?,
         capacity: capacity(&table, "capacity")?,

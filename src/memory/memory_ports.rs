@@ -1,44 +1,46 @@
-//! Memory at the edges of dies: ports at cores, each with a memory of its own.
+//! Memory at ports: each lies at an NPU and has a memory of its own, as at the edges of dies.
 //!
-//! A core uses a port of its own die where that has any, and of these the one that it reaches with the least latency; of
-//! equals that of the fewest hops, and then of the lowest number. What an access costs is up to the network, whose links
-//! it passes ([`EdgeAccess`](crate::network::EdgeAccess)).
+//! An NPU uses the port that it reaches with the least latency; of equals that of the fewest hops, and then of the lowest
+//! number. A core uses a port of its own die where that has any. What an access costs is up to the network, of which ports
+//! are endpoints ([`MemoryTransfer`](crate::network::MemoryTransfer)).
 
 use crate::ids::Npu;
 use crate::topology::{DimensionShape, TileGrid, Topology};
 use std::collections::VecDeque;
 
-/// The ports of a machine of tiles.
+/// The ports of a memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EdgePorts {
-    /// The core at which each port lies.
-    cores: Vec<Npu>,
-    /// By die, x first, its ports.
+pub struct MemoryPorts {
+    /// The NPU at which each port lies.
+    npus: Vec<Npu>,
+    /// By die of a machine of tiles, x first, its ports.
     of_die: Vec<Vec<u32>>,
 }
 
-impl EdgePorts {
-    /// Ports at `cores`, numbered in this order.
-    pub fn new(cores: Vec<Npu>, tiles: &TileGrid) -> Self {
-        let dies = tiles.dies[0] as usize * tiles.dies[1] as usize;
-        let mut of_die = vec![Vec::new(); dies];
-        for (port, core) in (0..).zip(&cores) {
-            of_die[die(tiles, *core)].push(port);
+impl MemoryPorts {
+    /// Ports at `npus`, numbered in this order.
+    pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
+        let mut of_die = Vec::new();
+        if let Some(tiles) = topology.tiles() {
+            of_die.resize(tiles.dies[0] as usize * tiles.dies[1] as usize, Vec::new());
+            for (port, npu) in (0..).zip(&npus) {
+                of_die[die(tiles, *npu)].push(port);
+            }
         }
-        Self { cores, of_die }
+        Self { npus, of_die }
     }
 
     /// Number of ports.
     pub fn count(&self) -> u32 {
-        self.cores.len() as u32
+        self.npus.len() as u32
     }
 
-    /// The core at which a port lies.
-    pub fn core(&self, port: u32) -> Npu {
-        self.cores[port as usize]
+    /// The NPUs at which they lie, by number of the port.
+    pub fn npus(&self) -> &[Npu] {
+        &self.npus
     }
 
-    /// The port that a core uses on the machine with this topology; `None` if faulty links lie on the ways to all.
+    /// The port that an NPU uses on the machine with this topology; `None` if faulty links lie on the ways to all.
     pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
         let own = own.into_iter().flatten().copied();
@@ -54,7 +56,7 @@ impl EdgePorts {
         topology: &Topology,
     ) -> Option<u32> {
         let reached = ports.filter_map(|port| {
-            let at = self.core(port);
+            let at = self.npus[port as usize];
             // Loads come from the port, stores go to it.
             let open = |a, b| topology.first_dimension(a, b).is_ok();
             let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
@@ -70,8 +72,8 @@ impl EdgePorts {
             return 0;
         };
         let mut hops: Vec<Option<u32>> = vec![None; topology.npus() as usize];
-        let mut queue: VecDeque<Npu> = self.cores.iter().copied().collect();
-        for port in &self.cores {
+        let mut queue: VecDeque<Npu> = self.npus.iter().copied().collect();
+        for port in &self.npus {
             hops[port.index()] = Some(0);
         }
         let mut most = 0;

@@ -1,0 +1,361 @@
+//! Scanner of JSON that is as expected.
+//!
+//! It passes legal values alone, and of those only what it is sure to read as the general parser would. Anything else
+//! ends the scan, and the general parser reads the element again: it knows what is damaged, and where.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// Text of a legal JSON value, without blanks around it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::converters::pytorch) struct JsonText<'a>(&'a str);
+
+impl<'a> JsonText<'a> {
+    /// Takes the text of a parsed value.
+    pub fn of(value: &'a RawValue) -> Self {
+        Self(value.get())
+    }
+
+    /// Returns the text.
+    pub fn get(self) -> &'a str {
+        self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(Self::of)
+    }
+}
+
+/// Nesting of values that are skipped; deeper ones are left to the general parser.
+const DEEPEST: u32 = 32;
+
+/// A position in a text. Methods return `None` where the scan ends.
+pub(in crate::converters::pytorch) struct JsonScanner<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> JsonScanner<'a> {
+    /// Begins at the start of `text`, which may be cut anywhere.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Returns the number of bytes that were read.
+    pub fn used(&self) -> usize {
+        self.at
+    }
+
+    /// Returns the next byte that is not blank.
+    #[inline]
+    pub fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        loop {
+            match *bytes.get(self.at)? {
+                b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
+                byte => return Some(byte),
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    /// Reads a string without escapes.
+    #[inline(always)]
+    pub fn plain(&mut self) -> Option<&'a str> {
+        self.take(b'"')?;
+        let start = self.at;
+        let end = plain_end(self.text.as_bytes(), start)?;
+        self.at = end + 1;
+        (self.text.as_bytes()[end] == b'"').then_some(())?;
+        self.text.get(start..end)
+    }
+
+    /// Reads `null`, if that comes next.
+    pub fn null(&mut self) -> Option<bool> {
+        if self.peek()? != b'n' {
+            return Some(false);
+        }
+        self.literal("null").map(|()| true)
+    }
+
+    /// Reads a value of any kind.
+    #[inline]
+    pub fn value(&mut self) -> Option<JsonText<'a>> {
+        self.peek()?;
+        let start = self.at;
+        self.skip()?;
+        self.text.get(start..self.at).map(JsonText)
+    }
+
+    /// Reads a value of any kind; `null` is none.
+    #[inline]
+    pub fn optional(&mut self) -> Option<Option<JsonText<'a>>> {
+        let value = self.value()?;
+        Some((value.0 != "null").then_some(value))
+    }
+
+    /// Skips a value of any kind.
+    #[inline]
+    pub fn skip(&mut self) -> Option<()> {
+        self.skip_within(DEEPEST)
+    }
+
+    fn skip_within(&mut self, deeper: u32) -> Option<()> {
+        match self.peek()? {
+            b'"' => self.string(),
+            b'[' => {
+                let deeper = deeper.checked_sub(1)?;
+                self.list(|scan| scan.skip_within(deeper))
+            }
+            b'{' => {
+                let deeper = deeper.checked_sub(1)?;
+                self.object(|scan, _| scan.skip_within(deeper))
+            }
+            b't' => self.literal("true"),
+            b'f' => self.literal("false"),
+            b'n' => self.literal("null"),
+            _ => self.number(),
+        }
+    }
+
+    /// Reads an object; `entry` reads the value of each key.
+    #[inline]
+    pub fn object(
+        &mut self,
+        mut entry: impl FnMut(&mut Self, &'a str) -> Option<()>,
+    ) -> Option<()> {
+        self.take(b'{')?;
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            let key = self.plain()?;
+            self.take(b':')?;
+            entry(self, key)?;
+            if self.ends(b'}')? {
+                return Some(());
+            }
+        }
+    }
+
+    /// Reads a list; `element` reads each element.
+    #[inline]
+    pub fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.take(b'[')?;
+        if self.peek()? == b']' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            element(self)?;
+            if self.ends(b']')? {
+                return Some(());
+            }
+        }
+    }
+
+    /// Reads a comma, or what closes a list or object.
+    #[inline]
+    fn ends(&mut self, close: u8) -> Option<bool> {
+        let byte = self.peek()?;
+        self.at += 1;
+        match byte {
+            b',' => Some(false),
+            byte => (byte == close).then_some(true),
+        }
+    }
+
+    fn literal(&mut self, word: &str) -> Option<()> {
+        let found = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
+        found.then(|| self.at += word.len())
+    }
+
+    fn string(&mut self) -> Option<()> {
+        let bytes = self.text.as_bytes();
+        let mut at = self.at + 1;
+        loop {
+            at = plain_end(bytes, at)?;
+            match bytes[at] {
+                b'"' => break,
+                b'\\' => {}
+                _ => return None,
+            }
+            at += match bytes.get(at + 1)? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
+                b'u' => {
+                    let digits = bytes.get(at + 2..at + 6)?;
+                    digits.iter().all(u8::is_ascii_hexdigit).then_some(6)?
+                }
+                _ => return None,
+            };
+        }
+        self.at = at + 1;
+        Some(())
+    }
+
+    #[inline]
+    fn number(&mut self) -> Option<()> {
+        let bytes = self.text.as_bytes();
+        let mut at = self.at + usize::from(bytes[self.at] == b'-');
+        let integer = at;
+        at = digits_end(bytes, at)?;
+        // A number does not begin with a zero that something follows.
+        if at == integer || bytes[integer] == b'0' && at > integer + 1 {
+            return None;
+        }
+        if bytes[at] == b'.' {
+            let fraction = at + 1;
+            at = digits_end(bytes, fraction)?;
+            (at > fraction).then_some(())?;
+        }
+        if matches!(bytes[at], b'e' | b'E') {
+            let sign = matches!(bytes.get(at + 1)?, b'+' | b'-');
+            let exponent = at + 1 + usize::from(sign);
+            at = digits_end(bytes, exponent)?;
+            (at > exponent).then_some(())?;
+        }
+        self.at = at;
+        Some(())
+    }
+}
+
+/// Returns the place of the first byte from `at` on that is no digit; `None` if the text ends before, as digits may
+/// follow.
+#[inline]
+fn digits_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let length = bytes.get(at..)?.iter().position(|b| !b.is_ascii_digit())?;
+    Some(at + length)
+}
+
+/// Returns the place of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or a
+/// control character, which strings do not have.
+#[inline]
+fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    while let Some(&chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let found = ending(u64::from_le_bytes(chunk));
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let ends = |b: &u8| matches!(b, b'"' | b'\\' | ..b' ');
+    Some(at + bytes.get(at..)?.iter().position(ends)?)
+}
+
+/// Sets the upper bit of the first byte of `word` that is a quote, a backslash or below a blank; bits behind that mean
+/// nothing.
+#[inline]
+fn ending(word: u64) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    // Borrows reach only bytes behind the first that matches.
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
+    let control = word.wrapping_sub(ONES * 0x20) & !word;
+    let quote = zero(word ^ (ONES * u64::from(b'"')));
+    let backslash = zero(word ^ (ONES * u64::from(b'\\')));
+    (control | quote | backslash) & (ONES << 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_parts_end_at_the_first_special_byte() {
+        for special in 0..=255_u8 {
+            for place in 0..20 {
+                let mut bytes = [b'a'; 24];
+                // Bytes of longer characters, which are above all others.
+                bytes[place / 2] = 0xc3;
+                bytes[place] = special;
+                bytes[22] = b'"';
+                let ends = matches!(special, b'"' | b'\\') || special < b' ';
+                let expected = if ends { place } else { 22 };
+                assert_eq!(plain_end(&bytes, 0), Some(expected), "{special} at {place}");
+            }
+        }
+        assert_eq!(plain_end(b"no end at all", 0), None);
+    }
+
+    /// The general parser says what is legal.
+    #[test]
+    fn legal_values_are_those_of_the_general_parser() {
+        let parts = [
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            " ",
+            "\n",
+            "\"",
+            "\"a\"",
+            "\"\\n\"",
+            "\"\\u00e9\"",
+            "\\",
+            "\\u12",
+            "é",
+            "\u{1}",
+            "0",
+            "01",
+            "12",
+            "-",
+            "-3",
+            ".",
+            "4.5",
+            "1e5",
+            "2E-7",
+            "e",
+            "+",
+            "true",
+            "false",
+            "null",
+            "nul",
+            "NaN",
+            "{\"k\": 1}",
+            "[1, 2]",
+            "{}",
+            "[]",
+        ];
+        let mut state = 7_u64;
+        let mut below = |n: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % n
+        };
+        let (mut legal, mut scanned) = (0, 0);
+        for _ in 0..200_000 {
+            // A number in the open may continue behind what is seen of it.
+            let mut text = String::from("[");
+            for _ in 0..=below(6) {
+                text.push_str(parts[below(parts.len())]);
+            }
+            text.push(']');
+            let mut scan = JsonScanner::new(&text);
+            let found = scan.value().map(|value| (value.get(), scan.used()));
+            let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();
+            let expected = values.next().and_then(Result::ok);
+            let expected = expected.map(|value| (value.get(), values.byte_offset()));
+            legal += usize::from(expected.is_some());
+            scanned += usize::from(found.is_some());
+            // Keys with escapes are left to the general parser.
+            if found.is_some() {
+                assert_eq!(found, expected, "{text}");
+            } else if expected.is_some() {
+                assert!(text.contains('\\'), "{text}");
+            }
+        }
+        assert!(
+            legal > 10_000 && scanned > legal * 9 / 10,
+            "{scanned} of {legal}"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! A buffer of records: lengths of messages are put in front of them when they end.
+
+use super::decimals::digits;
+use crate::archive::wire::WireError;
+
+/// Writer into a buffer. Behind what may be written lies a margin, into which copies of a fixed size may reach; what they
+/// leave behind what was written is overwritten.
+#[derive(Debug)]
+pub struct RecordWriter<'b> {
+    buffer: &'b mut Vec<u8>,
+    at: usize,
+}
+
+/// Bytes that are copied at once, which takes less than finding out how many there are.
+const ONCE: usize = 64;
+/// The same of most literals.
+const SHORT: usize = 32;
+
+/// Bytes of a varint at most, and digits of a number.
+pub const LONGEST: usize = 10;
+pub const DIGITS: usize = 20;
+
+pub const TOO_LARGE: WireError = WireError("its records are larger than it says");
+
+/// Returns the groups of seven bits of `value`, below 2^56, in bytes of their own, and how many there are.
+#[inline(always)]
+fn spread(value: u64) -> (u64, usize) {
+    // Of 28 bits, then of 14, then of 7.
+    let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
+    let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
+    let spread = spread & 0x007f_007f_007f_007f | (spread & 0x3f80_3f80_3f80_3f80) << 1;
+    // n bits take (9 n + 64) / 64 bytes, which is exact up to 56 bits.
+    let bits = 64 - (value | 1).leading_zeros();
+    let length = (9 * bits + 64) / 64;
+    // All bytes but the last, which is the highest, say that another follows.
+    let more = 0x0080_8080_8080_8080 >> (64 - 8 * length);
+    (spread | more, length as usize)
+}
+
+impl<'b> RecordWriter<'b> {
+    /// Starts at the beginning of `buffer`, whose contents do not matter.
+    pub fn new(buffer: &'b mut Vec<u8>) -> Self {
+        Self { buffer, at: 0 }
+    }
+
+    /// Makes room for `bytes` bytes in all.
+    pub fn reserve(&mut self, bytes: usize) {
+        if self.buffer.len() < bytes + ONCE {
+            self.buffer.resize(bytes + ONCE, 0);
+        }
+    }
+
+    /// Returns how many bytes there is room for.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.buffer.len().saturating_sub(self.at + ONCE)
+    }
+
+    /// Returns what was written.
+    pub fn written(&self) -> &[u8] {
+        &self.buffer[..self.at]
+    }
+
+    /// Starts at the beginning again.
+    pub fn restart(&mut self) {
+        self.at = 0;
+    }
+
+    /// Leaves `bytes` bytes for a length, and returns where what it is the length of begins.
+    #[inline(always)]
+    pub fn leave(&mut self, bytes: usize) -> usize {
+        self.at += bytes;
+        self.at
+    }
+
+    /// Puts the length of what begins at `from` into the bytes that were left for it, which may be more or less than it takes.
+    #[inline(always)]
+    pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
+        let (bytes, length) = spread((self.at - from) as u64);
+        if length != left {
+            let end = self.at - left + length;
+            self.buffer.get(..end).ok_or(TOO_LARGE)?;
+            self.buffer.copy_within(from..self.at, from - left + length);
+            self.at = end;
+        }
+        let place = self.buffer.get_mut(from - left..).ok_or(TOO_LARGE)?;
+        for (byte, group) in place.iter_mut().zip(bytes.to_le_bytes()).take(length) {
+            *byte = group;
+        }
+        Ok(())
+    }
+
+    /// Copies `N` bytes behind what was written, unless there are less or no room for so many.
+    #[inline(always)]
+    fn copy<const N: usize>(&mut self, from: &[u8]) -> bool {
+        let place = self.buffer.get_mut(self.at..);
+        let place = place.and_then(<[u8]>::first_chunk_mut::<N>);
+        let (Some(place), Some(from)) = (place, from.first_chunk()) else {
+            return false;
+        };
+        *place = *from;
+        true
+    }
+
+    /// Writes the first `length` bytes of `from`.
+    #[inline(always)]
+    pub fn literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
+        let copied = if length <= SHORT {
+            self.copy::<SHORT>(from)
+        } else {
+            length <= ONCE && self.copy::<ONCE>(from)
+        };
+        if !copied {
+            self.exact(&from[..length])?;
+        }
+        self.at += length;
+        Ok(())
+    }
+
+    /// Copies `bytes` behind what was written.
+    #[inline(never)]
+    fn exact(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        let place = self.buffer.get_mut(self.at..self.at + bytes.len());
+        place.ok_or(TOO_LARGE)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes a varint; if it ends a message, the length of the message, one byte, stands `length` bytes before it, and
+    /// `length` is 0 if it ends none.
+    #[inline(always)]
+    pub fn varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+        let place = self.buffer.get_mut(self.at - length..);
+        let place = place.ok_or(TOO_LARGE)?;
+        if value >> 56 != 0 || place.len() < length + 8 {
+            return self.long_varint(value, length);
+        }
+        let (bytes, own) = spread(value);
+        // If it ends no message, this is overwritten.
+        place[0] = (length + own).wrapping_sub(1) as u8;
+        place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
+        self.at += own;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn long_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+        let mut bytes = Vec::with_capacity(LONGEST);
+        crate::archive::wire::put_varint(&mut bytes, value);
+        self.exact(&bytes)?;
+        if length > 0 {
+            self.buffer[self.at - length] = (length - 1 + bytes.len()) as u8;
+        }
+        self.at += bytes.len();
+        Ok(())
+    }
+
+    /// Writes a number in decimal digits.
+    #[inline]
+    pub fn decimal(&mut self, mut value: u64) -> Result<(), WireError> {
+        let end = self.at + digits(value);
+        let place = self.buffer.get_mut(self.at..end).ok_or(TOO_LARGE)?;
+        for byte in place.iter_mut().rev() {
+            *byte = b'0' + (value % 10) as u8;
+            value /= 10;
+        }
+        self.at = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::wire::put_varint;
+
+    /// A buffer of what was there before, with room for `bytes` bytes.
+    fn buffer(bytes: usize) -> Vec<u8> {
+        vec![0xff; bytes + ONCE]
+    }
+
+    #[test]
+    fn numbers_are_varints_and_end_messages() {
+        let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
+        let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
+        let (mut expected, mut buffer) = (Vec::new(), buffer(4000));
+        let mut out = RecordWriter::new(&mut buffer);
+        for &value in &values {
+            put_varint(&mut expected, value);
+            out.varint(value, 0).unwrap();
+            // A message of "ab" and the value, behind its length.
+            let at = expected.len();
+            expected.extend_from_slice(b"\0ab");
+            put_varint(&mut expected, value);
+            expected[at] = (expected.len() - at - 1) as u8;
+            out.literal(b"\0ab", 3).unwrap();
+            out.varint(value, 3).unwrap();
+        }
+        assert_eq!(out.written(), expected);
+    }
+
+    #[test]
+    fn nothing_is_written_behind_the_buffer() {
+        let literals: Vec<u8> = (0..100).collect();
+        for length in [1, 9, 31, 32, 33, 63, 64, 65, 80] {
+            let mut buffer = vec![0; 100];
+            let mut out = RecordWriter::new(&mut buffer);
+            let written = (0..200).map_while(|_| out.literal(&literals, length).ok());
+            assert_eq!(written.count(), 100 / length, "{length}");
+            let mut numbers = (0..100).map_while(|_| out.varint(u64::MAX >> 8, 0).ok());
+            assert!(numbers.by_ref().count() < 100);
+            let digits = (0..100).map_while(|_| out.decimal(1024).ok());
+            assert!(digits.count() < 100);
+        }
+        let mut buffer = vec![0; 130];
+        let mut out = RecordWriter::new(&mut buffer);
+        let from = out.leave(1);
+        (0..129).for_each(|_| out.literal(b"a", 1).unwrap());
+        // A length of two bytes moves what it is the length of, and there is no room left.
+        assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
+    }
+
+    #[test]
+    fn lengths_take_what_they_take() {
+        let mut buffer = buffer(1000);
+        let literals: Vec<u8> = (0..200).collect();
+        for (length, left) in [
+            (0, 1),
+            (0, 2),
+            (90, 1),
+            (90, 2),
+            (127, 1),
+            (128, 1),
+            (200, 2),
+            (200, 3),
+        ] {
+            let mut out = RecordWriter::new(&mut buffer);
+            out.decimal(1024).unwrap();
+            let from = out.leave(left);
+            out.literal(&literals, length).unwrap();
+            out.put_length(from, left).unwrap();
+            let mut expected = b"1024".to_vec();
+            put_varint(&mut expected, length as u64);
+            expected.extend_from_slice(&literals[..length]);
+            assert_eq!(out.written(), expected, "{length} {left}");
+        }
+    }
+}

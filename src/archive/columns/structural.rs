@@ -1,0 +1,134 @@
+//! Columns of few values that the rest of a record nearly always tells: types, lanes, flags. Their values stand in
+//! templates rather than in columns, of which records then have fewer.
+
+use super::parse::RecordOutline;
+use std::sync::Arc;
+
+/// Columns whose values are part of templates, and these values. Others of such a column stay in it.
+#[derive(Clone, Debug, Default)]
+pub struct StructuralColumns {
+    /// Values by column; none of one that is not structural.
+    values: Vec<Vec<u64>>,
+}
+
+/// Values of a structural column at most, so that a place among them takes three bits.
+const FEW: usize = 7;
+/// Values of a structural column for each that is different, at least.
+const OFTEN: usize = 32;
+
+impl StructuralColumns {
+    /// Finds those of records, which are given by the number of each one's outline, and all their values.
+    pub fn find(
+        outlines: &[Arc<RecordOutline>],
+        columns: usize,
+        sequence: &[u32],
+        values: &[u64],
+    ) -> Self {
+        let mut found = vec![Vec::new(); columns];
+        // Texts have names of groups, in which other ranks differ.
+        let texts = outlines.iter().flat_map(|outline| &outline.decimals);
+        texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
+        let mut counts = vec![0usize; columns];
+        let mut starts = vec![0];
+        starts.extend(outlines.iter().scan(0, |all, outline| {
+            *all += outline.slots.len();
+            Some(*all)
+        }));
+        // Places of the values of each slot of an outline.
+        let mut seen = vec![0u8; starts[outlines.len()]];
+        let mut rest = values;
+        for &number in sequence {
+            let number = number as usize;
+            let slots = &outlines[number].slots;
+            let own = rest.split_off(..slots.len()).unwrap_or_default();
+            let seen = &mut seen[starts[number]..];
+            for ((&column, value), seen) in slots.iter().zip(own).zip(seen) {
+                let found: &mut Vec<u64> = &mut found[column as usize];
+                if found.len() > FEW {
+                    continue;
+                }
+                counts[column as usize] += 1;
+                let place = found.iter().position(|known| known == value);
+                *seen |= 1 << place.unwrap_or(found.len());
+                if place.is_none() {
+                    found.push(*value);
+                }
+            }
+        }
+        let (mut pairs, mut told) = (vec![0; columns], vec![0; columns]);
+        let slots = outlines.iter().flat_map(|outline| &outline.slots);
+        for (&column, seen) in slots.zip(seen) {
+            pairs[column as usize] += seen.count_ones();
+            told[column as usize] += u32::from(seen > 0);
+        }
+        for (column, values) in found.iter_mut().enumerate() {
+            let often = counts[column] >= OFTEN * values.len();
+            // Every other value of an outline is a template more.
+            if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
+                values.clear();
+            }
+        }
+        Self { values: found }
+    }
+
+    /// Sets `fixed` to what stands in the template of a record, for each of its slots, and returns a number that tells it
+    /// from other templates of the outline.
+    pub fn fix(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
+        let mut variant = 1;
+        fixed.clear();
+        fixed.extend(slots.iter().zip(values).map(|(&column, &value)| {
+            let known = self
+                .values
+                .get(column as usize)
+                .map_or(&[][..], Vec::as_slice);
+            if known.is_empty() || variant >> 60 != 0 {
+                return None;
+            }
+            let place = known.iter().position(|known| *known == value);
+            variant = variant << 3 | place.map_or(0, |place| place as u64 + 1);
+            place.map(|_| value)
+        }));
+        variant
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_outlines_tell_are_structural() {
+        // Two outlines of three columns: a type, which the outline tells; a number from 0 to 2, which it does not; a time.
+        let outline = || {
+            Arc::new(RecordOutline {
+                ops: Vec::new(),
+                slots: vec![0, 1, 2],
+                decimals: Vec::new(),
+            })
+        };
+        let outlines = [outline(), outline()];
+        let sequence: Vec<u32> = (0..300).map(|at| at % 2).collect();
+        let record = |at: u64| [4 + at % 2, at % 3, 1000 + at];
+        let values: Vec<u64> = (0..300).flat_map(record).collect();
+        let found = StructuralColumns::find(&outlines, 3, &sequence, &values);
+        assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
+        let mut fixed = Vec::new();
+        let one = found.fix(&[0, 1, 2], &[5, 1, 7], &mut fixed);
+        assert_eq!(fixed, [Some(5), None, None]);
+        // What was not there before is no structure.
+        let other = found.fix(&[0, 1, 2], &[6, 1, 7], &mut fixed);
+        assert_eq!(fixed, [None; 3]);
+        assert_ne!(one, other);
+        // Numbers of texts are none, whatever their values.
+        let text = RecordOutline {
+            decimals: vec![0],
+            ..RecordOutline::default()
+        };
+        let texts = [&outlines[..], &[Arc::new(text)]].concat();
+        let found = StructuralColumns::find(&texts, 3, &sequence, &values);
+        assert!(found.values.iter().all(Vec::is_empty));
+        // Of few records nothing is known.
+        let found = StructuralColumns::find(&outlines, 3, &sequence[..60], &values[..180]);
+        assert!(found.values.iter().all(Vec::is_empty));
+    }
+}

@@ -1,0 +1,333 @@
+//! Objects of an archive: where they lie, and their bytes, chunk by chunk.
+
+use super::Archive;
+use crate::archive::ArchiveError;
+use crate::archive::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk, take_records};
+use crate::archive::document::{ChunkRow, ObjectIndex};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Index of all segments, and chunks that were read, from the first time that they are asked for.
+#[derive(Debug, Default)]
+pub struct ObjectCache {
+    indices: OnceLock<ArchiveIndex>,
+    /// Chunks that others are based on, those that were asked for last.
+    decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
+    /// Memory that nobody uses at the moment.
+    buffers: Mutex<Vec<ChunkBuffers>>,
+}
+
+/// Location of an object: its segment, and its number there.
+type ObjectPlace = (usize, usize);
+/// Location of a chunk: its object, and its number there.
+type ChunkPlace = (ObjectPlace, usize);
+
+/// Objects of all segments.
+#[derive(Debug, Default)]
+struct ArchiveIndex {
+    indices: Vec<ObjectIndex>,
+    /// Chunks that others are based on, each with the last of these.
+    bases: BTreeMap<ChunkPlace, ChunkPlace>,
+    places: BTreeMap<[u8; 32], ObjectPlace>,
+}
+
+/// Chunks that are kept, so that ranks with one base unpack it once.
+const KEPT: usize = 16;
+/// Bases of bases, at most.
+const DEPTH: usize = 8;
+
+impl Archive {
+    fn index(&self) -> Result<&ArchiveIndex, ArchiveError> {
+        if let Some(index) = self.cache.indices.get() {
+            return Ok(index);
+        }
+        let mut index = ArchiveIndex::default();
+        for (number, segment) in self.segments.iter().enumerate() {
+            let own = segment.index()?;
+            for (at, row) in own.objects.iter().enumerate() {
+                if let Ok(hash) = blake3::Hash::from_hex(&row.blake3) {
+                    index.places.entry(*hash.as_bytes()).or_insert((number, at));
+                }
+                let chunks = row.chunks.iter().enumerate();
+                index.bases.extend(chunks.filter_map(|(position, chunk)| {
+                    let (object, base) = chunk.base()?;
+                    Some((((number, object), base), ((number, at), position)))
+                }));
+            }
+            index.indices.push(own);
+        }
+        Ok(self.cache.indices.get_or_init(|| index))
+    }
+
+    fn place(&self, hash: &str) -> Result<Option<ObjectPlace>, ArchiveError> {
+        let hash = blake3::Hash::from_hex(hash).ok();
+        let places = &self.index()?.places;
+        Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
+    }
+
+    /// Returns whether it has the object of this hash.
+    pub fn has(&self, hash: &str) -> Result<bool, ArchiveError> {
+        Ok(self.place(hash)?.is_some())
+    }
+
+    /// Returns the bytes that an object takes in the archive; 0 if it is not there.
+    pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
+        let index = self.index()?;
+        let rows = self
+            .place(hash)?
+            .map(|(segment, at)| &index.indices[segment].objects[at].chunks);
+        Ok(rows.into_iter().flatten().map(|chunk| chunk.1).sum())
+    }
+
+    /// Reads the object of this hash, and checks it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is not there or damaged, or would take too much memory.
+    pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
+        let mut out = Vec::new();
+        let (segment, at) = self.expect(hash)?;
+        let bytes = self.index()?.indices[segment].objects[at].bytes;
+        crate::bounds::check(
+            "an object of an archive",
+            bytes,
+            1,
+            "extract it, which takes less",
+        )
+        .map_err(|error| ArchiveError::broken(error.to_string()).in_file(&self.path))?;
+        self.copy(hash, &mut |part| {
+            out.extend_from_slice(part);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    fn expect(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
+        self.place(hash)?.ok_or_else(|| {
+            let found = format!("the object {hash} is not there");
+            ArchiveError::broken(found).in_file(&self.path)
+        })
+    }
+
+    /// Gives the bytes of an object to `out` chunk by chunk, and checks them against its hash.
+    pub fn copy(
+        &self,
+        hash: &str,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let (segment, at) = self.expect(hash)?;
+        self.copy_at((segment, at), out)
+    }
+
+    /// The same of the object at a place.
+    pub(in crate::archive) fn copy_at(
+        &self,
+        place: (usize, usize),
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let row = &self.index()?.indices[place.0].objects[place.1];
+        let mut hasher = blake3::Hasher::new();
+        for number in 0..row.chunks.len() {
+            self.with_chunk((place, number), &mut |contents| {
+                hasher.update(contents);
+                out(contents)
+            })?;
+        }
+        if hasher.finalize().to_hex().as_str() == row.blake3 {
+            return Ok(());
+        }
+        let found = format!("object {}: its bytes have another hash", row.blake3);
+        Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
+    }
+
+    /// Returns the number of nodes of an object that is a trace; `None` of one that is kept as the bytes that it is.
+    pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
+        let place = self.expect(hash)?;
+        let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
+        let records = chunks
+            .iter()
+            .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
+        // Before the nodes stands the metadata.
+        Ok(records.checked_sub(1))
+    }
+
+    /// Gives records of an object that is a trace to `out`, with their length prefixes. Only chunks with some of them are
+    /// read, and what they are based on; their checksums are compared, and the hash of the object is not.
+    pub(in crate::archive) fn copy_records(
+        &self,
+        hash: &str,
+        wanted: Range<u64>,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let place = self.expect(hash)?;
+        let row = &self.index()?.indices[place.0].objects[place.1];
+        let mut first = 0u64;
+        for (number, chunk) in row.chunks.iter().enumerate() {
+            let own = first..first.saturating_add(chunk.5);
+            first = own.end;
+            let mut skipped = wanted.start.saturating_sub(own.start);
+            let taken = wanted.end.min(own.end).saturating_sub(own.start);
+            if skipped >= taken || own.is_empty() {
+                continue;
+            }
+            let mut missing = taken - skipped;
+            self.with_chunk((place, number), &mut |mut contents| {
+                let mut part = |count| take_records(&mut contents, count);
+                match part(&mut skipped).and_then(|_| part(&mut missing)) {
+                    Some(part) => out(part),
+                    None => Err(ArchiveError::broken("a record is malformed")),
+                }
+            })?;
+            if missing > 0 {
+                let error = ArchiveError::broken("it has fewer records than it says");
+                return Err(self.at(place, chunk, error));
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, place: ObjectPlace, chunk: &ChunkRow, error: ArchiveError) -> ArchiveError {
+        let segment = &self.segments[place.0];
+        error
+            .at_byte(segment.start + chunk.0)
+            .in_file(&segment.file.path)
+    }
+
+    /// Gives the bytes of a chunk to `out`, whole records at a time.
+    fn with_chunk(
+        &self,
+        place: ChunkPlace,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let pool = || {
+            self.cache
+                .buffers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let mut buffers = pool().pop().unwrap_or_default();
+        let decoded = self.chunk(place, 0, &mut buffers)?;
+        let mut joined = std::mem::take(&mut buffers.joined);
+        let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
+        let result = decoded.contents(row.4, &mut joined, out);
+        let result = result.map_err(|error| self.at(place.0, row, error));
+        buffers.joined = joined;
+        if let Some(decoded) = Arc::into_inner(decoded) {
+            decoded.recycle(&mut buffers);
+        }
+        self.let_go(place, &mut buffers);
+        pool().push(buffers);
+        result
+    }
+
+    /// Lets go of bases that no chunk behind this one has: objects are mostly read in order.
+    fn let_go(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
+        let Some(index) = self.cache.indices.get() else {
+            return;
+        };
+        let mut kept = self
+            .cache
+            .decoded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_over = |base: &ChunkPlace| {
+            let last = index.bases.get(base);
+            last.is_some_and(|last| *last <= place)
+        };
+        // A base goes before its own base, whose columns it may share.
+        while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
+            let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
+            if let Some(base) = base {
+                base.recycle(buffers);
+            }
+        }
+    }
+
+    /// Decodes a chunk and those that it is based on.
+    fn chunk(
+        &self,
+        place: ChunkPlace,
+        depth: usize,
+        buffers: &mut ChunkBuffers,
+    ) -> Result<Arc<DecodedChunk>, ArchiveError> {
+        let kept = || {
+            self.cache
+                .decoded
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = kept().iter().find(|(at, _)| *at == place).cloned();
+        if let Some((_, known)) = known {
+            return Ok(known);
+        }
+        let (object, number) = place;
+        let segment = &self.segments[object.0];
+        let index = self.index()?;
+        let objects = &index.indices[object.0].objects;
+        let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
+        let chunk = chunk.ok_or_else(|| {
+            ArchiveError::broken("a base is not there").in_file(&segment.file.path)
+        })?;
+        let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
+        let coding = *coding.ok_or_else(|| {
+            let error = ArchiveError::broken("its coding is not known");
+            self.at(object, chunk, error)
+        })?;
+        let base = match chunk.base() {
+            Some((base, number)) if depth < DEPTH => {
+                Some(self.chunk(((object.0, base), number), depth + 1, buffers)?)
+            }
+            None => None,
+            Some(_) => {
+                let error = ArchiveError::broken("its bases lie too deep");
+                return Err(self.at(object, chunk, error));
+            }
+        };
+        let mut frame = std::mem::take(&mut buffers.frame);
+        let file = &segment.file;
+        file.read_into(segment.start + chunk.0, chunk.1, &mut frame)?;
+        let sizes = (chunk.3, chunk.4);
+        let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
+        buffers.frame = frame;
+        let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
+        // What others are based on is needed again; the rest is not.
+        if index.bases.contains_key(&place) {
+            let mut kept = kept();
+            kept.push_back((place, Arc::clone(&decoded)));
+            if kept.len() > KEPT
+                && let Some((_, oldest)) = kept.pop_front()
+                && let Some(oldest) = Arc::into_inner(oldest)
+            {
+                oldest.recycle(buffers);
+            }
+        }
+        Ok(decoded)
+    }
+
+    /// Returns the hash of the object at a place.
+    pub(in crate::archive) fn hash_at(
+        &self,
+        place: (usize, usize),
+    ) -> Result<String, ArchiveError> {
+        Ok(self.index()?.indices[place.0].objects[place.1]
+            .blake3
+            .clone())
+    }
+
+    /// Returns the number of objects that the indices list, 0 if they cannot be read.
+    pub fn objects(&self) -> u64 {
+        let counts = self.object_counts().unwrap_or_default();
+        counts.into_iter().map(|count| count as u64).sum()
+    }
+
+    /// Returns the number of objects of each segment.
+    pub(in crate::archive) fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
+        Ok(self
+            .index()?
+            .indices
+            .iter()
+            .map(|index| index.objects.len())
+            .collect())
+    }
+}

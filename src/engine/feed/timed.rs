@@ -1,0 +1,45 @@
+//! A program at given instants.
+
+use super::Feed;
+use crate::engine::launch::{Launch, LaunchQueue};
+use crate::units::Time;
+
+/// A program at given instants.
+#[derive(Debug)]
+pub struct TimedLaunches {
+    program: u32,
+    /// In ascending order, the next one last.
+    times: Vec<Time>,
+    /// Number of launches so far, which is the tag of the next.
+    launched: u64,
+}
+
+impl TimedLaunches {
+    /// Returns a feed that launches the program numbered `program` at each of `times`, in any order. The k-th in
+    /// time, from 0, has tag k.
+    pub fn new(program: u32, mut times: Vec<Time>) -> Self {
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        Self {
+            program,
+            times,
+            launched: 0,
+        }
+    }
+}
+
+impl Feed for TimedLaunches {
+    fn wake_at(&self) -> Option<Time> {
+        self.times.last().copied()
+    }
+
+    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+        while self.times.pop_if(|at| *at <= now).is_some() {
+            queue.launch(Launch {
+                program: self.program,
+                tag: self.launched,
+                ..Launch::default()
+            });
+            self.launched += 1;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What pairs of members exchange in all-to-alls of unequal parts, gathered from the members' traces.
+//!
+//! A member says what it sends to each member; where it does not, what the others say that they receive from it counts. Of
+//! a pair that neither says, as of two ranks without a trace, an equal part of the collective's bytes is assumed. What a
+//! member has for itself stays where it is.
+
+use super::error::ReplayRefusal;
+use super::plan::{GroupPlan, ReplayPlan, group_text};
+use crate::collective::PeerSizes;
+use crate::graph::{CallSplits, Graph};
+use crate::matching::MemberCalls;
+use crate::workload::Workload;
+
+/// Members of a group that such a collective may have: a table of all pairs is held.
+const MOST_MEMBERS: usize = 1 << 13;
+
+/// Finds what pairs exchange in the collectives of `group`, whose calls the members with a trace make.
+pub(super) fn gather(
+    plan: &mut ReplayPlan,
+    workload: &Workload,
+    group: usize,
+    callers: &[MemberCalls<'_>],
+) -> Result<(), ReplayRefusal> {
+    let graph_of = |caller: &MemberCalls<'_>| -> &Graph {
+        workload.graph(&workload.instances()[caller.rank as usize])
+    };
+    // Traces of equal parts are passed over without a look at their calls.
+    if callers
+        .iter()
+        .all(|caller| graph_of(caller).has_equal_parts())
+    {
+        return Ok(());
+    }
+    for k in 0..plan.groups[group].calls.len() {
+        let of = &plan.groups[group];
+        let stated = callers.iter().filter_map(|caller| {
+            let (_, call) = caller.at(k)?;
+            let graph = graph_of(caller);
+            let splits = graph.splits(call)?;
+            let rank = workload.instances()[caller.rank as usize].rank;
+            let place = of.members.iter().position(|&member| member == rank)?;
+            Some((place, splits, graph.id(graph.calls()[call as usize].node)))
+        });
+        let stated: Vec<StatedSplits<'_>> = stated.collect();
+        if stated.is_empty() {
+            continue;
+        }
+        let equal = of.calls[k].buffer / of.members.len() as u64;
+        let table = table(of, equal, &stated)?;
+        let sizes = PeerSizes::new(&of.extent, &table, equal);
+        let number = sizes.map(|sizes| {
+            let known = plan.splits.iter().position(|known| *known == sizes);
+            known.unwrap_or_else(|| {
+                plan.splits.push(sizes);
+                plan.splits.len() - 1
+            }) as u32
+        });
+        plan.groups[group].calls[k].splits = number;
+    }
+    Ok(())
+}
+
+/// Place of a member, what its trace says, and the node that says it.
+type StatedSplits<'a> = (usize, &'a CallSplits, u64);
+
+/// Returns the bytes of each pair of positions, row by row, of a collective whose equal parts were
+/// `equal` bytes.
+fn table(
+    group: &GroupPlan,
+    equal: u64,
+    stated: &[StatedSplits<'_>],
+) -> Result<Vec<u64>, ReplayRefusal> {
+    let n = group.members.len();
+    if n > MOST_MEMBERS {
+        return Err(ReplayRefusal::new(
+            format!(
+                "an all-to-all of unequal parts in the {}, which has more than {MOST_MEMBERS} members",
+                group_text(group)
+            ),
+            "drop `send_bytes` and `receive_bytes` for equal parts",
+        ));
+    }
+    let at = |from: usize, to: usize| {
+        let position = |member: usize| group.extent.position_of[member] as usize;
+        position(from) * n + position(to)
+    };
+    let mut bytes = vec![None; n * n];
+    for &(place, splits, node) in stated {
+        for (name, list) in [
+            ("send_bytes", &splits.send),
+            ("receive_bytes", &splits.receive),
+        ] {
+            if !list.is_empty() && list.len() != n {
+                return Err(ReplayRefusal::new(
+                    format!(
+                        "node {node} of rank {} says `{name}` of {} members, and the {} has {n}",
+                        group.members[place].0,
+                        list.len(),
+                        group_text(group)
+                    ),
+                    "write the bytes for each member, or drop the attribute for equal parts",
+                ));
+            }
+        }
+        for (other, &sent) in splits.send.iter().enumerate() {
+            bytes[at(place, other)] = Some(sent);
+        }
+    }
+    for &(place, splits, _) in stated {
+        for (other, &received) in splits.receive.iter().enumerate() {
+            // What the sender says of itself goes before.
+            bytes[at(other, place)].get_or_insert(received);
+        }
+    }
+    Ok(bytes
+        .into_iter()
+        .map(|known| known.unwrap_or(equal))
+        .collect())
+}

@@ -1,0 +1,95 @@
+//! Bytes that one member of an all-to-all exchanges with each member of its group.
+
+use super::{TraceError, escape};
+
+/// Attribute with the bytes that the member sends to each member, in the group's order, itself included.
+pub const SEND_BYTES: &str = "send_bytes";
+/// Attribute with the bytes that the member receives from each.
+pub const RECEIVE_BYTES: &str = "receive_bytes";
+
+/// Both lists as a trace has them: texts such as `[512, 0, 1024]`, empty where the trace does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitSizes<'a> {
+    /// Bytes to each member.
+    pub send: &'a str,
+    /// Bytes from each member.
+    pub receive: &'a str,
+}
+
+impl SplitSizes<'_> {
+    /// Returns whether the trace says neither.
+    pub fn is_empty(&self) -> bool {
+        self.send.is_empty() && self.receive.is_empty()
+    }
+
+    /// Parses both lists of the node `id`; a list that is not there is empty.
+    pub fn parse(&self, id: u64) -> Result<(Vec<u64>, Vec<u64>), TraceError> {
+        Ok((
+            list(id, SEND_BYTES, self.send)?,
+            list(id, RECEIVE_BYTES, self.receive)?,
+        ))
+    }
+}
+
+/// Returns the text of a list.
+pub fn split_text(bytes: &[u64]) -> String {
+    format!("{bytes:?}")
+}
+
+fn list(id: u64, name: &str, text: &str) -> Result<Vec<u64>, TraceError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let inner = text
+        .trim()
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let numbers = inner.and_then(|inner| {
+        let numbers = inner
+            .split(',')
+            .map(|number| number.trim().parse::<u64>().ok());
+        numbers.collect::<Option<Vec<u64>>>()
+    });
+    // Sums of them have to fit too.
+    let sound = |list: &Vec<u64>| {
+        let sum = list
+            .iter()
+            .try_fold(0_u64, |sum, &bytes| sum.checked_add(bytes));
+        sum.is_some_and(|sum| sum <= i64::MAX as u64)
+    };
+    numbers.filter(sound).ok_or_else(|| {
+        TraceError::refused(
+            id,
+            format!("`{name}` is \"{}\"", escape(text)),
+            "write the bytes for each member of the group, such as [512, 0, 1024], less than 2^63 together",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_come_back_and_anything_else_is_refused() {
+        let of = |send| SplitSizes { send, receive: "" }.parse(7);
+        let text = split_text(&[512, 0, 1024]);
+        assert_eq!(of(&text).unwrap(), (vec![512, 0, 1024], vec![]));
+        assert_eq!(of("").unwrap(), (vec![], vec![]));
+        for wrong in [
+            "[]",
+            "5",
+            "[1 2]",
+            "[-1]",
+            "[1,]",
+            "[9223372036854775807, 1]",
+            "[x]",
+        ] {
+            let error = of(wrong).unwrap_err().to_string();
+            assert!(
+                error.contains("node 7") && error.contains("`send_bytes`"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! All-to-alls of unequal parts, from the captures of a mixture of experts: what is written is what the split sizes say.
+
+use super::rig::{convert, json, text};
+use crate::corpus::corpus;
+use serde_json::Value;
+use std::path::Path;
+
+/// Bytes to each member and from each, call by call, by a plain parse of a host trace: a part is so many rows of the tensor.
+fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
+    let file = json(file).expect("it is JSON");
+    let nodes = file["nodes"].as_array().expect("nodes are a list").iter();
+    let calls = nodes.filter(|node| node["name"] == "c10d::alltoall_base_");
+    let mut found: Vec<(u64, [Vec<u64>; 2])> = calls
+        .map(|node| {
+            let values = &node["inputs"]["values"];
+            // Output and input tensor, three others, and the splits of both.
+            let parts = |tensor: usize, splits: usize| {
+                let bytes: u64 = [3, 4]
+                    .iter()
+                    .map(|&i| values[tensor][i].as_u64().expect("a number"))
+                    .product();
+                let splits = values[splits].as_array().expect("a list").iter();
+                let splits: Vec<u64> = splits.filter_map(Value::as_u64).collect();
+                let rows: u64 = splits.iter().sum();
+                splits
+                    .iter()
+                    .map(|split| split * bytes / rows.max(1))
+                    .collect()
+            };
+            (
+                node["id"].as_u64().expect("a number"),
+                [parts(1, 4), parts(0, 3)],
+            )
+        })
+        .collect();
+    found.sort_by_key(|call| call.0);
+    found.into_iter().map(|call| call.1).collect()
+}
+
+#[test]
+fn captured_parts_are_those_of_the_split_sizes() {
+    let Some(folder) = corpus("captures/pytorch/t231_moe_a2a") else {
+        return;
+    };
+    let job = convert(&folder);
+    let mut sent = Vec::new();
+    for (rank, trace) in job.traces.iter().enumerate() {
+        let calls = exchanges(&folder.join(format!("host.{rank}.json.zst")));
+        // Counts are exchanged in equal parts, and say nothing.
+        let unequal: Vec<_> = calls.iter().filter(|call| !call[0].is_empty()).collect();
+        let written = trace
+            .nodes
+            .iter()
+            .filter(|node| text(node, "send_bytes").is_some());
+        let written: Vec<[String; 2]> = written
+            .map(|node| {
+                ["send_bytes", "receive_bytes"]
+                    .map(|name| text(node, name).unwrap_or("").to_owned())
+            })
+            .collect();
+        let expected: Vec<[String; 2]> = unequal
+            .iter()
+            .map(|call| [&call[0], &call[1]].map(|list| format!("{list:?}")))
+            .collect();
+        assert!(!written.is_empty(), "rank {rank}");
+        assert_eq!(written, expected, "rank {rank}");
+        sent.push(unequal.into_iter().cloned().collect::<Vec<_>>());
+    }
+    // What one sends is what the other receives.
+    for (i, own) in sent.iter().enumerate() {
+        for (j, other) in sent.iter().enumerate() {
+            for (a, b) in own.iter().zip(other) {
+                assert_eq!(a[0][j], b[1][i], "{i} to {j}");
+            }
+        }
+    }
+}

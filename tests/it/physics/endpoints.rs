@@ -1,0 +1,280 @@
+//! Memories as endpoints of the network: at NPUs of any machine, several of them at different places, sharing links with one
+//! another, with messages, and with collectives that were answered by closed form.
+
+use super::lines::{Line, call, kernel, line};
+use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
+use chakram::internals::collective::CollectiveAlgorithm;
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::ids::{EndpointId, Npu};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::{
+    ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, MemoryTransfer, NetworkBackend,
+    NetworkKind, PortNetwork,
+};
+use chakram::internals::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::internals::units::{Bandwidth, BufferShare, Span, Time};
+use chakram::internals::workload::Workload;
+use proptest::prelude::*;
+
+const MODELS: [NetworkKind; 4] = [
+    NetworkKind::ContentionFree,
+    NetworkKind::Ports,
+    NetworkKind::Links,
+    NetworkKind::Exclusive,
+];
+
+/// Four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps per byte and 50 ns.
+fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
+    let tables: String = memories
+        .iter()
+        .map(|(table, at)| {
+            format!(
+                "[{table}]\nattachment = \"ports\"\nat = \"{at}\"\nbandwidth = \"200 GB/s\"\n\
+                 latency = \"50 ns\"\ncapacity = \"1 TB\"\n"
+            )
+        })
+        .collect();
+    let text = format!(
+        r#"name = "m"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0"
+memory_capacity = "40 GB"
+lanes = 64
+host_lanes = 1
+peak = {{ fp32 = "1 TFLOP/s" }}
+[[dimension]]
+name = "d"
+shape = "{shape}"
+size = 4
+bandwidth = "200 GB/s"
+latency = "100 ns"
+algorithm = "ring"
+{tables}"#
+    );
+    Machine::parse(&text, "m.toml").unwrap()
+}
+
+fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
+    line(Op::Memory {
+        store,
+        place,
+        bytes,
+        in_switch: false,
+    })
+}
+
+fn load(bytes: u64) -> Line {
+    access(MemoryLocation::Remote, false, bytes)
+}
+
+/// The answer, which is the same message by message.
+#[track_caller]
+fn run(workload: &Workload, machine: &Machine, network: NetworkKind) -> Replay {
+    let replay = |stepwise| {
+        let options = ReplayOptions::with(|o| {
+            o.network = Some(network);
+            o.stepwise = stepwise;
+        });
+        let mut replay = replay_with(workload, machine, &options);
+        replay.log.events.sort_unstable();
+        replay
+    };
+    let (closed, stepped) = (replay(false), replay(true));
+    assert_eq!(closed.log.events, stepped.log.events, "{network}");
+    closed
+}
+
+/// 40 kB take 200 ns of a memory and 400 ns of a link. NPU 1 of a line is one link from the memory at NPU 0, and two from that
+/// at NPU 3: 50 + 400 ns, and 100 ns for each link. A memory's own NPU needs the memory only.
+#[test]
+fn memories_are_as_far_as_their_places() {
+    let machine = four(
+        "mesh",
+        &[("remote_memories.near", "0"), ("remote_memories.far", "3")],
+    );
+    for (place, npu, ns) in [
+        ("near", 1, 550),
+        ("far", 1, 650),
+        ("near", 0, 250),
+        ("near", 3, 750),
+        ("far", 3, 250),
+    ] {
+        for store in [false, true] {
+            let mut ranks = vec![vec![kernel(0)]; 4];
+            ranks[npu] = vec![access(MemoryLocation::Named(place), store, 40_000)];
+            for network in MODELS {
+                let found = run(&job(&ranks, &[]), &machine, network).ps();
+                assert_eq!(found, ns * 1000, "{place} {npu} {store} {network}");
+            }
+        }
+    }
+    // Of several ports the nearest: NPU 2 is as far from that at NPU 3 as NPU 1 from that at NPU 0.
+    let machine = four("mesh", &[("remote_memory", "0,3")]);
+    let ranks = vec![vec![load(40_000)]; 4];
+    let found = run(&job(&ranks, &[]), &machine, NetworkKind::ContentionFree);
+    assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
+}
+
+/// NPUs 1 and 2 load 40 kB from NPU 0 at once, over the link from 0 to 1. In ns: the first has the memory until 200, the link
+/// from 50 until 450, and all of it at 550. The second has the memory from 200 on, waits for the link from 250 until 450, has it
+/// until 850, the next from 550 until 950, and all of it at 1,050. `ports`: the sides of NPU 0 and of the receiver, so the same.
+/// `exclusive` holds memory and links together: until 550, and 50 + 2 × 100 + 400 after that.
+#[test]
+fn loads_share_memories_and_links() {
+    let machine = four("mesh", &[("remote_memory", "0")]);
+    let mut ranks = vec![vec![kernel(0)]; 4];
+    (ranks[1], ranks[2]) = (vec![load(40_000)], vec![load(40_000)]);
+    let workload = job(&ranks, &[]);
+    for (network, second) in [
+        (NetworkKind::ContentionFree, 650),
+        (NetworkKind::Links, 1050),
+        (NetworkKind::Ports, 1050),
+        (NetworkKind::Exclusive, 1200),
+    ] {
+        let ends = run(&workload, &machine, network).ends();
+        assert_eq!(ends[1..3], [550_000, second * 1000], "{network}");
+    }
+}
+
+/// A ring all-reduce of 40 kB goes both ways round, six steps of 5 kB each, which take 50 ns of a link and 100 ns on their way:
+/// 900 ns in closed form. NPU 1 begins to load 40 kB from NPU 0 at 350 ns, over a link that the all-reduce uses: it has the
+/// memory until 550, and the link from 400 until 800, so that the load ends at 900. The steps that NPU 0 sends to NPU 1 from 450
+/// on go every 50 ns from 800 on: the last has left at 950, when NPU 0 ends, and is there at 1,050. NPU 1 sent what follows the
+/// first of them at 950 and 1,000: NPU 2 ends at 1,150. It passed on the first of these at 1,100: NPU 3 ends at 1,250.
+#[test]
+fn loads_take_closed_forms_back() {
+    let machine = four("ring", &[("remote_memory", "0")]);
+    let reduce = call(K::AllReduce, 40_000).on(1);
+    let mut ranks = vec![vec![reduce.clone()]; 4];
+    ranks[1] = vec![
+        reduce.clone(),
+        kernel(350).on(2),
+        load(40_000).on(2).after(&[2]),
+    ];
+    let found = run(&job(&ranks, &[]), &machine, NetworkKind::Links);
+    assert_eq!(found.outcome.unfolded, 1);
+    assert_eq!(found.end(1, 3), 900_000);
+    let reduced = [0, 1, 2, 3].map(|rank| found.end(rank, 1));
+    assert_eq!(reduced, [950_000, 1_050_000, 1_150_000, 1_250_000]);
+    // From NPU 0 to NPU 0 no link is used, and the closed form stands.
+    ranks[0] = std::mem::take(&mut ranks[1]);
+    ranks[1] = vec![reduce];
+    let found = run(&job(&ranks, &[]), &machine, NetworkKind::Links);
+    assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
+}
+
+#[test]
+fn networks_that_carry_no_loads_are_refused_by_name() {
+    let machine = four("switch", &[("remote_memory", "0")]);
+    let workload = job(&[vec![load(8)]], &[]);
+    let options = ReplayOptions::with(|o| o.network = Some(NetworkKind::FairSharing));
+    let error = CompiledReplay::new(&workload, &machine, &options).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("fair_sharing carries messages only"),
+        "{text}"
+    );
+    assert!(text.contains("take --network links"), "{text}");
+}
+
+/// Dimensions of a random network.
+fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
+    let shape = prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec());
+    let one = (shape, 1_u32..6, 1_u64..8, 0_u64..900);
+    let one = one.prop_map(|(shape, size, rate, link_ns)| Dim {
+        ps_per_byte: 4 * rate,
+        link_ns,
+        ..dim(shape, size, CollectiveAlgorithm::Ring)
+    });
+    prop::collection::vec(one, 1..4)
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    /// Alone an access takes the time of its path under every model: latencies of all links and of the memory, a segment on all
+    /// but the slowest, and its bytes at the rate of that. Where devices wait for segments each link rounds by itself.
+    #[test]
+    fn alone_accesses_take_their_path(
+        dims in dimensions(),
+        (npu, at) in (0_u32..216, 0_u32..216),
+        (rate, ns) in (1_u64..40, 0_u64..900),
+        bytes in 1_u64..100_000,
+        store: bool,
+        stored_and_forwarded: bool,
+    ) {
+        let mode = if stored_and_forwarded {
+            SwitchingMode::StoreAndForward
+        } else {
+            SwitchingMode::IDEAL
+        };
+        let machine = switched(&dims, mode);
+        let npus = machine.topology().npus();
+        let topology = machine.topology().clone().with_memories(vec![MemoryEndpoint {
+            site: MemorySite::Npu(Npu(at % npus)),
+            bandwidth: Bandwidth::new(1e12 / rate as f64).unwrap(),
+            latency: Span::from_ns(ns),
+        }]);
+        let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
+        let ends = if store { (one, memory) } else { (memory, one) };
+        let path = topology.path_between(ends).unwrap();
+        let transfer = MemoryTransfer { ends, path, amount: BufferShare::whole(bytes) };
+        let alone = path.time(transfer.amount);
+        let now = Time(1_000_000);
+        let taken = [
+            ContentionFreeNetwork::new(&topology).access(now, &transfer),
+            PortNetwork::new(&topology).access(now, &transfer),
+            LinkNetwork::new(&topology).access(now, &transfer),
+            ExclusiveNetwork::new(&topology).access(now, &transfer),
+        ];
+        let off = taken.map(|end| end.since(now).0.abs_diff(alone.0));
+        prop_assert!(off.into_iter().all(|off| off <= 20), "{off:?} {alone}");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    /// Whatever loads and stores come in between, closed forms and messages give one answer.
+    #[test]
+    fn closed_forms_beside_loads_are_messages(
+        shape in prop::sample::select(vec!["ring", "mesh", "switch", "fully_connected"]),
+        at in prop::sample::select(vec!["0", "1,2", "0-3"]),
+        loads in prop::collection::vec((0_u32..4, 0_u64..4_000, 1_u64..60_000, any::<bool>()), 0..6),
+        calls in prop::collection::vec((0_u64..1_000, 1_u64..60_000), 1..3),
+    ) {
+        let machine = four(shape, &[("remote_memory", at)]);
+        let mut ranks: Vec<Vec<Line>> = vec![Vec::new(); 4];
+        for lines in &mut ranks {
+            for &(ns, bytes) in &calls {
+                lines.push(kernel(ns).on(0));
+                lines.push(call(K::AllReduce, bytes).on(0));
+            }
+        }
+        for &(rank, ns, bytes, store) in &loads {
+            let lines = &mut ranks[rank as usize];
+            let (lane, before) = (lines.len() as i64, lines.len() as u64 + 1);
+            lines.push(kernel(ns).on(lane));
+            lines.push(access(MemoryLocation::Remote, store, bytes).on(lane).after(&[before]));
+        }
+        let workload = job(&ranks, &[]);
+        for network in MODELS {
+            run(&workload, &machine, network);
+        }
+    }
+}
+
+/// Memories do not move what machines without them answer: endpoints lie behind the NPUs.
+#[test]
+fn npus_keep_their_numbers() {
+    let machine = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
+    let topology = machine.topology();
+    assert_eq!(
+        topology.seats((Npu(3).into(), Npu(1).into())),
+        (Npu(3), Npu(1))
+    );
+    assert!(topology.memory(EndpointId(3)).is_none());
+    assert!(topology.memory(EndpointId(4)).is_none());
+}

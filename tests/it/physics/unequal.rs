@@ -1,0 +1,217 @@
+//! All-to-alls whose members exchange unequal parts, by hand, and equal ones that say so.
+
+use super::lines::{Line, call, kernel};
+use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
+use chakram::internals::collective::CollectiveAlgorithm;
+use chakram::internals::engine::{CompiledReplay, ReplayOptions};
+use chakram::internals::network::NetworkKind;
+use chakram::internals::topology::DimensionShape;
+use chakram::internals::trace::CollectiveKind;
+use chakram::internals::trace::split_sizes::split_text;
+use chakram::internals::workload::MissingRankPolicy;
+
+const NETWORKS: [NetworkKind; 2] = [NetworkKind::ContentionFree, NetworkKind::Ports];
+
+/// An all-to-all of `bytes` that sends `send` and receives `receive`.
+fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> Line {
+    let text = |list: &[u64]| match list {
+        [] => String::new(),
+        list => split_text(list),
+    };
+    Line {
+        splits: [text(send), text(receive)],
+        ..call(CollectiveKind::AllToAll, bytes)
+    }
+}
+
+fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> Replay {
+    let most = rows.iter().map(|row| row.iter().sum()).max().unwrap_or(0);
+    let ranks = rows.iter().map(|row| vec![exchange(most, row, &[])]);
+    let workload = job(&ranks.collect::<Vec<_>>(), &[]);
+    replay_with(&workload, &machine(dims), options)
+}
+
+/// Each with each directly: α = 500 ns, and 20 ns for 1,000 B.
+fn three(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
+    [dim(DimensionShape::FullyConnected, 3, algorithm)]
+}
+
+/// What members of three send to the next, and to the one behind that: all 1,000 B to the next, so that no receiver has
+/// two messages at once.
+fn rows() -> Vec<Vec<u64>> {
+    vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
+}
+
+/// Direct: the second message leaves behind the first, at 20 ns. What 0 sends to 2 takes 60 ns and is there at 20 + 500 +
+/// 60 = 580; what 1 sends to 0 takes 10: 530. Nobody sends 1 a second one: it is done when the first is there, at 520.
+#[test]
+fn direct_exchanges_end_when_the_longest_is_there() {
+    for network in NETWORKS {
+        let replay = run(&rows(), &three(CollectiveAlgorithm::Direct), &over(network));
+        assert_eq!(replay.ends(), [530_000, 520_000, 580_000], "{network}");
+        assert_eq!(replay.outcome.stepwise, 1);
+    }
+}
+
+/// Pairwise: everybody has received in round 1 at 520, and begins round 2. 2 has its 3,000 B at 520 + 500 + 60 = 1,080, and
+/// 0 its 500 B at 520 + 500 + 10 = 1,030. 2 has nothing to send in round 2, and 1 nothing to receive, but 500 B to send.
+#[test]
+fn pairwise_exchanges_go_round_by_round() {
+    for network in NETWORKS {
+        let replay = run(
+            &rows(),
+            &three(CollectiveAlgorithm::Pairwise),
+            &over(network),
+        );
+        let [first, second, third] = replay.ends()[..] else {
+            panic!("there are three members");
+        };
+        assert_eq!((first, third), (1_030_000, 1_080_000), "{network}");
+        // Its own message has left by 520 + 10.
+        assert_eq!(second, 530_000, "{network}");
+    }
+}
+
+/// Nothing at all is exchanged, whatever the size of the buffer.
+#[test]
+fn nothing_takes_no_time() {
+    let ranks = vec![vec![exchange(9000, &[0; 3], &[])]; 3];
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
+        let workload = job(&ranks, &[]);
+        let replay = replay_with(
+            &workload,
+            &machine(&three(algorithm)),
+            &ReplayOptions::default(),
+        );
+        assert_eq!(replay.ps(), 0, "{algorithm}");
+    }
+}
+
+/// Four members, of whom 0 alone sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B leave by 20, 60 and 120 ns.
+#[test]
+fn one_may_send_to_all_and_none_to_it() {
+    let rows = [
+        vec![0, 1000, 2000, 3000],
+        vec![0; 4],
+        vec![0; 4],
+        vec![0; 4],
+    ];
+    let dims = [dim(
+        DimensionShape::FullyConnected,
+        4,
+        CollectiveAlgorithm::Direct,
+    )];
+    for network in NETWORKS {
+        let replay = run(&rows, &dims, &over(network));
+        assert_eq!(replay.ends()[1..], [520_000, 560_000, 620_000], "{network}");
+        assert!(replay.ends()[0] <= 120_000, "{network}");
+    }
+}
+
+/// 2 × 2, rank = x + 2 y, direct in both. 0 has 1,000 B for 3 and nothing else is exchanged: along x they go to 1, there
+/// at 520, and from there along y to 3, at 1,040.
+#[test]
+fn data_go_along_one_dimension_after_another() {
+    let mut rows = vec![vec![0; 4]; 4];
+    rows[0][3] = 1000;
+    let dims = [dim(
+        DimensionShape::FullyConnected,
+        2,
+        CollectiveAlgorithm::Direct,
+    ); 2];
+    for network in NETWORKS {
+        let replay = run(&rows, &dims, &over(network));
+        assert_eq!(replay.ends()[3], 1_040_000, "{network}");
+    }
+}
+
+/// The very same times, messages and closed forms, whatever the algorithm.
+#[test]
+fn equal_parts_are_an_all_to_all_like_any_other() {
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
+        for n in [2, 3, 4, 7] {
+            let dims = [
+                dim(DimensionShape::Ring, n, algorithm),
+                dim(DimensionShape::Switch, 2, algorithm),
+            ];
+            let all = 2 * n as usize;
+            let (part, machine) = (12_345, machine(&dims));
+            let said = vec![vec![exchange(part * all as u64, &vec![part; all], &[])]; all];
+            let plain = vec![vec![call(CollectiveKind::AllToAll, part * all as u64)]; all];
+            for options in [
+                ReplayOptions::default(),
+                over(NetworkKind::ContentionFree),
+                over(NetworkKind::Ports),
+            ] {
+                let run = |ranks: &[Vec<Line>]| replay_with(&job(ranks, &[]), &machine, &options);
+                assert_eq!(run(&said), run(&plain), "{algorithm}, {n}");
+            }
+        }
+    }
+}
+
+/// What rank 2 has sent follows from what the others received; it sends nothing to 1. Of itself nobody says anything.
+#[test]
+fn the_receivers_know_what_an_absent_rank_sent() {
+    let rows = rows();
+    let columns = |to: usize| rows.iter().map(|row| row[to]).collect::<Vec<u64>>();
+    let lines = [0, 1].map(|rank| [exchange(4007, &rows[rank], &columns(rank))]);
+    let present = [(0, &lines[0][..]), (1, &lines[1][..])];
+    let workload = traces(present)
+        .finish(Some(3), MissingRankPolicy::Mirror)
+        .unwrap();
+    let machine = machine(&three(CollectiveAlgorithm::Direct));
+    for network in NETWORKS {
+        let replay = replay_with(&workload, &machine, &over(network));
+        assert_eq!(replay.ends(), [530_000, 520_000], "{network}");
+    }
+    // With rank 0 alone, equal parts are assumed between the two that are absent: 4,007 B ÷ 3 = 1,335 B, which take 26.7 ns. What
+    // 1 has for 0 leaves behind them, and is there 500 + 10 later.
+    let workload = traces([(0, &lines[0][..])])
+        .finish(Some(3), MissingRankPolicy::Mirror)
+        .unwrap();
+    let replay = replay_with(&workload, &machine, &over(NetworkKind::Ports));
+    assert_eq!(replay.ends(), [536_700]);
+}
+
+/// Parts that change from call to call are schedules of their own.
+#[test]
+fn each_call_has_its_own_parts() {
+    let dims = three(CollectiveAlgorithm::Direct);
+    let twice = |factor: u64| {
+        let rows: Vec<Vec<u64>> = rows()
+            .iter()
+            .map(|row| row.iter().map(|part| part * factor).collect())
+            .collect();
+        let ranks = (0..3).map(|rank| {
+            let second = exchange(8014, &rows[rank], &[]).after(&[2]);
+            vec![
+                exchange(8014, &rows_of(rank), &[]),
+                kernel(2000).after(&[1]),
+                second,
+            ]
+        });
+        let workload = job(&ranks.collect::<Vec<_>>(), &[]);
+        replay_with(&workload, &machine(&dims), &over(NetworkKind::Ports))
+    };
+    // The second call begins at 2,530, 2,520 and 2,580. What 0 has for 2 leaves behind what it has for 1: at 2,550, or where
+    // all is twice as much at 2,570; it is there 500 + 60, or 500 + 120, later, and nothing is there after that.
+    assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
+}
+
+fn rows_of(rank: usize) -> Vec<u64> {
+    rows()[rank].clone()
+}
+
+#[test]
+fn lists_of_another_length_are_refused() {
+    let ranks = vec![vec![exchange(9, &[4, 5], &[])]; 3];
+    let machine = machine(&three(CollectiveAlgorithm::Direct));
+    let workload = job(&ranks, &[]);
+    let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
+    let text = format!("{:?}", refusal.expect_err("three members"));
+    assert!(
+        text.contains("`send_bytes` of 2 members") && text.contains("has 3"),
+        "{text}"
+    );
+}
