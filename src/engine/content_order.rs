@@ -39,11 +39,6 @@ impl Discipline for ContentOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
-        // Loads and stores that are issued below may touch what was answered, and see the rounds up to this one.
-        if now > engine.instant.at {
-            (engine.instant.at, engine.instant.progress) = (now, InstantProgress::default());
-        }
-        engine.instant.progress.rounds += 1;
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }
@@ -54,6 +49,10 @@ impl Discipline for ContentOrder {
         if engine.feeds.unsettled && !engine.agenda.has(now) {
             engine.settle_processors(now);
         }
+        if now > engine.instant.at {
+            (engine.instant.at, engine.instant.progress) = (now, InstantProgress::default());
+        }
+        engine.instant.progress.rounds += 1;
         // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
         engine.send(now);
         if !engine.effects.arrivals.is_empty() && !engine.agenda.has(now) {

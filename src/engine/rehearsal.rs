@@ -19,7 +19,7 @@ use super::collective_run::CollectiveRun;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::plan::NONE;
-use crate::ids::{EndpointId, NodeIndex};
+use crate::ids::NodeIndex;
 use crate::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
 use crate::report::Observer;
 use crate::trace::CollectiveKind;
@@ -89,7 +89,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return false;
         }
         let run = &self.collectives.runs[id as usize];
-        if run.length == 0 || !run.own_schedules.is_empty() || run.answer.materialized {
+        let has_parts = run.request.is_some_and(|request| request.splits.is_some());
+        if run.length == 0 || has_parts || !run.own_schedules.is_empty() || run.answer.materialized
+        {
             return false;
         }
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
@@ -311,14 +313,5 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.collectives.runs[id as usize].answer.number = 0;
         self.collectives.fast_forwarded -= 1;
         self.record(now, id, false);
-    }
-
-    /// Materializes all runs whose links a load or store between `ends` would take.
-    pub(super) fn materialize_on_way(&mut self, now: Time, ends: (EndpointId, EndpointId)) {
-        while self.collectives.fast_forwarded > 0
-            && let Some(id) = self.fabric.network.reservation(now, ends)
-        {
-            self.materialize(now, id);
-        }
     }
 }

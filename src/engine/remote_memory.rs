@@ -124,7 +124,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn submit_accesses(&mut self, now: Time) {
         let mut approaching = std::mem::take(&mut self.effects.accesses);
         for access in &approaching {
-            self.materialize_on_way(now, access.ends);
+            while let Some(id) = self.fabric.network.reservation(now, access.ends) {
+                self.materialize(now, id);
+            }
         }
         let topology = self.settings.topology;
         for ApproachingAccess {

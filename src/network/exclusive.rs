@@ -75,7 +75,7 @@ impl ExclusiveNetwork<'_> {
     /// Whether nothing passes these links and nobody has reserved them.
     fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
         let is_idle = |link: &RehearsedLink| {
-            self.links.free(link.place) <= now && self.claims.owner(now, link.place).is_none()
+            self.links.is_idle(now, link.place) && self.claims.owner(now, link.place).is_none()
         };
         uses.iter().all(is_idle)
     }
@@ -180,8 +180,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 
     fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        route(ContentionScope::Links, ends, self.topology)
-            .filter_map(|hop| self.claims.owner(now, hop.place))
+        let hops = route(ContentionScope::Links, ends, self.topology);
+        hops.filter_map(|hop| self.claims.owner(now, hop.place))
             .min()
     }
 

@@ -121,17 +121,14 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             }
             if stage == 0 {
                 let last = lines.len() as u64;
-                let after = if which_of(pass) { last } else { first + 1 };
+                // At the end of a pass, or of every third at its beginning.
+                let begins = pass.is_multiple_of(3);
+                let after = if begins { first + 1 } else { last };
                 lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));
             }
         }
     }
     ranks
-}
-
-/// Whether a stage passes on what it has at its end, or at the beginning of a pass.
-fn which_of(pass: u64) -> bool {
-    pass % 3 > 0
 }
 
 /// Returns how many collectives were answered, and how many of those were taken back.
