@@ -170,6 +170,28 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 }
 
 #[test]
+fn ranks_that_differ_in_structure_come_back() {
+    // Types that names tell. Of the second rank and the third some are others, which the first does not have.
+    let rank = |every: u64| {
+        let mut records = vec![vec![]];
+        for id in 1..2000 {
+            let mut record = vec![0x08];
+            crate::archive::wire::put_varint(&mut record, id);
+            record.extend_from_slice(&[0x12, 1, b'a' + (id % 3) as u8, 0x18]);
+            let other = if id % every == 0 { every } else { 0 };
+            crate::archive::wire::put_varint(&mut record, id % 3 + other);
+            records.push(record);
+        }
+        framed(&records)
+    };
+    round_trip(
+        &[rank(5000), rank(7), rank(300)],
+        CompressionLevel::Default,
+        true,
+    );
+}
+
+#[test]
 fn large_objects_have_chunks_that_are_read_alone() {
     let large = chain(700_000, 0);
     let ranks = [large.clone(), chain(700_000, 1)];
