@@ -4,6 +4,8 @@
 //! that runs over the window's end is parsed again after the window has moved. So memory is that of the window, which
 //! grows only for a single large value, and no byte is scanned twice but a few at the window's ends.
 
+#[cfg(test)]
+pub(super) mod damage;
 mod located_element;
 mod scanner;
 mod utf16;

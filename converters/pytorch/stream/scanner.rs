@@ -264,6 +264,7 @@ fn ending(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::damage::numbers_below;
     use super::*;
 
     #[test]
@@ -324,13 +325,7 @@ mod tests {
             "{}",
             "[]",
         ];
-        let mut state = 7_u64;
-        let mut below = |n: usize| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 33) as usize % n
-        };
+        let mut below = numbers_below(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
             // A number in the open may continue behind what is seen of it.
