@@ -162,7 +162,7 @@ fn replayed<T>(
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
         answer(&compiled).map_err(|error| error.to_string())
     };
-    replay_representatives(&workload, &run.machine, &job.copies(), of)
+    replay_representatives(&workload, (&run.machine, options), &job.copies(), of)
 }
 
 #[cfg(test)]
@@ -192,7 +192,8 @@ mod tests {
                 let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
             };
-            let one = replay_representatives(&workload, &run.machine, &job.copies(), replay);
+            let settings = (&run.machine, &options);
+            let one = replay_representatives(&workload, settings, &job.copies(), replay);
             let whole = CompiledReplay::new(&workload, &run.machine, &options).unwrap();
             let whole = whole.run(()).unwrap().0.makespan;
             let all = workload.instances().len();

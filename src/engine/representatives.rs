@@ -8,7 +8,7 @@
 //! carried out: they are the same in each copy. Of a collective of members of several copies, those of one copy stand for
 //! all as long as it is answered by closed form, which starts with the last of them.
 
-use super::{CompiledReplay, GroupView};
+use super::{CompiledReplay, GroupView, ReplayOptions};
 use crate::graph::{Graph, NodeKind};
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::machine::Machine;
@@ -23,19 +23,19 @@ type CopyPlace = (u32, u32);
 
 /// Replays the representatives of a job, or all its ranks where no copy stands for the others.
 ///
-/// `copies` are disjoint, of one length, and hold every rank. `replay` replays the workload that it is given, watched by a
-/// [`RepresentativeCheck`], and returns its answer with the check's verdict.
+/// `copies` are disjoint, of one length, and hold every rank. `replay` replays the workload that it is given on `machine` with
+/// `options`, watched by a [`RepresentativeCheck`], and returns its answer with the check's verdict.
 ///
 /// # Errors
 ///
 /// Those of `replay`.
 pub fn replay_representatives<T, E>(
     workload: &Workload,
-    machine: &Machine,
+    (machine, options): (&Machine, &ReplayOptions),
     copies: &[Vec<u32>],
     replay: impl Fn(&Workload) -> Result<(T, bool), E>,
 ) -> Result<T, E> {
-    if let Some(part) = representatives(workload, machine, copies)
+    if let Some(part) = representatives(workload, (machine, options), copies)
         && let (answer, true) = replay(&part)?
     {
         return Ok(answer);
@@ -81,7 +81,7 @@ impl Observer for RepresentativeCheck {
 /// `machine`: members of the others arrive with those of the first. `None` if there is one copy, or copies may differ.
 fn representatives(
     workload: &Workload,
-    machine: &Machine,
+    (machine, options): (&Machine, &ReplayOptions),
     copies: &[Vec<u32>],
 ) -> Option<Workload> {
     let [first, others @ ..] = copies else {
@@ -92,7 +92,7 @@ fn representatives(
         nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
     };
     if others.is_empty()
-        || machine.network() != NetworkKind::ContentionFree
+        || options.network.unwrap_or(machine.network()) != NetworkKind::ContentionFree
         || workload.graphs().iter().any(remote)
     {
         return None;
@@ -213,7 +213,7 @@ fn layout(topology: &Topology, ranks: &[Rank], d: usize) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{ReplayError, ReplayOptions};
+    use crate::engine::ReplayError;
     use crate::graph::{DependencyPolicy, GraphBuilder};
     use crate::trace::scan::NodeView;
     use crate::trace::write::Sink;
@@ -258,22 +258,24 @@ mod tests {
     }
 
     /// Number of ranks in each replay that it took, and whether the answer is that of all ranks.
-    fn replays(even: u64) -> (Vec<usize>, bool) {
+    fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
             name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
             algorithm = \"ring\"\n";
         let machine = Machine::parse(machine, "machine").unwrap();
+        let options = ReplayOptions::with(|options| options.network = Some(network));
         let sizes = RefCell::new(Vec::new());
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
-            let compiled = CompiledReplay::new(workload, &machine, &ReplayOptions::default())?;
+            let compiled = CompiledReplay::new(workload, &machine, &options)?;
             let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
         };
         let workload = job(even);
         let copies = [vec![0, 1], vec![2, 3]];
-        let one = replay_representatives(&workload, &machine, &copies, replay).unwrap();
+        let settings = (&machine, &options);
+        let one = replay_representatives(&workload, settings, &copies, replay).unwrap();
         let all = replay(&workload).unwrap().0;
         sizes.borrow_mut().pop();
         (sizes.take(), one == all)
@@ -281,7 +283,10 @@ mod tests {
 
     #[test]
     fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
-        assert_eq!(replays(10), (vec![2], true));
-        assert_eq!(replays(4), (vec![2, 4], true));
+        let free = NetworkKind::ContentionFree;
+        assert_eq!(replays(10, free), (vec![2], true));
+        assert_eq!(replays(4, free), (vec![2, 4], true));
+        // Messages of the others share the network.
+        assert_eq!(replays(10, NetworkKind::Ports), (vec![4], true));
     }
 }

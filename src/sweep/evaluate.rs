@@ -9,7 +9,6 @@ use crate::config::ConfigLiteral;
 use crate::engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
 use crate::generate::{GeneratedJob, WorkloadPattern};
 use crate::job::Job;
-use crate::network::NetworkKind;
 use crate::report::tiles::TileObserver;
 use crate::report::{self, BreakdownObserver, MemoryObserver, Report};
 use crate::units::Span;
@@ -186,11 +185,8 @@ impl<'s> PointEvaluator<'s> {
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
-        // With contention one copy does not stand for all.
-        let network = resolved.options.network;
-        let contends = network.is_some_and(|network| network != NetworkKind::ContentionFree);
-        let copies: &[Vec<u32>] = if contends { &[] } else { work.copies() };
-        let found = replay_representatives(workload, &resolved.machine, copies, |workload| {
+        let settings = (&*resolved.machine, &resolved.options);
+        let found = replay_representatives(workload, settings, work.copies(), |workload| {
             measured(workload, &resolved)
         })?;
         if self.study.limits.fits && !found.fits {
