@@ -63,16 +63,6 @@ pub(super) struct PendingSend {
 pub type SendOrderKey = (u32, u32, u32, u32, u64);
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
-    pub(super) fn submit_or_defer(
-        &mut self,
-        now: Time,
-        key: SendOrderKey,
-        message: NetworkMessage,
-    ) {
-        M::Order::submit(self, now, key, message);
-    }
-
     /// Hands a message to the network.
     #[inline]
     pub(super) fn put_on_network(&mut self, now: Time, message: &NetworkMessage) {
@@ -198,7 +188,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     fn submit_message(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
         if N::SHARED {
-            self.submit_or_defer(now, key, message);
+            M::Order::submit(self, now, key, message);
         } else {
             self.put_on_network(now, &message);
         }
