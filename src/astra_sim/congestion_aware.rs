@@ -188,10 +188,6 @@ impl NetworkBackend for CongestionAware {
         Some(self.hop(quirks::bytes(amount)).times(u64::from(hops)))
     }
 
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
-        false
-    }
-
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;

@@ -226,6 +226,8 @@ pub(super) enum InFlightOp {
         node: u32,
         ports: PortRange,
     },
+    /// Load or store that the network serves, of an instance and its node.
+    Access { instance: u32, node: u32 },
     /// Rendezvous request of a receive between two ranks: its instance and node.
     RankRequest { pair: u32, receiver: u32, node: u32 },
 }

@@ -67,7 +67,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn put_on_network(&mut self, now: Time, message: &NetworkMessage) {
         if let Some(traffic) = &mut self.messages.traffic {
-            traffic.count(message);
+            let (from, to) = message.ends;
+            traffic.count((from.into(), to.into()), message.amount);
         }
         self.fabric.network.submit(now, message, &mut self.agenda);
     }
@@ -283,6 +284,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
                     InFlightOp::ChunkRequest { .. }
                     | InFlightOp::RankRequest { .. }
+                    | InFlightOp::Access { .. }
                     | InFlightOp::Mirrored { .. } => {}
                 },
                 DeliveryNotice::Delivered(op) => match self.messages.ops.remove(op) {
@@ -351,6 +353,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                         } else {
                             self.on_request(now, run, to, stage, step)
                         }
+                    }
+                    InFlightOp::Access { instance, node } => {
+                        self.end_access(now, key(instance, NodeIndex(node)));
                     }
                     InFlightOp::RankRequest {
                         pair,
