@@ -510,8 +510,11 @@ fn run_over_network<O: Observer + ?Sized>(
             Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
         }
         NetworkKind::FairSharing => {
-            let network = FairSharingNetwork::new(topology);
-            let network = network.expect("the number of NPUs was checked");
+            let Some(network) = FairSharingNetwork::new(topology) else {
+                // Too many NPUs, which is refused where the network carries communication.
+                let network = ContentionFreeNetwork::new(topology);
+                return Engine::new(source, observer, network, backend).run();
+            };
             Engine::new(source, observer, network, backend).run()
         }
         NetworkKind::Exclusive => {

@@ -61,7 +61,11 @@ impl MemoryPorts {
             let open = |a, b| topology.first_dimension(a, b).is_ok();
             let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
             let ways = open(at, npu) && open(npu, at);
-            ways.then(|| (latency, topology.hops(at, npu), port))
+            let hops = || match topology.graph() {
+                Some(graph) => graph.hops(at, npu),
+                None => topology.hops(at, npu),
+            };
+            ways.then(|| (latency, hops(), port))
         });
         reached.min().map(|(_, _, port)| port)
     }

@@ -559,4 +559,30 @@ fn files_of_links_that_make_no_sense_are_refused() {
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
         assert!(refusal(&[&job[..], more].concat()).contains("up to 2048"));
     }
+    // A machine file may name the model; where communication lasts as recorded it is not asked.
+    let keys =
+        "shape = \"ring\"\nsize = 4096\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
+    let large = file(&dir, "large.toml", keys);
+    let kernels = ["replay", "traces/ddp-resnet18", "-m", &large];
+    assert!(refusal(&kernels).contains("up to 2048"));
+    assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
+}
+
+/// Eight NPUs under two leaves load 1 MB each from a memory of 500 MB/s at NPU 0, which they share: 16 ms. Links of 1 GB/s do not hold
+/// them up; those of the other leaf are four links of 1 us away.
+#[test]
+fn memory_lies_at_npus_of_a_clos_network() {
+    let dir = TempDir::new().unwrap();
+    let keys = "shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nalgorithm = \"ring\"\n[remote_memory]\n\
+                attachment = \"ports\"\nat = \"0\"\nbandwidth = \"500 MB/s\"\nlatency = \"0\"\n\
+                capacity = \"1 TB\"";
+    let machine = file(&dir, "memory.toml", keys);
+    let loads = |ranks: &str| {
+        let args = [
+            "generate", "memory", "--bytes", "1MB", "--ranks", ranks, "-m", &machine,
+        ];
+        makespan(&args)
+    };
+    assert_eq!(loads("8"), 16_004_000_000);
+    assert_eq!(loads("4"), 8_002_000_000);
 }

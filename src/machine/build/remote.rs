@@ -186,10 +186,6 @@ fn port(
 fn ports(table: &ConfigTable<'_>, topology: &Topology) -> Result<MemoryPorts, ConfigError> {
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", topology.npus() - 1);
     let field = table.need("at", &expected)?;
-    if let Some(graph) = topology.graph() {
-        let found = format!("ports at NPUs, and links of their own ({})", graph.name());
-        return Err(field.refuse(found, "a network of dimensions, or another attachment"));
-    }
     let text = field.text(&expected)?;
     let ranges = super::class_assignment::ranges(text, 0, topology.npus())
         .map_err(|piece| field.refuse(quoted(piece), &expected))?;

@@ -199,7 +199,7 @@ fn counted(
 
 /// On a line whose memory lies at NPU 0, NPU 2 loads 10 kB over two links, NPU 1 stores 30 kB over one, NPU 0 loads 50 kB over none,
 /// and sends 20 kB to NPU 1. The memory's link has the 90 kB of loads and stores, which take 450 ns; others have 100 B/ns.
-/// Per NPU: a quarter of the 70 kB of all links, and of the 90 kB.
+/// NPU 3 loads 20 kB from a memory of its own. Per NPU: a quarter of the 70 kB of all links, of the 90 kB, and of the 20.
 #[test]
 fn loads_and_stores_are_counted_on_links() {
     let machine = four(
@@ -213,7 +213,7 @@ fn loads_and_stores_are_counted_on_links() {
             access(MemoryLocation::Remote, true, 30_000).on(2),
         ],
         vec![load(10_000)],
-        vec![kernel(1)],
+        vec![access(MemoryLocation::Named("far"), false, 20_000)],
     ];
     for network in MODELS {
         let (links, rows) = counted(&ranks, &machine, network);
@@ -224,10 +224,11 @@ fn loads_and_stores_are_counted_on_links() {
                 "d: NPU 1 to NPU 2 10 100",
                 "d: NPU 1 to NPU 0 30 300",
                 "remote: memory to NPU 0 90 450",
+                "remote far: memory to NPU 3 20 100",
             ],
             "{network}"
         );
-        let expected = ["d 6 70 17", "remote 1 90 22", "remote far 1 0 0"];
+        let expected = ["d 6 70 17", "remote 1 90 22", "remote far 1 20 5"];
         assert_eq!(rows, expected, "{network}");
     }
 }
