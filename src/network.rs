@@ -173,7 +173,7 @@ impl NetworkMessage {
 /// Bytes of a load or store on their way between an NPU and a memory at the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// Where they come from and go to: an NPU and a memory.
+    /// Their ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
     /// Way between the ends, the memory's link included.
     pub path: NetworkPath,

@@ -66,7 +66,7 @@ impl ShorterReplays {
 }
 
 impl Extrapolation {
-    /// What it says, for people.
+    /// Its lines, for people.
     pub fn line(&self) -> String {
         format!(
             "{} of the step take {} ± {}, {} samples/s, by the last of {} simulated",

@@ -54,9 +54,9 @@ pub struct DimensionRow {
 pub struct LinkRow {
     /// Name of its dimension.
     pub dimension: String,
-    /// Where it leads from.
+    /// Its beginning.
     pub from: String,
-    /// Where it leads to.
+    /// Its end.
     pub to: String,
     /// Bytes that passed it.
     pub bytes: u64,
