@@ -30,7 +30,7 @@ pub use names::rank_of;
 pub use stored::{StoredTrace, TraceStore};
 
 /// Minimum size of files that are mapped; smaller ones are read.
-const MAP_FROM: u64 = 1 << 20;
+const MAP_FROM: u64 = 1 << 18;
 
 /// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
