@@ -20,6 +20,9 @@ use crate::units::{Bandwidth, FlopRate, Span};
 /// Time of a kernel that does not fill a device, on any.
 const UNFILLED: Span = Span(10_000_000);
 
+/// Times from which on rounding to picoseconds leaves a ratio as it is; kernels that do less move some bytes.
+const EXACT: Span = Span(1_000);
+
 /// NPU class on which kernels were recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordingClass {
@@ -48,13 +51,14 @@ impl RecordingClass {
             systolic: None,
         };
         let whole = RooflineEfficiency::default();
-        let ratio = if kernel.flops == 0 && kernel.bytes == 0 {
-            self.memory.bytes_per_second() / memory.bytes_per_second()
-        } else {
+        let mut ratio = self.memory.bytes_per_second() / memory.bytes_per_second();
+        if kernel.flops > 0 || kernel.bytes > 0 {
             let here = roofline::duration(kernel, peaks, memory, whole)?;
             let there = roofline::duration(kernel, &own, self.memory, whole)?;
-            here.seconds() / there.seconds().max(f64::MIN_POSITIVE)
-        };
+            if there >= EXACT {
+                ratio = here.seconds() / there.seconds();
+            }
+        }
         let fixed = kernel.recorded.min(UNFILLED);
         let rest = Span(kernel.recorded.0 - fixed.0);
         Some(Span(fixed.0.saturating_add(rest.scaled(ratio).0)))
@@ -106,6 +110,9 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(moved(copy), KernelTiming::Modeled(Span(50_000_000)));
+        // So little that it takes no picosecond.
+        let tiny = KernelProfile { bytes: 1, ..KERNEL };
+        assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
         // Bound by memory there and by arithmetic here: 20 GFLOP take 20 and 10 us, 45 MB 22.5 and 9: 10 + 100 x 10 / 22.5.
         let both = KernelProfile {
