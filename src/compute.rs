@@ -10,7 +10,7 @@ mod gemm_table;
 mod host;
 mod loop_nest;
 mod measured;
-
+mod recorded_on;
 mod roofline;
 mod scaled;
 mod systolic;
@@ -27,6 +27,7 @@ pub use loop_nest::{
     SpatialChoice, search_mapping,
 };
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
+pub use recorded_on::RecordingClass;
 pub use systolic::SystolicArrays;
 pub use words::{ACCELERATOR, parse_loop_nest, parse_model, parse_scaled, set_accelerator};
 
@@ -83,6 +84,8 @@ pub enum ComputeModel {
     /// By loop nests on an accelerator, each kernel by the best mapping of a search; as recorded where the trace has neither
     /// FLOPs nor bytes.
     LoopNest(LoopNestModel),
+    /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
+    RecordedOn(RecordingClass),
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
     RecordedOnly,
 }
@@ -182,9 +185,12 @@ impl KernelTiming {
 }
 
 impl ComputeModel {
-    /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
+    /// Returns true if durations depend on the machine, by FLOPs and bytes, where they were captured too.
     pub fn computes(self) -> bool {
-        matches!(self, Self::Roofline(_) | Self::Curves | Self::LoopNest(_))
+        match self {
+            Self::Roofline(_) | Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) => true,
+            Self::Recorded(_) | Self::Scaled(..) | Self::RecordedOnly => false,
+        }
     }
 
     /// Returns true if a kernel whose duration was recorded takes that.
@@ -207,7 +213,11 @@ impl ComputeModel {
         match self {
             Self::RecordedOnly => true,
             Self::Scaled(factor, _) => factor == 0.0,
-            Self::Recorded(_) | Self::Curves | Self::Roofline(_) | Self::LoopNest(_) => false,
+            Self::Recorded(_)
+            | Self::RecordedOn(_)
+            | Self::Curves
+            | Self::Roofline(_)
+            | Self::LoopNest(_) => false,
         }
     }
 
@@ -216,7 +226,9 @@ impl ComputeModel {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
             Self::Curves => true,
-            Self::Roofline(_) | Self::RecordedOnly | Self::LoopNest(_) => false,
+            Self::Roofline(_) | Self::RecordedOn(_) | Self::RecordedOnly | Self::LoopNest(_) => {
+                false
+            }
         }
     }
 
@@ -252,6 +264,13 @@ impl ComputeModel {
             }
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::RecordedOn(class), Some(span)) => {
+                let carried = class.carried_over(kernel, peaks, memory);
+                Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
+            }
+            (Self::RecordedOn(_), None) => {
+                roofline(RooflineEfficiency::default()).map(KernelTiming::Estimated)
             }
             (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),
             (Self::Scaled(factor, efficiency), None) => {

@@ -64,7 +64,8 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         }
         let text = |number: u32| trace.texts.get(number);
         assert_eq!(text(node.name), *all["name"]);
-        assert_eq!(text(node.op_schema), *all["op_schema"]);
+        let form = trace.form(node);
+        assert_eq!(text(form.op_schema), *all["op_schema"]);
         assert_eq!(node.id, *all["id"]);
         assert_eq!(
             node.parent,
@@ -73,11 +74,8 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         assert_eq!(node.rf_id, *all["rf_id"]);
         assert_eq!(node.seq_id, *all["seq_id"]);
         assert_eq!(node.fw_parent, *all["fw_parent"]);
-        assert_eq!(node.scope, *all["scope"]);
-        assert_eq!(
-            (all["tid"], all["fw_tid"]),
-            (&node.tid.into(), &node.fw_tid.into())
-        );
+        assert_eq!(form.scope, *all["scope"]);
+        assert_eq!(node.tid, *all["tid"]);
         let side = |side: &str, part: &str| {
             let flat = format!("{}_{part}", side.trim_end_matches('s'));
             let nested = all[side].get(part).or_else(|| all.get(&flat[..]).copied());
@@ -86,17 +84,17 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         for (name, shapes, types, range, bytes) in [
             (
                 "inputs",
-                node.shapes_in,
-                node.types_in,
+                form.shapes_in,
+                form.types_in,
                 node.storages_in,
-                node.bytes_in,
+                form.bytes_in,
             ),
             (
                 "outputs",
-                node.shapes_out,
-                node.types_out,
+                form.shapes_out,
+                form.types_out,
                 node.storages_out,
-                node.bytes_out,
+                form.bytes_out,
             ),
         ] {
             assert_eq!(text(shapes), python(side(name, "shapes")));
