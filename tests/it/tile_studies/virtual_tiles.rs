@@ -1,0 +1,90 @@
+//! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
+
+use crate::files::Folder;
+use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::NodeIndex;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive};
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::units::Time;
+use chakram::job::Job;
+
+/// Sees only what the loop counted.
+#[derive(Default)]
+struct CountedLoop(LoopCounts);
+
+impl Observer for CountedLoop {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn counted(&mut self, counts: &LoopCounts) {
+        self.0 = counts.clone();
+    }
+}
+
+/// Replays traces each rank by itself and together, which come to the same end. Returns what the loop counted, and messages.
+fn both(job: &Job, machine: &Machine, network: NetworkKind) -> [(LoopCounts, u64); 2] {
+    let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
+        let options = ReplayOptions::with(|o| {
+            (o.network, o.aggregate) = (Some(network), aggregate);
+        });
+        let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
+        let (outcome, counted) = replay.run(CountedLoop::default()).unwrap();
+        (outcome, counted.0)
+    };
+    let [(alone, a), (together, b)] = [false, true].map(run);
+    assert_eq!(alone, together, "{network}");
+    [(a, alone.messages), (b, together.messages)]
+}
+
+/// Writes the traces of a step of T-76B as in Table VII, in 20 stages of 16 cores with a tensor degree.
+fn written(folder: &Folder, tensor: u32, name: &str) -> Job {
+    let [tensor, data, micro_batch] =
+        [tensor, 16 / tensor, 88 * tensor / 16].map(|n| n.to_string());
+    let plan = "megatron-76.1b --pipeline 20 --batch 1848 --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape";
+    let own = [
+        "--tensor",
+        &tensor,
+        "--data",
+        &data,
+        "--micro-batch",
+        &micro_batch,
+        "-o",
+        name,
+    ];
+    let words: Vec<&str> = plan.split(' ').chain(own).collect();
+    folder.ok(&[&["generate"], &words[..]].concat());
+    Job::open([folder.at(name)]).expect("it was written")
+}
+
+/// Virtual tiles of T-76B: events of each core by itself, and of one for its stage while all do the same. Without contention
+/// cores of a stage never differ. Over exclusive links the 16 messages that come in from the stage before share four
+/// links of a border, so they come one after another, which tells the cores apart until the first sum of the pass
+/// brings each tensor group together again. The messages themselves are those of all cores either way.
+#[test]
+#[ignore = "long: T-76B on 320 cores"]
+fn one_core_runs_for_its_stage() {
+    let folder = Folder::new();
+    let machine = Machine::preset("wafer-5x4").unwrap();
+    for (tensor, network, least) in [
+        (8, ContentionFree, 9.0),
+        (16, ContentionFree, 10.0),
+        (8, Exclusive, 3.5),
+    ] {
+        let job = written(&folder, tensor, &format!("t{tensor}{network}"));
+        let [(alone, all), (together, one)] = both(&job, &machine, network);
+        let fewer = alone.events as f64 / together.events as f64;
+        println!(
+            "{tensor} {network}: {} {} {fewer:.2} {all} {one} {together:?}",
+            alone.events, together.events
+        );
+        assert!(fewer >= least, "{tensor} {network}: {alone:?} {together:?}");
+        assert_eq!((together.groups, together.ranks), (20, 320));
+        let apart = network == Exclusive;
+        assert_eq!(
+            (together.together, together.rejoined > 0),
+            if apart { (0, true) } else { (20, false) }
+        );
+    }
+}
