@@ -185,7 +185,11 @@ impl TraceMembers {
                 } else {
                     "comm_group"
                 };
-                let groups = self.groups.get(&attribute.display_text())?;
+                let group = match attribute.as_str().ok()? {
+                    Some(name) => name.to_owned(),
+                    None => attribute.as_u64().ok()?.to_string(),
+                };
+                let groups = self.groups.get(&group)?;
                 Some((name, AttributeEdit::Text(&groups[place])))
             }
             _ => None,
