@@ -38,25 +38,9 @@ fn both(job: &Job, machine: &Machine, network: NetworkKind) -> [(LoopCounts, Rep
     [(a, alone), (b, together)]
 }
 
-/// Writes the traces of a step of T-76B as in Table VII, in 20 stages of 16 cores with a tensor degree.
-fn written(folder: &Folder, tensor: u32, name: &str) -> Job {
-    let [tensor, data, micro_batch] =
-        [tensor, 16 / tensor, 88 * tensor / 16].map(|n| n.to_string());
-    let plan = "megatron-76.1b --pipeline 20 --batch 1848 --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape";
-    let own = [
-        "--tensor",
-        &tensor,
-        "--data",
-        &data,
-        "--micro-batch",
-        &micro_batch,
-        "-o",
-        name,
-    ];
-    let words: Vec<&str> = plan.split(' ').chain(own).collect();
-    folder.ok(&[&["generate"], &words[..]].concat());
-    Job::open([folder.at(name)]).expect("it was written")
-}
+/// A step of T-76B as in Table VII, in 20 stages of 16 cores.
+const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 --micro-batch 44 --batch 1848 \
+                     --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape -o job";
 
 /// Virtual tiles of T-76B: events of each core by itself, and of one for its stage while all do the same.
 ///
@@ -70,7 +54,8 @@ fn written(folder: &Folder, tensor: u32, name: &str) -> Job {
 fn one_core_runs_for_its_stage() {
     let folder = Folder::new();
     let machine = Machine::preset("wafer-5x4").unwrap();
-    let job = written(&folder, 8, "job");
+    folder.ok(&T_76B.split_whitespace().collect::<Vec<_>>());
+    let job = Job::open([folder.at("job")]).expect("it was written");
     for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
         let [(alone, outcome), (together, _)] = both(&job, &machine, network);
         let fewer = alone.events as f64 / together.events as f64;
