@@ -382,6 +382,37 @@ fn a_ring_brings_members_together_again() {
     assert_eq!(apart.together, 0);
 }
 
+/// Two ranks that have ended as many nodes, but not the same: each has the message of another sender when a sum ends for both.
+/// They are in different states, and stay apart.
+#[test]
+fn as_many_nodes_are_not_the_same_nodes() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let receiver = vec![
+        receive(2, 1000),
+        receive(3, 1000),
+        kernel(50).on(1).after(&[1]),
+        kernel(70).on(2).after(&[2]),
+        call(K::AllReduce, 400_000).group("pair").on(3),
+        kernel(90).on(4).after(&[3, 4, 5]),
+    ];
+    // Rank 2 sends to rank 0 at once and to rank 1 when the sum is over, rank 3 the other way round.
+    let sender = |first: u32, second: u32| {
+        vec![
+            send(first, 1000).on(1),
+            kernel(5000),
+            send(second, 1000).on(2).after(&[2]),
+        ]
+    };
+    let ranks = [receiver.clone(), receiver, sender(0, 1), sender(1, 0)];
+    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    for network in [ContentionFree, Exclusive] {
+        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        // The senders stay together.
+        let found = (counts.groups, counts.together, counts.rejoined);
+        assert_eq!(found, (2, 1, 0), "{counts:?}");
+    }
+}
+
 /// A sum that shares its lane with kernels is let go when the last member is ready, in the middle of the posts of a round. Where
 /// nothing else comes to the lane then, one runs for all; a kernel beside it disbands the group.
 #[test]
