@@ -17,8 +17,8 @@ mod systolic;
 mod words;
 
 pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
-pub use curves::{KernelCurves, MovingCurve};
-pub use gemm::{GemmCurve, PowerThrottling};
+pub use curves::{CurveClass, CurvePrice, KernelCurves, MovingCurve};
+pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
@@ -156,6 +156,8 @@ pub enum KernelTiming {
         span: Span,
         /// Its standard deviation.
         deviation: Span,
+        /// Class of the curve.
+        class: CurveClass,
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
@@ -232,11 +234,14 @@ impl ComputeModel {
             _ => 1.0,
         };
         if (*self == Self::Curves || self.prefers_curves() && !timed)
-            && let Some((span, error)) = curves.price(kernel, peaks, memory)
+            && let Some(price) = curves.price(kernel, peaks, memory)
         {
-            let span = scaled::duration(span, factor);
-            let deviation = scaled::duration(span, error);
-            return KernelTiming::Curve { span, deviation };
+            let span = scaled::duration(price.span, factor);
+            return KernelTiming::Curve {
+                span,
+                deviation: scaled::duration(span, price.error),
+                class: price.class,
+            };
         }
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
