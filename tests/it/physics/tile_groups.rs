@@ -413,6 +413,39 @@ fn as_many_nodes_are_not_the_same_nodes() {
     }
 }
 
+/// Two ranks that have ended the same nodes, but began others in another order: each answers first whom it heard first, over one
+/// lane, and the answers of 1 us are under way when a sum ends for both.
+#[test]
+fn the_same_nodes_in_another_order_are_another_state() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let answering = vec![
+        receive(2, 1000),
+        receive(3, 1000),
+        send(2, 1_000_000).on(1).after(&[1]),
+        send(3, 1_000_000).on(1).after(&[2]),
+        call(K::AllReduce, 400_000).group("pair").on(3),
+        kernel(90).on(4).after(&[3, 5]),
+    ];
+    let asking = |first: u32, second: u32| {
+        vec![
+            send(first, 1000).on(1),
+            kernel(100),
+            send(second, 1000).on(2).after(&[2]),
+            receive(first, 1_000_000),
+            receive(second, 1_000_000),
+        ]
+    };
+    let ranks = [answering.clone(), answering, asking(0, 1), asking(1, 0)];
+    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    for network in [ContentionFree, Exclusive] {
+        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        assert!(
+            counts.groups > counts.together && counts.rejoined == 0,
+            "{counts:?}"
+        );
+    }
+}
+
 /// A sum that shares its lane with kernels is let go when the last member is ready, in the middle of the posts of a round. Where
 /// nothing else comes to the lane then, one runs for all; a kernel beside it disbands the group.
 #[test]
