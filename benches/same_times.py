@@ -10,6 +10,7 @@ refuse what they do not know.
 """
 
 import json
+import math
 import os
 import random
 import shutil
@@ -51,9 +52,13 @@ def machine(rng):
         text.append(f'[collectives]\nchunks = {chunks}\nactive = {rng.choice([1, chunks])}')
     remote = rng.random() < 0.6
     if remote:
-        kind = rng.choice(["per_npu", "pool"])
+        kind = rng.choice(["per_npu", "pool", "ports"])
         through = ""
-        if ported and rng.random() < 0.6:
+        if kind == "ports":
+            npus = math.prod(sizes)
+            places = sorted(rng.sample(range(npus), rng.randint(1, min(3, npus))))
+            through = f'at = "{",".join(map(str, places))}"\n'
+        elif ported and rng.random() < 0.6:
             through = f'through = "d{rng.choice(ported)}"\nchunk = "{rng.choice([16, 64, 256])} kB"\n'
         text.append(
             f'[remote_memory]\nattachment = "{kind}"\nbandwidth = "{rng.randint(1, 100)} GB/s"\n'

@@ -218,7 +218,7 @@ struct Processors<'a> {
 
 /// Messages between ranks, and the ops of all messages in flight.
 #[derive(Debug, Default)]
-struct Messages {
+struct Messages<'a> {
     /// Matches in content order.
     pairs: Vec<MessageState>,
     /// Matches in insertion order.
@@ -232,7 +232,7 @@ struct Messages {
     /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
     rts_bytes: Option<u64>,
     /// Bytes over links, where they are counted.
-    traffic: Option<Box<LinkTraffic>>,
+    traffic: Option<Box<LinkTraffic<'a>>>,
 }
 
 /// Collectives in flight.
@@ -289,7 +289,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     feeds: Feeds<'a>,
     processors: Processors<'a>,
     flow: Dataflow<'a>,
-    messages: Messages,
+    messages: Messages<'a>,
     collectives: Collectives<'a, M::Stage>,
     fabric: Fabric<'a, N>,
     effects: Effects,

@@ -42,7 +42,7 @@ pub use crate::engine::{Extensions, KernelModel, MemoryDesign};
 pub use crate::ids::EndpointId;
 pub use crate::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
 pub use crate::network::{
-    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
-    PortHandle, PortRange,
+    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage, PortHandle, PortRange,
 };
 pub use crate::topology::NetworkPath;

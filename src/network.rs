@@ -34,7 +34,7 @@ pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
 pub use rehearsed_links::{RehearsedLink, RehearsedLinks};
 pub use servers::{ServerId, ServerTable};
-pub use traffic::{LinkLoad, LinkTraffic};
+pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
 
 /// The models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,11 +63,6 @@ impl NetworkKind {
         (Self::FairSharing, "fair_sharing"),
         (Self::Exclusive, "exclusive"),
     ];
-
-    /// Whether it carries loads and stores of memories at NPUs.
-    pub fn carries_loads(self) -> bool {
-        self != Self::FairSharing
-    }
 
     /// Whether it knows links of two rates along a dimension, as tiles have them.
     pub fn knows_tiles(self) -> bool {
@@ -173,6 +168,8 @@ impl NetworkMessage {
 /// Bytes of a load or store on their way between an NPU and a memory at the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
+    /// The caller's name for it, which the notice of its end carries back where the model gives one.
+    pub op: u32,
     /// Their ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
     /// Way between the ends, the memory's link included.
@@ -223,6 +220,19 @@ pub enum NetworkEvent {
     LinkFree(u32),
 }
 
+/// Links or ports that collectives answered by closed form reserve.
+pub trait LinkReservations {
+    /// Returns true if the links or ports of `npu` along `dimension` are idle: nothing passes them, no message in
+    /// flight will, and they are not reserved.
+    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
+
+    /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
+    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
+
+    /// Returns the lowest reservation that bytes between `ends` would touch `now`, if any.
+    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
+}
+
 /// A model of the network.
 pub trait NetworkBackend {
     /// Name in machine files and reports.
@@ -242,10 +252,16 @@ pub trait NetworkBackend {
     /// Accepts a message from its sender at `now`.
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
-    /// Serves a load or store from `now` on, over all links of its way and in its memory. Returns its end: unless the model
-    /// says otherwise, no access meets another or a message.
-    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
-        now + transfer.path.time(transfer.amount)
+    /// Serves a load or store from `now` on, over all links of its way and in its memory. Returns its end, or `None` if what
+    /// follows may still move it: the model then says [`DeliveryNotice::Delivered`]. Unless the model says otherwise, no access
+    /// meets another or a message.
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        _agenda: &mut impl EventScheduler,
+    ) -> Option<Time> {
+        Some(now + transfer.path.time(transfer.amount))
     }
 
     /// Busy time of links and memory ports, where the model keeps it: on tiles, with contention.
@@ -264,17 +280,9 @@ pub trait NetworkBackend {
     /// the line, and the last to the first.
     fn is_conflict_free(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
 
-    /// Returns true if the links or ports of `npu` along `dimension` are idle: nothing passes them, no message in
-    /// flight will, and they are not reserved.
-    fn is_idle(&self, _now: Time, _npu: Npu, _dimension: usize) -> bool {
-        true
-    }
-
-    /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
-    fn reserve(&mut self, _npu: Npu, _dimension: usize, _claim: Option<u32>) {}
-
-    /// Returns the lowest reservation that bytes between `ends` would touch `now`, if any.
-    fn reservation(&self, _now: Time, _ends: (EndpointId, EndpointId)) -> Option<u32> {
+    /// Its links or ports, if they can be reserved. Where messages contend and links cannot, every collective goes message by
+    /// message.
+    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }
 

@@ -117,14 +117,15 @@ impl CongestionAware {
     #[inline]
     fn forward(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op as usize];
-        let (link, _) = self.next_link(at, to);
+        let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
             // Full connection has n² links, so those of a device that never sends are not allocated.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
         if !state.busy {
-            self.transmit(now, op, agenda);
+            state.busy = true;
+            self.transmit(now, (op, link, device), agenda);
             return;
         }
         match state.first {
@@ -135,13 +136,17 @@ impl CongestionAware {
         self.carried[op as usize].next = NONE;
     }
 
-    /// Sends a message over a free link.
+    /// Sends a message over a link of its device, which is its own from now on, to the device at the end.
     #[inline]
-    fn transmit(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
-        let ForwardedMessage { bytes, at, to, .. } = self.carried[op as usize];
-        let (link, device) = self.next_link(at, to);
-        self.links[at as usize][link as usize].busy = true;
-        self.carried[op as usize].at = device;
+    fn transmit(
+        &mut self,
+        now: Time,
+        (op, link, device): (u32, u32, u32),
+        agenda: &mut impl EventScheduler,
+    ) {
+        let message = &mut self.carried[op as usize];
+        let (bytes, at) = (message.bytes, message.at);
+        message.at = device;
         agenda.schedule(now + self.hop(bytes), NetworkEvent::Hop { order: 0, op });
         let free = now + self.quirks.span(bytes / self.bytes_per_ns);
         // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
@@ -183,10 +188,6 @@ impl NetworkBackend for CongestionAware {
         Some(self.hop(quirks::bytes(amount)).times(u64::from(hops)))
     }
 
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
-        false
-    }
-
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;
@@ -223,11 +224,13 @@ impl NetworkBackend for CongestionAware {
             NetworkEvent::LinkFree(number) => {
                 let (device, link) = (number / self.stride(), number % self.stride());
                 let state = &mut self.links[device as usize][link as usize];
-                state.busy = false;
                 let op = state.first;
+                state.busy = op != NONE;
                 if op != NONE {
-                    state.first = self.carried[op as usize].next;
-                    self.transmit(now, op, agenda);
+                    let ForwardedMessage { at, to, next, .. } = self.carried[op as usize];
+                    state.first = next;
+                    let (_, end) = self.next_link(at, to);
+                    self.transmit(now, (op, link, end), agenda);
                 }
             }
             _ => unreachable!("messages hop, and links become free"),

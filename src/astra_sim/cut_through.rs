@@ -117,10 +117,6 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
         false
     }
 
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
-        false
-    }
-
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
         let op = message.op as usize;

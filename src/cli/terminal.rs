@@ -130,7 +130,9 @@ impl<W: Write> Write for EscapingWriter<W> {
 /// Returns `text` with harmful characters escaped, `None` if it has none.
 fn safe(text: &str, escapes: EscapeStyle) -> Option<String> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
-    if !text.contains(foreign) {
+    // Most text is of printable ASCII, which takes no look at each character.
+    let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
+    if text.bytes().all(is_plain) || !text.contains(foreign) {
         return None;
     }
     let mut out = String::with_capacity(text.len() + 16);

@@ -1,7 +1,7 @@
 //! Chunks of a collective in flight: admission to a stage, its steps, and the transition to the next stage.
 
 use super::Engine;
-use super::collective_run::{ChunkProgress, InFlightOp};
+use super::collective_run::{CellPlace, ChunkProgress, InFlightOp};
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::plan::NONE;
@@ -153,14 +153,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Begins a chunk's stage at a member.
     #[inline]
     fn open(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
-        let schedule = self
-            .collectives
-            .schedules
-            .get(run.schedule_at(run.position(cell)));
-        let place = run.place(cell, schedule, group, &*self.backend);
+        let place = self.place(id, cell);
         let (stage, queue_slot, line) = place.expect("it is in a stage");
+        let run = &mut self.collectives.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         state.begun = true;
@@ -274,16 +269,28 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
     /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
     pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
+        if let Some(place) = self.place(id, cell) {
+            self.advance_at(now, (id, cell), place);
+        }
+    }
+
+    /// Returns where a cell is ([`CollectiveRun::place`](super::collective_run::CollectiveRun::place)).
+    #[inline]
+    pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace<M::Stage>> {
         let run = &self.collectives.runs[id as usize];
         let group = self.collectives.groups[run.group as usize].plan;
-        let schedule = self
-            .collectives
-            .schedules
-            .get(run.schedule_at(run.position(cell)));
-        let Some((stage, queue_slot, line)) = run.place(cell, schedule, group, &*self.backend)
-        else {
-            return;
-        };
+        let schedule = run.schedule_at(run.position(cell));
+        let schedule = self.collectives.schedules.get(schedule);
+        run.place(cell, schedule, group, &*self.backend)
+    }
+
+    /// Advances a chunk at a member, as [`Self::advance`] does, from where it is.
+    pub(super) fn advance_at(
+        &mut self,
+        now: Time,
+        (id, cell): (u32, u32),
+        (stage, queue_slot, line): CellPlace<M::Stage>,
+    ) {
         if let Some(line) = line {
             let state = |e: &Self| {
                 let progress = e.collectives.runs[id as usize].progress.as_ref();
@@ -401,7 +408,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let step = u64::from(number) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
-            self.submit_or_defer(now, key, message);
+            M::Order::submit(self, now, key, message);
         } else {
             self.put_on_network(now, &message);
         }

@@ -140,6 +140,9 @@ pub(super) struct ChunkProgress {
     pub credits: u32,
 }
 
+/// Place of a cell: its stage, its queue slot, and its position on the line; no position where its member has no part in the stage.
+pub(super) type CellPlace<S> = (S, u16, Option<LinePosition>);
+
 /// Admission of a member's chunks to a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
@@ -223,6 +226,8 @@ pub(super) enum InFlightOp {
         node: u32,
         ports: PortRange,
     },
+    /// Load or store that the network serves, of an instance and its node.
+    Access { instance: u32, node: u32 },
     /// Rendezvous request of a receive between two ranks: its instance and node.
     RankRequest { pair: u32, receiver: u32, node: u32 },
 }
@@ -484,8 +489,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the stage of a cell, its queue slot and its position on the line; no position where its member has no
-    /// part in the stage, `None` when the cell is done or outside.
+    /// Returns the place of a cell, `None` when it is done or outside.
     #[inline]
     pub fn place<M: CollectiveModel>(
         &self,
@@ -493,7 +497,7 @@ impl CollectiveRun {
         schedule: &ChunkSchedule<M::Stage>,
         plan: &GroupPlan,
         backend: &M,
-    ) -> Option<(M::Stage, u16, Option<LinePosition>)> {
+    ) -> Option<CellPlace<M::Stage>> {
         let progress = self.progress.as_ref()?;
         let number = progress.cells[cell as usize].stage;
         let stage = *schedule.stage(self.chunk_in(schedule, cell), number)?;

@@ -143,7 +143,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         };
         match group.calls.get(sequence as usize) {
             Some(call) => {
-                let splits = call.splits.map(|splits| first_splits + splits);
+                let splits = group.splits.get(&sequence);
+                let splits = splits.map(|splits| first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
             // Where calls are matched in issue order there is no plan of them: the first member to come defines the
@@ -233,7 +234,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Returns the number by which members know the stage that a cell is in: that of its counterpart in the schedule of
     /// the first member. Members that carry out different collectives may pass phases in different orders, and messages
     /// are matched by the line that they go along.
-    #[inline]
+    // Asked for three times for each message, and mostly a look at the cell.
+    #[inline(always)]
     pub(super) fn shared_stage(&self, id: u32, cell: u32) -> u16 {
         let run = &self.collectives.runs[id as usize];
         let progress = run.progress.as_ref().expect("it has begun");
@@ -241,11 +243,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
             return number;
         }
-        self.counterpart(
-            run,
-            (run.schedule_at(run.position(cell)), run.schedule),
-            number,
-        )
+        let own = run.schedule_at(run.position(cell));
+        self.counterpart(run, (own, run.schedule), number)
     }
 
     /// Returns the stage of the member at `position` that members know by the number `shared`.
@@ -255,6 +254,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
     /// many along that line.
+    #[cold]
     fn counterpart(&self, run: &CollectiveRun, (from, to): (u32, u32), number: u16) -> u16 {
         if from == to {
             return number;

@@ -125,19 +125,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
     #[inline]
     pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
-        let run = &self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
-        let schedule = self
-            .collectives
-            .schedules
-            .get(run.schedule_at(run.position(cell)));
-        let (stage, queue_slot, line) = run
-            .place(cell, schedule, group, &*self.backend)
-            .expect("its messages are dealt with in their stage");
+        let place = self.place(id, cell);
+        let place = place.expect("its messages are dealt with in their stage");
+        let (stage, queue_slot, line) = place;
         let line = line.expect("whoever receives has a line");
         match self.backend.reduction(&stage, queue_slot, line, r - 1) {
-            None => self.credit(now, id, cell, 1),
+            None => {
+                let run = &mut self.collectives.runs[id as usize];
+                let progress = run.progress.as_mut().expect("it has begun");
+                progress.cells[cell as usize].credits += 1;
+                self.advance_at(now, (id, cell), place);
+            }
             Some(span) => {
+                let run = &self.collectives.runs[id as usize];
+                let group = self.collectives.groups[run.group as usize].plan;
                 let npu = group.extent.npus[run.position(cell) as usize];
                 let event = Event::new(EventClass::Reduced, id, cell);
                 self.agenda.delay(npu.0, now + span, event, 0);

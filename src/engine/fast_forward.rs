@@ -10,8 +10,8 @@ use super::Engine;
 use super::agenda::Agenda;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
-use crate::ids::Npu;
-use crate::network::NetworkBackend;
+use crate::ids::{EndpointId, Npu};
+use crate::network::{LinkReservations, NetworkBackend};
 use crate::report::Observer;
 use crate::units::{Span, Time};
 
@@ -67,11 +67,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn fast_forward(&mut self, now: Time, id: u32, span: Span) -> bool {
         let mut number = 0;
         if N::SHARED {
-            if !self.for_each_port(id, |network, npu, d| network.is_idle(now, npu, d)) {
+            if !self.for_each_port(id, |links, npu, d| links.is_idle(now, npu, d)) {
                 return false;
             }
-            self.for_each_port(id, |network, npu, d| {
-                network.reserve(npu, d, Some(id));
+            self.for_each_port(id, |links, npu, d| {
+                links.reserve(npu, d, Some(id));
                 true
             });
             number = self.number_answer();
@@ -112,24 +112,38 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
                 return true;
             }
-            self.for_each_port(id, |network, npu, d| {
-                network.reserve(npu, d, None);
+            self.for_each_port(id, |links, npu, d| {
+                links.reserve(npu, d, None);
                 true
             });
         }
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a run's members use, until it returns false.
-    fn for_each_port(&mut self, id: u32, mut what: impl FnMut(&mut N, Npu, usize) -> bool) -> bool {
+    /// Calls `what` for each NPU and dimension that a run's members use, until it returns false. Returns whether it never did;
+    /// false where links cannot be reserved.
+    fn for_each_port(
+        &mut self,
+        id: u32,
+        mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
+    ) -> bool {
         let extent = &self.collectives.groups[self.collectives.runs[id as usize].group as usize]
             .plan
             .extent;
-        let network = &mut self.fabric.network;
+        let Some(links) = self.fabric.network.reservations() else {
+            // A group of one uses none.
+            return extent.phases.is_empty();
+        };
         extent.phases.iter().all(|phase| {
             let npus = extent.npus.iter();
-            npus.copied().all(|npu| what(network, npu, phase.dimension))
+            npus.copied().all(|npu| what(links, npu, phase.dimension))
         })
+    }
+
+    /// Returns the lowest run whose reserved links bytes between `ends` would touch `now`, if any.
+    #[inline]
+    pub(super) fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        self.fabric.network.reservations()?.reservation(now, ends)
     }
 
     /// Materializes all runs that a message submitted `now` would touch.
@@ -139,11 +153,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             && let Some(leaving) = self.effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
-            match self
-                .fabric
-                .network
-                .reservation(now, (from.into(), to.into()))
-            {
+            match self.reservation(now, (from.into(), to.into())) {
                 Some(id) => self.materialize(now, id),
                 None => next += 1,
             }

@@ -14,6 +14,7 @@ use crate::matching::{
 };
 use crate::trace::escape;
 use crate::workload::Workload;
+use std::sync::Arc;
 
 /// A group slot of an instance: the group, the instance, the slot.
 type CallerNode = (u32, u32, u32);
@@ -33,10 +34,17 @@ pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<
     }
     // Stable, so members stay in ascending order of ranks.
     callers.sort_by_key(|caller| caller.0);
+    let mut before: Option<Arc<[CallPlan]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0 as usize;
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
-        plan.groups[group].calls = group_calls(plan, workload, same, &members)?;
+        let calls = group_calls(plan, workload, same, &members)?;
+        // Groups of one shape mostly make the same collectives, and are numbered one after another.
+        plan.groups[group].calls = match &before {
+            Some(before) if **before == *calls => Arc::clone(before),
+            _ => calls.into(),
+        };
+        before = Some(Arc::clone(&plan.groups[group].calls));
         split_sizes::gather(plan, workload, group, &members)?;
     }
     Ok(())
@@ -193,7 +201,6 @@ fn call_plan(
         kind: call.kind,
         buffer,
         root: group.extent.position_of[place.unwrap_or(0)],
-        splits: None,
     })
 }
 

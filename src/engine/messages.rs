@@ -63,21 +63,12 @@ pub(super) struct PendingSend {
 pub type SendOrderKey = (u32, u32, u32, u32, u64);
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Submits a message `now`; in content order, collects it until all messages of the instant are known.
-    pub(super) fn submit_or_defer(
-        &mut self,
-        now: Time,
-        key: SendOrderKey,
-        message: NetworkMessage,
-    ) {
-        M::Order::submit(self, now, key, message);
-    }
-
     /// Hands a message to the network.
     #[inline]
     pub(super) fn put_on_network(&mut self, now: Time, message: &NetworkMessage) {
         if let Some(traffic) = &mut self.messages.traffic {
-            traffic.count(message);
+            let (from, to) = message.ends;
+            traffic.count((from.into(), to.into()), message.amount);
         }
         self.fabric.network.submit(now, message, &mut self.agenda);
     }
@@ -198,7 +189,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     fn submit_message(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
         if N::SHARED {
-            self.submit_or_defer(now, key, message);
+            M::Order::submit(self, now, key, message);
         } else {
             self.put_on_network(now, &message);
         }
@@ -293,6 +284,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
                     InFlightOp::ChunkRequest { .. }
                     | InFlightOp::RankRequest { .. }
+                    | InFlightOp::Access { .. }
                     | InFlightOp::Mirrored { .. } => {}
                 },
                 DeliveryNotice::Delivered(op) => match self.messages.ops.remove(op) {
@@ -361,6 +353,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                         } else {
                             self.on_request(now, run, to, stage, step)
                         }
+                    }
+                    InFlightOp::Access { instance, node } => {
+                        self.end_access(now, key(instance, NodeIndex(node)));
                     }
                     InFlightOp::RankRequest {
                         pair,

@@ -18,7 +18,7 @@ use crate::trace::{CollectiveKind, escape};
 use crate::units::Span;
 use crate::workload::{Workload, shortened};
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 mod groups;
 mod prices;
@@ -29,15 +29,13 @@ use prices::price_graph;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A collective that all members of a group carry out together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallPlan {
     pub kind: CollectiveKind,
     /// The whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: u32,
-    /// Number among [`ReplayPlan::splits`] of what pairs of members exchange, where that is not equal.
-    pub splits: Option<u32>,
 }
 
 /// A group on the machine.
@@ -56,7 +54,10 @@ pub(super) struct GroupPlan {
     pub paths: Vec<SharedPaths>,
     /// Ports of a member along a phase: two where it may be wired to neighbours on both sides.
     pub sides: u32,
-    pub calls: Vec<CallPlan>,
+    /// Its collectives, in their order. Groups that make the same ones share the list.
+    pub calls: Arc<[CallPlan]>,
+    /// By collective: number among [`ReplayPlan::splits`] of what pairs of members exchange, where that is not equal.
+    pub splits: BTreeMap<u32, u32>,
     /// Whether some member's lane for these collectives serves anything else too, so that they launch only when every
     /// member is ready.
     pub launches_together: bool,

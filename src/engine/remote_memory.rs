@@ -2,10 +2,11 @@
 //!
 //! A memory at the network is an endpoint of it. Accesses that cross the network are submitted with the messages of their
 //! instant, before them: no collective answered by closed form holds links on their way any longer, those that did are
-//! materialized. Ports are served by the network, which says when an access ends. Of other memory chunks come to the port of
+//! materialized. Ports are served by the network, which says when an access ends, or later that it has. Of other memory chunks come to the port of
 //! the NPU when nothing else is left of an instant; until the last has come the access is announced there, so that no
 //! collective is answered by closed form over that port.
 
+use super::collective_run::InFlightOp;
 use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::frames::{key, node_of};
@@ -22,8 +23,8 @@ use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{BufferShare, Time};
 
-/// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: to ports that its model
-/// does not know, or in more chunks than can be simulated.
+/// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: in more chunks than can be
+/// simulated.
 pub(super) fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -33,15 +34,6 @@ pub(super) fn fault(
     let model = options.network.unwrap_or(machine.network());
     if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
-    }
-    if !model.carries_loads() && matches!(remote.attachment, MemoryAttachment::Ports(_)) {
-        let found = format!(
-            "it crosses links to a port of memory, and the network model {model} carries messages only"
-        );
-        return Some((
-            found,
-            "take --network links, ports, exclusive or contention-free",
-        ));
     }
     let chunks = remote.chunks(bytes, machine.topology().npus())?;
     (chunks > MOST_CHUNKS).then(|| {
@@ -111,7 +103,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Schedules the completion of the load or store with this token.
-    fn end_access(&mut self, end: Time, token: u64) {
+    pub(super) fn end_access(&mut self, end: Time, token: u64) {
         let (instance, node) = node_of(token);
         if self.tile_groups.exist() {
             self.announce(end, instance, node);
@@ -124,7 +116,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn submit_accesses(&mut self, now: Time) {
         let mut approaching = std::mem::take(&mut self.effects.accesses);
         for access in &approaching {
-            while let Some(id) = self.fabric.network.reservation(now, access.ends) {
+            while let Some(id) = self.reservation(now, access.ends) {
                 self.materialize(now, id);
             }
         }
@@ -135,15 +127,32 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             whole,
         } in approaching.drain(..)
         {
+            let amount = BufferShare::whole(access.bytes);
+            if let Some(traffic) = &mut self.messages.traffic {
+                traffic.count(ends, amount);
+            }
             if whole {
+                let (instance, node) = node_of(access.token);
+                let op = InFlightOp::Access {
+                    instance,
+                    node: node.0,
+                };
+                let op = self.messages.ops.reserve(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {
+                    op,
                     ends,
                     path: path.expect("a port has a link of its own"),
-                    amount: BufferShare::whole(access.bytes),
+                    amount,
                 };
-                let end = self.fabric.network.access(now, &transfer);
-                self.end_access(end, access.token);
+                if N::SHARED {
+                    self.messages.ops.mark_submitted(op);
+                }
+                let network = &mut self.fabric.network;
+                if let Some(end) = network.access(now, &transfer, &mut self.agenda) {
+                    self.messages.ops.remove(op);
+                    self.end_access(end, access.token);
+                }
             } else if let Some(place) = ServerId::of_memory(topology, ends)
                 && let Some(servers) = self.fabric.network.attachments()
             {
@@ -249,7 +258,7 @@ impl<N> Fabric<'_, N> {
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     service: MemoryService<'a>,
-    /// First of its endpoints, if accesses cross the network and may meet messages there.
+    /// First of its endpoints, if accesses cross the network and may meet messages there, or are counted.
     first: Option<EndpointId>,
 }
 
@@ -295,7 +304,9 @@ impl<'a> RemoteState<'a> {
             let model = RemoteMemoryModel::new(memory, machine.topology().npus(), shared);
             Some(Self {
                 service: MemoryService::Model(model),
-                first: memory.through.as_ref().filter(|_| shared).map(|_| first),
+                first: (shared || prepared.links)
+                    .then_some(first)
+                    .filter(|_| memory.through.is_some()),
             })
         };
         machine.memories().map(state).collect()

@@ -136,7 +136,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
-        self.submit_or_defer(now, key, message);
+        M::Order::submit(self, now, key, message);
     }
 
     /// Delivers a message of a script. In insertion order its part is over for the sender first.

@@ -48,14 +48,13 @@ pub(super) fn gather(
         let equal = of.calls[k].buffer / of.members.len() as u64;
         let table = table(of, equal, &stated)?;
         let sizes = PeerSizes::new(&of.extent, &table, equal);
-        let number = sizes.map(|sizes| {
-            let known = plan.splits.iter().position(|known| *known == sizes);
-            known.unwrap_or_else(|| {
-                plan.splits.push(sizes);
-                plan.splits.len() - 1
-            }) as u32
+        let Some(sizes) = sizes else { continue };
+        let known = plan.splits.iter().position(|known| *known == sizes);
+        let number = known.unwrap_or_else(|| {
+            plan.splits.push(sizes);
+            plan.splits.len() - 1
         });
-        plan.groups[group].calls[k].splits = number;
+        plan.groups[group].splits.insert(k as u32, number as u32);
     }
     Ok(())
 }

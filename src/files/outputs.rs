@@ -14,6 +14,9 @@ use std::thread;
 /// Outputs of one command.
 #[derive(Debug, Default)]
 pub struct OutputSet {
+    /// Files that the command reads. They are told apart once an output is a file that exists: most are none.
+    unnumbered: Vec<PathBuf>,
+    /// Those of them that have been looked at, by identity.
     inputs: BTreeMap<(u64, u64), PathBuf>,
     /// Claimed files, by their paths behind all links.
     claimed: BTreeSet<PathBuf>,
@@ -46,13 +49,18 @@ impl OutputClaim {
 impl OutputSet {
     /// Registers `path` as an input of the command, if it is a file.
     pub fn reads(&mut self, path: &Path) {
-        if path.is_file()
-            && let Some(identity) = identity(path)
-        {
-            self.inputs
-                .entry(identity)
-                .or_insert_with(|| path.to_owned());
+        self.unnumbered.push(path.to_owned());
+    }
+
+    /// Returns the input that the existing file `path` is, if it is one.
+    fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
+        let sought = identity(path)?;
+        for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
+            if let Some(identity) = identity(&input) {
+                self.inputs.entry(identity).or_insert(input);
+            }
         }
+        self.inputs.get(&sought)
     }
 
     /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
@@ -60,10 +68,9 @@ impl OutputSet {
     /// Fails if the command reads the file or writes it already, and if no file can be created there.
     pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
         let target = OutputTarget::find(path)?;
-        let input = identity(path).and_then(|identity| self.inputs.get(&identity));
         let name = match &target {
-            OutputTarget::File(to, _) => {
-                if let Some(input) = input {
+            OutputTarget::File(to, before) => {
+                if let Some(input) = before.as_ref().and_then(|_| self.input_at(path)) {
                     let found = if input == path {
                         "this command reads it, and so does not write it".to_owned()
                     } else {

@@ -53,8 +53,8 @@
 
 use super::servers::ServerTable;
 use super::{
-    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
-    NetworkOccupancy,
+    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage, NetworkOccupancy,
 };
 use crate::ids::{EndpointId, Npu};
 use crate::topology::{DimensionShape, SwitchingMode, Topology};
@@ -146,8 +146,13 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         self.advance(begin, message.op, agenda);
     }
 
-    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
-        access::serve(self, now, transfer)
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        _: &mut impl EventScheduler,
+    ) -> Option<Time> {
+        Some(access::serve(self, now, transfer))
     }
 
     fn occupancy(&self) -> Option<NetworkOccupancy> {
@@ -173,24 +178,8 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         }
     }
 
-    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
-        sides(D::REACH, self.topology, npu, dimension).all(|place| self.servers.is_idle(now, place))
-    }
-
-    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
-        for place in sides(D::REACH, self.topology, npu, dimension) {
-            self.servers.claim(place, claim);
-        }
-    }
-
-    #[inline]
-    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        if !self.servers.any_claimed() {
-            return None;
-        }
-        route(D::REACH, ends, self.topology)
-            .filter_map(|stop| self.servers.claimed(stop.place))
-            .min()
+    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+        Some(self)
     }
 
     fn attachments(&mut self) -> Option<&mut ServerTable> {
@@ -224,5 +213,27 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
                 unreachable!("servers are asked when a message comes")
             }
         }
+    }
+}
+
+impl<D: ContentionModel> LinkReservations for ContendedNetwork<'_, D> {
+    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
+        sides(D::REACH, self.topology, npu, dimension).all(|place| self.servers.is_idle(now, place))
+    }
+
+    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
+        for place in sides(D::REACH, self.topology, npu, dimension) {
+            self.servers.claim(place, claim);
+        }
+    }
+
+    #[inline]
+    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        if !self.servers.any_claimed() {
+            return None;
+        }
+        route(D::REACH, ends, self.topology)
+            .filter_map(|stop| self.servers.claimed(stop.place))
+            .min()
     }
 }

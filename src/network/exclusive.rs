@@ -19,8 +19,8 @@ use super::contended::route::route;
 use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
 use super::servers::{ServerId, ServerTable};
 use super::{
-    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
-    NetworkOccupancy,
+    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage, NetworkOccupancy,
 };
 use crate::ids::{EndpointId, Npu};
 use crate::topology::Topology;
@@ -158,9 +158,14 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         agenda.schedule(end, NetworkEvent::Delivered(message.op));
     }
 
-    fn access(&mut self, now: Time, transfer: &MemoryTransfer) -> Time {
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        _: &mut impl EventScheduler,
+    ) -> Option<Time> {
         let span = transfer.path.time(transfer.amount);
-        self.take(now, transfer.ends, span) + span
+        Some(self.take(now, transfer.ends, span) + span)
     }
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
@@ -175,14 +180,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         false
     }
 
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
-        false
-    }
-
-    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        let hops = route(ContentionScope::Links, ends, self.topology);
-        hops.filter_map(|hop| self.claims.owner(now, hop.place))
-            .min()
+    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+        Some(self)
     }
 
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
@@ -210,5 +209,20 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
                 unreachable!("a transfer has one event, its end")
             }
         }
+    }
+}
+
+/// Only rehearsed collectives hold links, one by one.
+impl LinkReservations for ExclusiveNetwork<'_> {
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn reserve(&mut self, _: Npu, _: usize, _: Option<u32>) {}
+
+    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        let hops = route(ContentionScope::Links, ends, self.topology);
+        hops.filter_map(|hop| self.claims.owner(now, hop.place))
+            .min()
     }
 }

@@ -15,14 +15,19 @@
 //!
 //! T = Σ (α + d m / B).
 //!
+//! A load or store of a memory at an NPU is such a stream too: the memory's link, which loads and stores share, is one more on
+//! its way.
+//!
 //! # Events
 //!
 //! Submissions and departures of an instant are collected, and rates are fixed once for each round of it. One event is
 //! pending, the next departure; a newer one replaces it, and one with an older number says nothing.
 
-use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
-use crate::ids::Npu;
-use crate::topology::link_graph::{LinkGraph, LinkPart};
+use super::{
+    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+};
+use crate::ids::{EndpointId, Npu};
+use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
 use crate::topology::{SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
 use std::collections::BTreeMap;
@@ -32,7 +37,7 @@ use std::sync::Arc;
 /// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
 
-/// A message in flight whose bytes have not all left.
+/// A message, load or store in flight whose bytes have not all left.
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
     op: u32,
@@ -68,15 +73,18 @@ struct LinkShare {
 
 /// See the module.
 #[derive(Debug)]
-pub struct FairSharingNetwork {
+pub struct FairSharingNetwork<'a> {
+    topology: &'a Topology,
     graph: Arc<LinkGraph>,
+    /// Links of the graph, and behind them those of memories.
+    links: Vec<DirectedLink>,
     /// Whether devices forward whole messages.
     stores: bool,
     /// By op, messages that are between two links.
     between: BTreeMap<u32, MessageStream>,
     /// Links of all ways that were used.
     ways: Vec<LinkPart>,
-    way_of: BTreeMap<(Npu, Npu), ((u32, u32), Span)>,
+    way_of: BTreeMap<(EndpointId, EndpointId), ((u32, u32), Span)>,
     streams: Vec<MessageStream>,
     /// Instant of the last settlement.
     settled: Time,
@@ -87,13 +95,16 @@ pub struct FairSharingNetwork {
     used: Vec<u32>,
 }
 
-impl FairSharingNetwork {
+impl<'a> FairSharingNetwork<'a> {
     /// No message is in flight. `None` if the network has more NPUs than a graph of links may have.
-    pub fn new(topology: &Topology) -> Option<Self> {
+    pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
+        let links = topology.links_with_memories(&graph);
         Some(Self {
-            shares: vec![LinkShare::default(); graph.links().len()],
+            shares: vec![LinkShare::default(); links.len()],
+            topology,
             graph,
+            links,
             stores: topology.graph().is_some()
                 && topology.switching() == SwitchingMode::StoreAndForward,
             between: BTreeMap::new(),
@@ -106,19 +117,52 @@ impl FairSharingNetwork {
         })
     }
 
-    fn way(&mut self, ends: (Npu, Npu)) -> ((u32, u32), Span) {
-        let (graph, ways) = (&self.graph, &mut self.ways);
+    fn way(&mut self, ends: (EndpointId, EndpointId)) -> ((u32, u32), Span) {
+        let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         *self.way_of.entry(ends).or_insert_with(|| {
-            let route = graph.route(ends.0, ends.1);
+            let route = topology.route_between(graph, ends);
             let first = ways.len() as u32;
             ways.extend(route.links);
             ((first, ways.len() as u32), route.latency)
         })
     }
 
+    /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are those of a message.
+    fn begin(
+        &mut self,
+        now: Time,
+        (op, tells, order): (u32, bool, u32),
+        (ends, amount): ((EndpointId, EndpointId), BufferShare),
+        agenda: &mut impl EventScheduler,
+    ) {
+        let (way, latency) = self.way(ends);
+        let size = amount.bytes as f64 / amount.parts as f64;
+        let stream = MessageStream {
+            op,
+            order,
+            tells,
+            size,
+            way,
+            last: way.1,
+            latency,
+            left: size,
+            // It has not moved before the settlement, which follows at the same instant.
+            rate: 0.0,
+            leaves: Time::END,
+            fixed: false,
+        };
+        if self.stores {
+            self.enter(stream, way.0);
+        } else {
+            self.streams.push(stream);
+        }
+        // Streams in flight move on at their rates until now.
+        self.settle_at(now, agenda);
+    }
+
     /// Has `stream` pass the first of the links from `first` on.
     fn enter(&mut self, mut stream: MessageStream, first: u32) {
-        let link = self.graph.links()[self.ways[first as usize].0 as usize];
+        let link = self.links[self.ways[first as usize].0 as usize];
         stream.way = (first, first + 1);
         stream.latency = link.latency;
         stream.left = link.stored(stream.size);
@@ -193,10 +237,10 @@ impl FairSharingNetwork {
         }
         let mut open = self.streams.len();
         while open > 0 {
-            let (shares, graph) = (&self.shares, &self.graph);
+            let (shares, links) = (&self.shares, &self.links);
             let full = |link: u32| {
                 let share = &shares[link as usize];
-                let rate = graph.links()[link as usize].bandwidth.bytes_per_second();
+                let rate = links[link as usize].bandwidth.bytes_per_second();
                 (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
             };
             let fulls = self.used.iter().filter_map(|&link| full(link));
@@ -231,34 +275,26 @@ impl FairSharingNetwork {
     }
 }
 
-impl NetworkBackend for FairSharingNetwork {
+impl NetworkBackend for FairSharingNetwork<'_> {
     const NAME: &'static str = "fair_sharing";
     const SHARED: bool = true;
 
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        let (way, latency) = self.way(message.ends);
-        let size = message.amount.bytes as f64 / message.amount.parts as f64;
-        let stream = MessageStream {
-            op: message.op,
-            order: message.order,
-            tells: message.tell_injected,
-            size,
-            way,
-            last: way.1,
-            latency,
-            left: size,
-            // It has not moved before the settlement, which follows at the same instant.
-            rate: 0.0,
-            leaves: Time::END,
-            fixed: false,
-        };
-        if self.stores {
-            self.enter(stream, way.0);
-        } else {
-            self.streams.push(stream);
-        }
-        // Streams in flight move on at their rates until now.
-        self.settle_at(now, agenda);
+        let (from, to) = message.ends;
+        let of = (message.op, message.tell_injected, message.order);
+        self.begin(now, of, ((from.into(), to.into()), message.amount), agenda);
+    }
+
+    /// Its end moves with what shares links with it later.
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        agenda: &mut impl EventScheduler,
+    ) -> Option<Time> {
+        let whole = (transfer.ends, transfer.amount);
+        self.begin(now, (transfer.op, false, 0), whole, agenda);
+        None
     }
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
@@ -269,7 +305,7 @@ impl NetworkBackend for FairSharingNetwork {
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route(a, b);
         let links = route.links.iter().map(|(link, _)| {
-            let link = self.graph.links()[*link as usize];
+            let link = self.links[*link as usize];
             let rate = link.bandwidth.bytes_per_second();
             link.latency + Span::from_seconds(link.stored(size) / rate)
         });
@@ -278,10 +314,6 @@ impl NetworkBackend for FairSharingNetwork {
 
     /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
     fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
-        false
-    }
-
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
 

@@ -1,7 +1,7 @@
 //! Bytes over links, and how long these were busy: which dimension and which link holds a job up.
 //!
-//! Counted where it was asked for, from messages, whatever the model of the network: each passes the links of its route
-//! ([`LinkTraffic`](crate::network::LinkTraffic)). The *load* of a link is the time that its bytes take at its rate, as
+//! Counted where it was asked for, from messages, loads and stores, whatever the model of the network: each passes the links of
+//! its route ([`LinkTraffic`](crate::network::LinkTraffic)), and a load or store besides the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as
 //! a part of the makespan.
 
 use super::Report;
@@ -9,11 +9,12 @@ use super::csv::{CsvCell, CsvColumn};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use crate::machine::Machine;
-use crate::network::LinkLoad;
+use crate::network::{LinkLoad, LinkPlace};
 use crate::units::{Bytes, Span};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
+use std::ops::Range;
 
 /// Links that the text has, the busiest first.
 const ROWS: usize = 8;
@@ -22,23 +23,23 @@ const ROWS: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LinkReport {
-    /// One row for each dimension, innermost first.
+    /// One row for each dimension, innermost first, and one for each memory at NPUs.
     pub dimensions: Vec<DimensionRow>,
     /// One row for each link that bytes passed, by dimension.
     pub links: Vec<LinkRow>,
 }
 
-/// Bytes over the links of a dimension.
+/// Bytes over the links of a dimension, or of a memory at NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DimensionRow {
-    /// Its name.
+    /// Its name; `remote` or `remote NAME` of a memory.
     pub name: String,
     /// Number of its links, each in one direction.
     pub links: u64,
     /// Bytes over all of them; a message of three hops passes three.
     pub bytes: u64,
-    /// Mean bytes that an NPU put on its links there.
+    /// Mean bytes that an NPU put on its links there, or loaded and stored.
     pub bytes_per_npu: u64,
     /// Mean time for which a link was busy.
     #[serde(rename = "mean_busy_ps")]
@@ -52,9 +53,9 @@ pub struct DimensionRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LinkRow {
-    /// Name of its dimension.
+    /// Name of its dimension, or memory.
     pub dimension: String,
-    /// Its beginning.
+    /// Its beginning; `memory` of the link between a memory and an NPU, which loads and stores share.
     pub from: String,
     /// Its end.
     pub to: String,
@@ -65,28 +66,71 @@ pub struct LinkRow {
     pub busy: Span,
 }
 
+/// Links that one row sums up.
+enum LinkGroup {
+    Dimension(u32),
+    /// Those of a memory's endpoints.
+    Memory(Range<u32>),
+}
+
+impl LinkGroup {
+    fn has(&self, place: LinkPlace) -> bool {
+        match (self, place) {
+            (Self::Dimension(own), LinkPlace::Dimension(of)) => *own == of,
+            (Self::Memory(own), LinkPlace::Memory(of)) => own.contains(&of.0),
+            _ => false,
+        }
+    }
+
+    fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+}
+
+/// Returns the dimensions of a machine and its memories beyond NPUs, with their names.
+fn groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
+    let dimensions = (0..).zip(machine.topology().dimensions());
+    let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
+    let named = machine.named_memories().iter();
+    let named = named.map(|memory| format!("remote {}", memory.name));
+    let names = std::iter::once("remote".to_owned()).chain(named);
+    let memories = machine
+        .memories()
+        .zip(names)
+        .map(|((memory, first), name)| {
+            let ports = memory.map_or(0, |memory| memory.endpoints().len() as u32);
+            (LinkGroup::Memory(first.0..first.0 + ports), name)
+        });
+    dimensions.chain(memories).collect()
+}
+
 impl LinkReport {
     /// Sums the loads of the links of `machine`.
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npus()).max(1);
-        let dimensions = (0..).zip(topology.dimensions()).map(|(d, dimension)| {
-            let of: Vec<_> = loads.iter().filter(|load| load.dimension == d).collect();
+        let names = groups(machine);
+        let dimensions = names.iter().filter_map(|(group, name)| {
+            let of: Vec<_> = loads.iter().filter(|load| group.has(load.place)).collect();
             let count = of.len() as u64;
-            let own = of.iter().filter(|load| load.from_npu);
+            if count == 0 && group.is_memory() {
+                return None;
+            }
+            let own = of.iter().filter(|load| load.from_npu || group.is_memory());
             let busy: u64 = of.iter().map(|load| load.busy.0).sum();
-            DimensionRow {
-                name: dimension.name.clone(),
+            Some(DimensionRow {
+                name: name.clone(),
                 links: count,
                 bytes: of.iter().map(|load| load.bytes).sum(),
                 bytes_per_npu: own.map(|load| load.bytes).sum::<u64>() / npus,
                 mean_busy: Span(busy / count.max(1)),
                 most_busy: of.iter().map(|load| load.busy).max().unwrap_or(Span::ZERO),
-            }
+            })
         });
         let rows = loads.iter().filter(|load| load.bytes > 0);
+        let name = |place| names.iter().find(|(group, _)| group.has(place));
         let links = rows.map(|load| LinkRow {
-            dimension: topology.dimensions()[load.dimension as usize].name.clone(),
+            dimension: name(load.place).map_or_else(String::new, |(_, name)| name.clone()),
             from: load.from.clone(),
             to: load.to.clone(),
             bytes: load.bytes,

@@ -3,6 +3,7 @@
 //! NPU n is endpoint n, and memories follow in the order in which the machine lists them. A memory joins the network over one
 //! link: its own to an NPU, or beyond the fabric of a dimension the port of the NPU at the other end.
 
+use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{NetworkPath, SwitchingMode, Topology};
 use crate::ids::{EndpointId, Npu};
 use crate::units::{Bandwidth, InverseRate, Span};
@@ -46,6 +47,12 @@ impl Topology {
         (memory.bandwidth, memory.latency)
     }
 
+    /// Whether an endpoint is a memory at an NPU, with a link of its own.
+    pub fn has_own_link(&self, endpoint: EndpointId) -> bool {
+        let site = self.memory(endpoint).map(|memory| memory.site);
+        matches!(site, Some(MemorySite::Npu(_)))
+    }
+
     /// The NPUs at which two endpoints lie, one of which is an NPU. A memory beyond a fabric lies at the other one.
     pub fn seats(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory(one).map(|m| m.site) {
@@ -65,6 +72,60 @@ impl Topology {
         memories.fold(self.path(a, b), |way, memory| {
             Some(memory.beyond(way, self.switching))
         })
+    }
+
+    /// The links of a graph of this topology, and behind them those of the memories, in their order. That of a memory beyond a
+    /// fabric is none: bytes pass the port of the NPU.
+    pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
+        let memories = self.memories.iter().map(|memory| {
+            let seat = match memory.site {
+                MemorySite::Npu(npu) => npu.0,
+                MemorySite::Fabric(_) => 0,
+            };
+            DirectedLink {
+                from: seat,
+                to: seat,
+                bandwidth: memory.bandwidth,
+                latency: memory.latency,
+                dimension: self.dimensions.len() as u32,
+                length: 1,
+            }
+        });
+        graph.links().iter().copied().chain(memories).collect()
+    }
+
+    /// The links between two endpoints, numbered as [`Self::links_with_memories`] has them: those of a message between the NPUs
+    /// at which they lie, and of a memory its own, which loads and stores share. A memory beyond a fabric is reached over all links
+    /// that the NPU has there, in equal parts.
+    pub fn route_between(&self, graph: &LinkGraph, ends: (EndpointId, EndpointId)) -> LinkRoute {
+        let (a, b) = self.seats(ends);
+        let mut route = graph.route(a, b);
+        let is_load = self.memory(ends.0).is_some();
+        let memory = if is_load { ends.0 } else { ends.1 };
+        let Some(at) = self.memory(memory) else {
+            return route;
+        };
+        route.latency += at.latency;
+        let own: Vec<u32> = match at.site {
+            MemorySite::Npu(_) => vec![graph.links().len() as u32 + memory.0 - self.npus],
+            MemorySite::Fabric(dimension) => {
+                let links = (0..).zip(graph.links());
+                let joins = |link: &DirectedLink| {
+                    let npu = if is_load { link.to } else { link.from };
+                    (npu, link.dimension as usize) == (a.0, dimension)
+                };
+                let of_npu = links.filter(|(_, link)| joins(link));
+                of_npu.map(|(number, _)| number).collect()
+            }
+        };
+        let part = 1.0 / own.len() as f64;
+        let own = own.into_iter().map(|link| (link, part));
+        if is_load {
+            route.links.splice(..0, own);
+        } else {
+            route.links.extend(own);
+        }
+        route
     }
 }
 

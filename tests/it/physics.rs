@@ -35,6 +35,7 @@ mod in_switch;
 mod launches;
 mod lines;
 mod links;
+mod loads;
 mod machine_keys;
 mod messages;
 mod mirror;

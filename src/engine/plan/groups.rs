@@ -7,6 +7,7 @@ use crate::ids::{GroupId, Npu, Rank};
 use crate::machine::Machine;
 use crate::workload::Workload;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl ReplayPlan {
     /// Finds the group on the machine for each slot of each instance.
@@ -117,7 +118,8 @@ impl ReplayPlan {
             sides: 1 + u32::from(sided),
             extent,
             members,
-            calls: Vec::new(),
+            calls: Arc::default(),
+            splits: BTreeMap::new(),
             launches_together: false,
         }
     }

@@ -1,9 +1,9 @@
 //! Shares of links against plain steps of time, and derivations by hand.
 
-use super::super::test_harness::ends;
+use super::super::test_harness::{PendingEvents, ends};
 use super::*;
 use crate::topology::link_graph::{ClosLevels, RoutePolicy};
-use crate::topology::{DimensionShape, TopologyDimension};
+use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
 use crate::units::Bandwidth;
 use proptest::prelude::*;
 
@@ -141,7 +141,8 @@ mod stored {
     #[test]
     fn a_message_passes_one_unit_after_another() {
         assert_eq!(arrivals(&path(), &[(0, 0, 3, 1000)]), [4_000_200]);
-        let network = FairSharingNetwork::new(&path()).unwrap();
+        let topology = path();
+        let network = FairSharingNetwork::new(&topology).unwrap();
         let ends = (Npu(0), Npu(3));
         let alone = network.uncontended(ends, BufferShare::whole(1000));
         assert_eq!(alone, Some(Span(4_000_200)));
@@ -276,5 +277,37 @@ mod packets {
                 "{least} to {most} us, packets {packets} us"
             );
         }
+    }
+}
+
+proptest! {
+    /// Alone a load or store takes the time of its path, to the rounding of each link: latencies of all links and of the memory,
+    /// and its bytes at the least rate. `links` says the same in `tests/it/physics/endpoints.rs`.
+    #[test]
+    fn alone_accesses_take_their_path(
+        shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),
+        (npu, at) in (0_u32..64, 0_u32..64),
+        (rate, latency) in (1_u64..40, 0_u64..900),
+        bytes in 1_u64..100_000,
+        store: bool,
+    ) {
+        let topology = stacked(&shapes, Span(70));
+        let npus = topology.npus();
+        let topology = topology.with_memories(vec![MemoryEndpoint {
+            site: MemorySite::Npu(Npu(at % npus)),
+            bandwidth: Bandwidth::new(1e8 * rate as f64).unwrap(),
+            latency: Span(latency),
+        }]);
+        let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
+        let ends = if store { (one, memory) } else { (memory, one) };
+        let path = topology.path_between(ends).unwrap();
+        let transfer = MemoryTransfer { op: 0, ends, path, amount: BufferShare::whole(bytes) };
+        let mut network = FairSharingNetwork::new(&topology).unwrap();
+        let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
+        let end = network.access(Time(500), &transfer, &mut pending);
+        prop_assert_eq!(end, None);
+        pending.run(&mut network, Time::END, &mut found);
+        let alone = 500 + path.time(transfer.amount).0;
+        prop_assert!(found[0][1].abs_diff(alone) <= 1, "{:?} {}", found, alone);
     }
 }

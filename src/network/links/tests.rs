@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::ids::Npu;
-use crate::network::NetworkBackend;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
+use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
 use crate::topology::{SwitchingMode, Topology};
 use crate::units::Time;

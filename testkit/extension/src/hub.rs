@@ -3,7 +3,6 @@
 use chakram::extend::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram::ids::Npu;
 use chakram::units::{Bandwidth, Span, Time};
 
 /// All messages pass the hub one after another, in the order in which they are sent.
@@ -41,10 +40,6 @@ impl NetworkBackend for Hub {
 
     /// Any two messages delay one another, so no collective has a closed form.
     fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
-        false
-    }
-
-    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }
 

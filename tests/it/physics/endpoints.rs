@@ -1,72 +1,45 @@
 //! Memories as endpoints of the network: at NPUs of any machine, several of them at different places, sharing links with one
 //! another, with messages, and with collectives that were answered by closed form.
 
-use super::lines::{Line, call, kernel, line};
+use super::lines::{Line, call, kernel, receive, send};
+use super::loads::{self, access, load};
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
 use chakram::internals::collective::CollectiveAlgorithm;
 use chakram::internals::engine::{CompiledReplay, ReplayOptions};
 use chakram::internals::ids::{EndpointId, Npu};
 use chakram::internals::machine::Machine;
 use chakram::internals::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, MemoryTransfer, NetworkBackend,
-    NetworkKind, PortNetwork,
+    ContentionFreeNetwork, EventScheduler, ExclusiveNetwork, LinkNetwork, MemoryTransfer,
+    NetworkBackend, NetworkEvent, NetworkKind, PortNetwork,
 };
+use chakram::internals::report;
 use chakram::internals::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation};
 use chakram::internals::units::{Bandwidth, BufferShare, Span, Time};
 use chakram::internals::workload::Workload;
 use proptest::prelude::*;
 
-const MODELS: [NetworkKind; 4] = [
+const MODELS: [NetworkKind; 5] = [
     NetworkKind::ContentionFree,
     NetworkKind::Ports,
     NetworkKind::Links,
     NetworkKind::Exclusive,
+    NetworkKind::FairSharing,
 ];
 
 /// Four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps per byte and 50 ns.
 fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
-    let tables: String = memories
-        .iter()
-        .map(|(table, at)| {
-            format!(
-                "[{table}]\nattachment = \"ports\"\nat = \"{at}\"\nbandwidth = \"200 GB/s\"\n\
-                 latency = \"50 ns\"\ncapacity = \"1 TB\"\n"
-            )
-        })
+    let keys = memories.iter().map(|(_, at)| {
+        format!(
+            "attachment = \"ports\"\nat = \"{at}\"\nbandwidth = \"200 GB/s\"\nlatency = \"50 ns\""
+        )
+    });
+    let keys: Vec<String> = keys.collect();
+    let tables = memories.iter().zip(&keys);
+    let tables: Vec<_> = tables
+        .map(|((table, _), keys)| (*table, &keys[..]))
         .collect();
-    let text = format!(
-        r#"name = "m"
-[npu.a]
-memory_bandwidth = "1000 GB/s"
-memory_latency = "0"
-memory_capacity = "40 GB"
-lanes = 64
-host_lanes = 1
-peak = {{ fp32 = "1 TFLOP/s" }}
-[[dimension]]
-name = "d"
-shape = "{shape}"
-size = 4
-bandwidth = "200 GB/s"
-latency = "100 ns"
-algorithm = "ring"
-{tables}"#
-    );
-    Machine::parse(&text, "m.toml").unwrap()
-}
-
-fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
-    line(Op::Memory {
-        store,
-        place,
-        bytes,
-        in_switch: false,
-    })
-}
-
-fn load(bytes: u64) -> Line {
-    access(MemoryLocation::Remote, false, bytes)
+    loads::machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
 }
 
 /// The answer, which is the same message by message.
@@ -120,21 +93,54 @@ fn memories_are_as_far_as_their_places() {
 /// NPUs 1 and 2 load 40 kB from NPU 0 at once, over the link from 0 to 1. In ns: the first has the memory until 200, the link
 /// from 50 until 450, and all of it at 550. The second has the memory from 200 on, waits for the link from 250 until 450, has it
 /// until 850, the next from 550 until 950, and all of it at 1,050. `ports`: the sides of NPU 0 and of the receiver, so the same.
-/// `exclusive` holds memory and links together: until 550, and 50 + 2 × 100 + 400 after that.
+/// `exclusive` holds memory and links together: until 550, and 50 + 2 × 100 + 400 after that. `fair_sharing` gives each half of
+/// the link, so both have left after 800, and are there 150 and 250 later.
 #[test]
 fn loads_share_memories_and_links() {
     let machine = four("mesh", &[("remote_memory", "0")]);
     let mut ranks = vec![vec![kernel(0)]; 4];
     (ranks[1], ranks[2]) = (vec![load(40_000)], vec![load(40_000)]);
     let workload = job(&ranks, &[]);
-    for (network, second) in [
-        (NetworkKind::ContentionFree, 650),
-        (NetworkKind::Links, 1050),
-        (NetworkKind::Ports, 1050),
-        (NetworkKind::Exclusive, 1200),
+    for (network, first, second) in [
+        (NetworkKind::ContentionFree, 550, 650),
+        (NetworkKind::Links, 550, 1050),
+        (NetworkKind::Ports, 550, 1050),
+        (NetworkKind::Exclusive, 550, 1200),
+        (NetworkKind::FairSharing, 950, 1050),
     ] {
         let ends = run(&workload, &machine, network).ends();
-        assert_eq!(ends[1..3], [550_000, second * 1000], "{network}");
+        assert_eq!(ends[1..3], [first * 1000, second * 1000], "{network}");
+    }
+}
+
+/// Max-min shares of a link of 100 B/ns and a memory of 200 B/ns. NPU 1 loads 20 kB from NPU 0 while NPU 0 sends it 40 kB over
+/// the same link: 50 B/ns each, so the load has left after 400 ns and is there after 150 more; 20 kB of the message are left, and
+/// take 200 ns: it is there at 700. Stores come over the other direction of the link, and what meets is in the memory.
+#[test]
+fn loads_and_messages_share_links_fairly() {
+    let machine = four("mesh", &[("remote_memory", "0")]);
+    let mut ranks = vec![vec![kernel(0)]; 4];
+    ranks[0] = vec![send(1, 40_000)];
+    ranks[1] = vec![receive(0, 40_000).on(1), load(20_000).on(2)];
+    let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+    assert_eq!((found.end(1, 2), found.end(1, 1)), (550_000, 700_000));
+    ranks[1][1] = access(MemoryLocation::Remote, true, 20_000).on(2);
+    let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+    assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
+}
+
+/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at once. Their links would carry 100 B/ns, and the memory has 200 / 3 B/ns for each:
+/// all have left after 600 ns. A store takes part in that, as loads and stores have one memory.
+#[test]
+fn fair_shares_of_a_memory() {
+    let machine = four("mesh", &[("remote_memory", "1")]);
+    for store in [false, true] {
+        let one = access(MemoryLocation::Remote, store, 40_000);
+        let ranks = [vec![one], vec![load(40_000)], vec![load(40_000)]];
+        let mut ranks = ranks.to_vec();
+        ranks.push(vec![kernel(0)]);
+        let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+        assert_eq!(found.ends()[..3], [750_000, 650_000, 750_000]);
     }
 }
 
@@ -165,18 +171,98 @@ fn loads_take_closed_forms_back() {
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
+/// Bytes over the links of four NPUs, in kB, with their dimension and ends; and the rows of dimensions and memories: their names,
+/// bytes of all links, and bytes of an NPU.
+fn counted(
+    ranks: &[Vec<Line>],
+    machine: &Machine,
+    network: NetworkKind,
+) -> (Vec<String>, Vec<String>) {
+    let options = ReplayOptions::with(|o| {
+        o.network = Some(network);
+        o.links = true;
+    });
+    let workload = job(ranks, &[]);
+    let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
+    let (report, ()) = report::replay(&prepared, ()).unwrap();
+    let links = report.links.unwrap();
+    let rows = links.links.iter().map(|row| {
+        let (dimension, from, to, bytes) = (&row.dimension, &row.from, &row.to, row.bytes / 1000);
+        format!("{dimension}: {from} to {to} {bytes} {}", row.busy.0 / 1000)
+    });
+    let dimensions = links.dimensions.iter().map(|row| {
+        let (name, bytes, own) = (&row.name, row.bytes / 1000, row.bytes_per_npu / 1000);
+        format!("{name} {} {bytes} {own}", row.links)
+    });
+    (rows.collect(), dimensions.collect())
+}
+
+/// On a line whose memory lies at NPU 0, NPU 2 loads 10 kB over two links, NPU 1 stores 30 kB over one, NPU 0 loads 50 kB over none,
+/// and sends 20 kB to NPU 1. The memory's link has the 90 kB of loads and stores, which take 450 ns; others have 100 B/ns.
+/// Per NPU: a quarter of the 70 kB of all links, and of the 90 kB.
 #[test]
-fn networks_that_carry_no_loads_are_refused_by_name() {
-    let machine = four("switch", &[("remote_memory", "0")]);
-    let workload = job(&[vec![load(8)]], &[]);
-    let options = ReplayOptions::with(|o| o.network = Some(NetworkKind::FairSharing));
-    let error = CompiledReplay::new(&workload, &machine, &options).unwrap_err();
-    let text = error.to_string();
-    assert!(
-        text.contains("fair_sharing carries messages only"),
-        "{text}"
+fn loads_and_stores_are_counted_on_links() {
+    let machine = four(
+        "mesh",
+        &[("remote_memories.far", "3"), ("remote_memory", "0")],
     );
-    assert!(text.contains("take --network links"), "{text}");
+    let ranks = [
+        vec![load(50_000).on(1), send(1, 20_000).on(2)],
+        vec![
+            receive(0, 20_000).on(1),
+            access(MemoryLocation::Remote, true, 30_000).on(2),
+        ],
+        vec![load(10_000)],
+        vec![kernel(1)],
+    ];
+    for network in MODELS {
+        let (links, rows) = counted(&ranks, &machine, network);
+        assert_eq!(
+            links,
+            [
+                "d: NPU 0 to NPU 1 30 300",
+                "d: NPU 1 to NPU 2 10 100",
+                "d: NPU 1 to NPU 0 30 300",
+                "remote: memory to NPU 0 90 450",
+            ],
+            "{network}"
+        );
+        let expected = ["d 6 70 17", "remote 1 90 22", "remote far 1 0 0"];
+        assert_eq!(rows, expected, "{network}");
+    }
+}
+
+/// A pool beyond a switch: NPU 1 loads 10 kB from it over the link from the switch, and NPU 2 stores 30 kB over that to it. There
+/// is no link of the memory's own.
+#[test]
+fn loads_through_a_dimension_are_counted_on_its_links() {
+    let pool = "attachment = \"pool\"\nbandwidth = \"100 GB/s\"\nlatency = \"0\"\nthrough = \"d\"\nchunk = \"1 kB\"";
+    let dimension = ("switch", 200_000_000_000, 100, "ring");
+    let machine = loads::machine(4, dimension, &[("remote_memory", pool)]);
+    let mut ranks = vec![vec![kernel(1)]; 4];
+    ranks[1] = vec![load(10_000)];
+    ranks[2] = vec![access(MemoryLocation::Remote, true, 30_000)];
+    for network in MODELS {
+        let (links, rows) = counted(&ranks, &machine, network);
+        assert_eq!(
+            links,
+            [
+                "d: d switch at 0 to NPU 1 10 50",
+                "d: NPU 2 to d switch at 0 30 150",
+            ],
+            "{network}"
+        );
+        assert_eq!(rows, ["d 8 40 7"], "{network}");
+    }
+}
+
+/// Takes no events: the end of an access is known when it begins.
+struct NoEvents;
+
+impl EventScheduler for NoEvents {
+    fn schedule(&mut self, _: Time, event: NetworkEvent) {
+        panic!("{event:?}");
+    }
 }
 
 /// Dimensions of a random network.
@@ -220,16 +306,16 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { ends, path, amount: BufferShare::whole(bytes) };
+        let transfer = MemoryTransfer { op: 0, ends, path, amount: BufferShare::whole(bytes) };
         let alone = path.time(transfer.amount);
         let now = Time(1_000_000);
         let taken = [
-            ContentionFreeNetwork::new(&topology).access(now, &transfer),
-            PortNetwork::new(&topology).access(now, &transfer),
-            LinkNetwork::new(&topology).access(now, &transfer),
-            ExclusiveNetwork::new(&topology).access(now, &transfer),
+            ContentionFreeNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
+            PortNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
+            LinkNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
+            ExclusiveNetwork::new(&topology).access(now, &transfer, &mut NoEvents),
         ];
-        let off = taken.map(|end| end.since(now).0.abs_diff(alone.0));
+        let off = taken.map(|end| end.unwrap().since(now).0.abs_diff(alone.0));
         prop_assert!(off.into_iter().all(|off| off <= 20), "{off:?} {alone}");
     }
 }

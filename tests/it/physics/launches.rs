@@ -146,18 +146,22 @@ fn jobs_that_share_a_port_wait_for_one_another() {
 /// has half of what an NPU sends, so it takes 40 ns for 1000 bytes. A's first byte is at NPU 1 after 500 ns, when B's
 /// message has left the link long ago: neither waits, and both take what they take alone, 1040 and 540 ns. With 50,000
 /// bytes, B holds the link from 1 to 2 until 2000 ns and A comes at 500 ns: A's message passes it from 2000 ns on, for
-/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone.
+/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. Shared fairly, each has half of
+/// that link, so both have left after twice as long as alone: 80 and 4000 ns, 1000 and 500 ns before they are there.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
-    for (bytes, alone, ends) in [
-        (1000, [1040, 540], [540, 1040]),
-        (50_000, [3000, 2500], [2500, 4500]),
+    let (links, fair) = (NetworkKind::Links, NetworkKind::FairSharing);
+    for (network, bytes, alone, ends) in [
+        (links, 1000, [1040, 540], [540, 1040]),
+        (links, 50_000, [3000, 2500], [2500, 4500]),
+        (fair, 1000, [1040, 540], [580, 1080]),
+        (fair, 50_000, [3000, 2500], [4500, 5000]),
     ] {
         let workload = job(&[vec![send(1, bytes)], vec![receive(0, bytes)]], &[]);
         let program = |npus: [u32; 2]| {
             compiled(&workload, &machine, |o| {
-                o.network = Some(NetworkKind::Links);
+                o.network = Some(network);
                 o.map = Some(npus.map(Npu).to_vec());
             })
         };

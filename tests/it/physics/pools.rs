@@ -2,46 +2,18 @@
 //! number of each design, doubled.
 
 use super::lines::{Line, line};
+use super::loads::{self, load};
 use super::rig::{cases, job, released, replay};
 use chakram::internals::machine::Machine;
-use chakram::internals::trace::{MemoryLocation, Op};
+use chakram::internals::trace::Op;
 use chakram::internals::workload::MissingRankPolicy;
 use proptest::prelude::*;
 use testkit::switch_pool::{self, Load, Tree};
 
 /// `npus` NPUs, with this remote memory.
 fn machine(npus: u32, remote: &str) -> Machine {
-    let text = format!(
-        r#"name = "m"
-[npu.a]
-memory_bandwidth = "1000 GB/s"
-memory_latency = "0"
-memory_capacity = "40 GB"
-lanes = 8
-host_lanes = 1
-peak = {{ fp32 = "1 TFLOP/s" }}
-[[dimension]]
-name = "d"
-shape = "switch"
-size = {npus}
-bandwidth = "100 GB/s"
-latency = "0"
-algorithm = "direct"
-[remote_memory]
-{remote}
-capacity = "1 TB"
-"#
-    );
-    Machine::parse(&text, "m.toml").unwrap()
-}
-
-fn load(bytes: u64) -> Line {
-    line(Op::Memory {
-        store: false,
-        place: MemoryLocation::Remote,
-        bytes,
-        in_switch: false,
-    })
+    let dimension = ("switch", 100_000_000_000, 0, "direct");
+    loads::machine(npus, dimension, &[("remote_memory", remote)])
 }
 
 /// As text, with a latency.

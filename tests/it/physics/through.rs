@@ -2,6 +2,7 @@
 //! collectives by hand, and at random against a simulator of servers one after another (`random`).
 
 use super::lines::{Line, call, kernel, line, receive, send};
+use super::loads::{self, load};
 use super::rig::{Replay, job, replay_with};
 use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::machine::Machine;
@@ -25,28 +26,11 @@ fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machin
 
 /// The same, of so many bytes per second.
 fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Machine {
-    let text = format!(
-        r#"name = "m"
-[npu.a]
-memory_bandwidth = "1000 GB/s"
-memory_latency = "0"
-memory_capacity = "40 GB"
-lanes = 64
-host_lanes = 1
-peak = {{ fp32 = "1 TFLOP/s" }}
-[[dimension]]
-name = "d"
-shape = "{shape}"
-size = {npus}
-bandwidth = "{rate} B/s"
-latency = "{ns} ns"
-algorithm = "direct"
-[remote_memory]
-{remote}
-capacity = "1 TB"
-"#
-    );
-    Machine::parse(&text, "m.toml").unwrap()
+    loads::machine(
+        npus,
+        (shape, rate, ns, "direct"),
+        &[("remote_memory", remote)],
+    )
 }
 
 /// One memory of `ps` per byte behind the ports of `d`, which sends each of `npus` NPUs 10 kB at once.
@@ -64,16 +48,7 @@ latency = "0""#
 }
 
 fn access(store: bool, bytes: u64) -> Line {
-    line(Op::Memory {
-        store,
-        place: MemoryLocation::Remote,
-        bytes,
-        in_switch: false,
-    })
-}
-
-fn load(bytes: u64) -> Line {
-    access(false, bytes)
+    loads::access(MemoryLocation::Remote, store, bytes)
 }
 
 fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {

@@ -103,11 +103,13 @@ fn same(grid: &Grid, count: usize, seed: u64) {
                     (port, core)
                 };
                 let transfer = MemoryTransfer {
+                    op: op as u32,
                     ends,
                     path: topology.path_between(ends).unwrap(),
                     amount: BufferShare::whole(bytes),
                 };
-                scheduler.0 = network.access(Time(now), &transfer).0;
+                let end = network.access(Time(now), &transfer, &mut scheduler);
+                scheduler.0 = end.unwrap().0;
                 let (from, to) = topology.seats(ends);
                 (
                     from.0,

@@ -1,0 +1,51 @@
+//! Loads and stores beyond the NPU, and machines of one dimension with memories, for tests.
+
+use super::lines::{Line, line};
+use chakram::internals::machine::Machine;
+use chakram::internals::trace::{MemoryLocation, Op};
+
+/// A dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
+pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);
+
+/// A machine of `npus` NPUs along one dimension. `memories` are tables, each with its name and its keys but for the capacity.
+pub fn machine(npus: u32, dimension: OneDimension<'_>, memories: &[(&str, &str)]) -> Machine {
+    let tables = memories.iter();
+    let tables: String = tables
+        .map(|(table, keys)| format!("[{table}]\ncapacity = \"1 TB\"\n{keys}\n"))
+        .collect();
+    let (shape, rate, ns, algorithm) = dimension;
+    let text = format!(
+        r#"name = "m"
+[npu.a]
+memory_bandwidth = "1000 GB/s"
+memory_latency = "0"
+memory_capacity = "40 GB"
+lanes = 64
+host_lanes = 1
+peak = {{ fp32 = "1 TFLOP/s" }}
+[[dimension]]
+name = "d"
+shape = "{shape}"
+size = {npus}
+bandwidth = "{rate} B/s"
+latency = "{ns} ns"
+algorithm = "{algorithm}"
+{tables}"#
+    );
+    Machine::parse(&text, "m.toml").unwrap()
+}
+
+/// A load or store of `place`.
+pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
+    line(Op::Memory {
+        store,
+        place,
+        bytes,
+        in_switch: false,
+    })
+}
+
+/// A load of the memory beyond the NPU that has no name.
+pub fn load(bytes: u64) -> Line {
+    access(MemoryLocation::Remote, false, bytes)
+}
