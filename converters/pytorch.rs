@@ -39,6 +39,7 @@ mod sniff;
 mod steps;
 mod stream;
 pub mod summary;
+mod tensor_lists;
 mod tensors;
 mod token_repair;
 mod transfer_times;

@@ -8,7 +8,7 @@ use crate::job::JobError;
 use crate::trace::TraceError;
 use crate::trace::error::TraceFault;
 use crate::units::Bytes;
-use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use std::env;
 use std::error::Error;
@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub mod anonymise;
 pub mod archive;
@@ -99,28 +100,28 @@ struct LimitArgs {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    Convert(convert::ConvertArgs),
-    Validate(validate::ValidateArgs),
-    Inspect(inspect::InspectArgs),
-    Replay(replay::ReplayArgs),
-    Diff(diff::DiffArgs),
-    Generate(generate::GenerateArgs),
-    Slice(slice::SliceArgs),
-    Scale(scale::ScaleArgs),
-    Anonymise(anonymise::AnonymiseArgs),
-    Audit(audit::AuditArgs),
-    Archive(archive::ArchiveArgs),
-    Machine(machine::MachineArgs),
-    Model(model::ModelArgs),
-    Topology(topology::TopologyArgs),
-    Loopnest(loopnest::LoopnestArgs),
-    Schedule(schedule::ScheduleArgs),
-    Score(score::ScoreArgs),
-    Serve(serve::ServeArgs),
-    Platform(platform::PlatformArgs),
-    Calibrate(calibrate::CalibrateArgs),
-    Sweep(sweep::SweepArgs),
-    AstraSim(astra_sim::AstraSimArgs),
+    Convert(DeferredArgs<convert::ConvertArgs>),
+    Validate(DeferredArgs<validate::ValidateArgs>),
+    Inspect(DeferredArgs<inspect::InspectArgs>),
+    Replay(DeferredArgs<replay::ReplayArgs>),
+    Diff(DeferredArgs<diff::DiffArgs>),
+    Generate(DeferredArgs<generate::GenerateArgs>),
+    Slice(DeferredArgs<slice::SliceArgs>),
+    Scale(DeferredArgs<scale::ScaleArgs>),
+    Anonymise(DeferredArgs<anonymise::AnonymiseArgs>),
+    Audit(DeferredArgs<audit::AuditArgs>),
+    Archive(DeferredArgs<archive::ArchiveArgs>),
+    Machine(DeferredArgs<machine::MachineArgs>),
+    Model(DeferredArgs<model::ModelArgs>),
+    Topology(DeferredArgs<topology::TopologyArgs>),
+    Loopnest(DeferredArgs<loopnest::LoopnestArgs>),
+    Schedule(DeferredArgs<schedule::ScheduleArgs>),
+    Score(DeferredArgs<score::ScoreArgs>),
+    Serve(DeferredArgs<serve::ServeArgs>),
+    Platform(DeferredArgs<platform::PlatformArgs>),
+    Calibrate(DeferredArgs<calibrate::CalibrateArgs>),
+    Sweep(DeferredArgs<sweep::SweepArgs>),
+    AstraSim(DeferredArgs<astra_sim::AstraSimArgs>),
     /// Print the completion script of a shell, for presets, files and options
     #[command(
         after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
@@ -137,14 +138,55 @@ enum CliCommand {
     },
 }
 
-/// Returns the commands with their arguments, and what completes them.
+/// Arguments of a command that are made when it is asked for: to make those of all commands takes as long as to do what
+/// many lines ask for.
+#[derive(Debug)]
+struct DeferredArgs<A>(A);
+
+/// Whether those of all commands are made at once, as help, completion and the manual take them.
+static WHOLE: AtomicBool = AtomicBool::new(false);
+
+impl<A: Args> Args for DeferredArgs<A> {
+    fn augment_args(command: Command) -> Command {
+        if WHOLE.load(Ordering::Relaxed) {
+            A::augment_args(command)
+        } else {
+            command.defer(A::augment_args)
+        }
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        A::augment_args_for_update(command)
+    }
+}
+
+impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        A::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+/// Returns the commands with all their arguments.
+fn whole_command() -> Command {
+    WHOLE.store(true, Ordering::Relaxed);
+    Cli::command()
+}
+
+/// Returns the same, and what completes them.
 fn command_line() -> Command {
-    completion::completed(Cli::command())
+    completion::completed(whole_command())
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     // Completers are for shells only.
-    let mut command = help::prepared(Cli::command(), &arguments);
+    let mut command = match help::asked(&arguments) {
+        Some(length) => help::prepared(whole_command(), length),
+        None => Cli::command(),
+    };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
     // Dropping its thousands of parts takes as long as parsing a short line, and the program ends soon enough.
@@ -165,35 +207,35 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    if let CliCommand::AstraSim(args) = &mut cli.command {
+    if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
         (args.ignored, args.original) = (arguments.ignored, arguments.original);
     }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
     let result = match &cli.command {
-        CliCommand::Convert(args) => convert::run(args, &mut out),
-        CliCommand::Validate(args) => validate::run(args, &mut out),
-        CliCommand::Inspect(args) => inspect::run(args, &mut out),
-        CliCommand::Replay(args) => replay::run(args, &mut out),
-        CliCommand::Diff(args) => diff::run(args, &mut out),
-        CliCommand::Generate(args) => generate::run(args, &mut out),
-        CliCommand::Slice(args) => slice::run(args, &mut out),
-        CliCommand::Scale(args) => scale::run(args, &mut out),
-        CliCommand::Anonymise(args) => anonymise::run(args, &mut out),
-        CliCommand::Audit(args) => audit::run(args, &mut out),
-        CliCommand::Archive(args) => archive::run(args, &mut out),
-        CliCommand::Machine(args) => machine::run(args, &mut out),
-        CliCommand::Model(args) => model::run(args, &mut out),
-        CliCommand::Topology(args) => topology::run(args, &mut out),
-        CliCommand::Loopnest(args) => loopnest::run(args, &mut out),
-        CliCommand::Schedule(args) => schedule::run(args, &mut out),
-        CliCommand::Score(args) => score::run(args, &mut out),
-        CliCommand::Serve(args) => serve::run(args, &mut out),
-        CliCommand::Platform(args) => platform::run(args, &mut out),
-        CliCommand::Calibrate(args) => calibrate::run(args, &mut out),
-        CliCommand::Sweep(args) => sweep::run(args, &mut out),
-        CliCommand::AstraSim(args) => astra_sim::run(args, &mut out),
+        CliCommand::Convert(DeferredArgs(args)) => convert::run(args, &mut out),
+        CliCommand::Validate(DeferredArgs(args)) => validate::run(args, &mut out),
+        CliCommand::Inspect(DeferredArgs(args)) => inspect::run(args, &mut out),
+        CliCommand::Replay(DeferredArgs(args)) => replay::run(args, &mut out),
+        CliCommand::Diff(DeferredArgs(args)) => diff::run(args, &mut out),
+        CliCommand::Generate(DeferredArgs(args)) => generate::run(args, &mut out),
+        CliCommand::Slice(DeferredArgs(args)) => slice::run(args, &mut out),
+        CliCommand::Scale(DeferredArgs(args)) => scale::run(args, &mut out),
+        CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, &mut out),
+        CliCommand::Audit(DeferredArgs(args)) => audit::run(args, &mut out),
+        CliCommand::Archive(DeferredArgs(args)) => archive::run(args, &mut out),
+        CliCommand::Machine(DeferredArgs(args)) => machine::run(args, &mut out),
+        CliCommand::Model(DeferredArgs(args)) => model::run(args, &mut out),
+        CliCommand::Topology(DeferredArgs(args)) => topology::run(args, &mut out),
+        CliCommand::Loopnest(DeferredArgs(args)) => loopnest::run(args, &mut out),
+        CliCommand::Schedule(DeferredArgs(args)) => schedule::run(args, &mut out),
+        CliCommand::Score(DeferredArgs(args)) => score::run(args, &mut out),
+        CliCommand::Serve(DeferredArgs(args)) => serve::run(args, &mut out),
+        CliCommand::Platform(DeferredArgs(args)) => platform::run(args, &mut out),
+        CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, &mut out),
+        CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, &mut out),
+        CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, &mut out),
         CliCommand::Completions { shell } => completion::script(*shell, &mut out),
         CliCommand::Man { folder } => completion::manual(folder, &mut out),
     };

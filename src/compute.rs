@@ -10,15 +10,15 @@ mod gemm_table;
 mod host;
 mod loop_nest;
 mod measured;
-
+mod recorded_on;
 mod roofline;
 mod scaled;
 mod systolic;
 mod words;
 
 pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
-pub use curves::{KernelCurves, MovingCurve};
-pub use gemm::{GemmCurve, PowerThrottling};
+pub use curves::{CurveClass, CurvePrice, KernelCurves, MovingCurve};
+pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
@@ -27,6 +27,7 @@ pub use loop_nest::{
     SpatialChoice, search_mapping,
 };
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
+pub use recorded_on::RecordingClass;
 pub use systolic::SystolicArrays;
 pub use words::{ACCELERATOR, parse_loop_nest, parse_model, parse_scaled, set_accelerator};
 
@@ -83,6 +84,8 @@ pub enum ComputeModel {
     /// By loop nests on an accelerator, each kernel by the best mapping of a search; as recorded where the trace has neither
     /// FLOPs nor bytes.
     LoopNest(LoopNestModel),
+    /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
+    RecordedOn(RecordingClass),
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
     RecordedOnly,
 }
@@ -156,6 +159,8 @@ pub enum KernelTiming {
         span: Span,
         /// Its standard deviation.
         deviation: Span,
+        /// Class of the curve.
+        class: CurveClass,
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
@@ -180,9 +185,12 @@ impl KernelTiming {
 }
 
 impl ComputeModel {
-    /// Returns true if durations are computed from FLOPs and bytes instead of captured ones.
+    /// Returns true if durations depend on the machine, by FLOPs and bytes, where they were captured too.
     pub fn computes(self) -> bool {
-        matches!(self, Self::Roofline(_) | Self::Curves | Self::LoopNest(_))
+        match self {
+            Self::Roofline(_) | Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) => true,
+            Self::Recorded(_) | Self::Scaled(..) | Self::RecordedOnly => false,
+        }
     }
 
     /// Returns true if a kernel whose duration was recorded takes that.
@@ -205,7 +213,11 @@ impl ComputeModel {
         match self {
             Self::RecordedOnly => true,
             Self::Scaled(factor, _) => factor == 0.0,
-            Self::Recorded(_) | Self::Curves | Self::Roofline(_) | Self::LoopNest(_) => false,
+            Self::Recorded(_)
+            | Self::RecordedOn(_)
+            | Self::Curves
+            | Self::Roofline(_)
+            | Self::LoopNest(_) => false,
         }
     }
 
@@ -214,7 +226,9 @@ impl ComputeModel {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
             Self::Curves => true,
-            Self::Roofline(_) | Self::RecordedOnly | Self::LoopNest(_) => false,
+            Self::Roofline(_) | Self::RecordedOn(_) | Self::RecordedOnly | Self::LoopNest(_) => {
+                false
+            }
         }
     }
 
@@ -232,11 +246,14 @@ impl ComputeModel {
             _ => 1.0,
         };
         if (*self == Self::Curves || self.prefers_curves() && !timed)
-            && let Some((span, error)) = curves.price(kernel, peaks, memory)
+            && let Some(price) = curves.price(kernel, peaks, memory)
         {
-            let span = scaled::duration(span, factor);
-            let deviation = scaled::duration(span, error);
-            return KernelTiming::Curve { span, deviation };
+            let span = scaled::duration(price.span, factor);
+            return KernelTiming::Curve {
+                span,
+                deviation: scaled::duration(span, price.error),
+                class: price.class,
+            };
         }
         let recorded = timed.then_some(kernel.recorded);
         let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
@@ -247,6 +264,13 @@ impl ComputeModel {
             }
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::RecordedOn(class), Some(span)) => {
+                let carried = class.carried_over(kernel, peaks, memory);
+                Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
+            }
+            (Self::RecordedOn(_), None) => {
+                roofline(RooflineEfficiency::default()).map(KernelTiming::Estimated)
             }
             (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),
             (Self::Scaled(factor, efficiency), None) => {

@@ -258,7 +258,7 @@ struct Collectives<'a, S> {
     rehearsed_ends: Option<Vec<(Time, u32)>>,
 }
 
-/// What nodes reach beyond their NPU: the network, and memories.
+/// Resources beyond an NPU that its nodes reach: the network, and memories.
 #[derive(Debug)]
 struct Fabric<'a, N> {
     network: N,

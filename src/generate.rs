@@ -34,6 +34,7 @@ use std::fmt::{self, Debug, Display, Write};
 pub(crate) mod chain;
 pub(crate) mod collective;
 pub(crate) mod data_parallel;
+mod members;
 pub(crate) mod memory;
 pub(crate) mod p2p;
 pub(crate) mod palm;

@@ -170,7 +170,7 @@ impl NetworkMessage {
 pub struct MemoryTransfer {
     /// The caller's name for it, which the notice of its end carries back where the model gives one.
     pub op: u32,
-    /// Where they come from and go to: an NPU and a memory.
+    /// Their ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
     /// Way between the ends, the memory's link included.
     pub path: NetworkPath,

@@ -34,6 +34,7 @@ pub(crate) mod groups;
 pub(crate) mod job;
 mod kernel_shape;
 pub(crate) mod labels;
+pub(crate) mod members;
 pub(crate) mod old_schemas;
 pub(crate) mod op;
 pub(crate) mod proto;

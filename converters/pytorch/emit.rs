@@ -72,34 +72,41 @@ fn order(activities: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
-    let mut edges = activities.dependencies.clone();
+    let mut program = Vec::new();
     for (&work, call) in made.filter(|&(&work, _)| work != NONE) {
         if let Some(before) = last.insert((call.group, call.is_message()), work) {
-            edges.push((before, work));
+            program.push((before, work));
         }
     }
-    let order = sorted(activities, edges);
+    let order = sorted(activities, &program);
     if order.len() == activities.list.len() {
         return order;
     }
     // A call that had ended before an earlier one began: dependencies take precedence.
-    sorted(activities, activities.dependencies.clone())
+    sorted(activities, &[])
 }
 
-/// Sorts the activities so that `edges` go forward, by submission time; those on a cycle are left out.
-fn sorted(activities: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
+/// Sorts the activities so that dependencies and the edges `more` go forward, by submission time; those on a cycle are left out.
+fn sorted(activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     let count = activities.list.len();
-    edges.sort_unstable();
-    edges.dedup();
+    let edges = || activities.dependencies.iter().chain(more);
     let mut waiting = vec![0_u32; count];
     let mut start = vec![0_u32; count + 1];
-    for &(cause, effect) in &edges {
+    for &(cause, effect) in edges() {
         waiting[effect as usize] += 1;
         start[cause as usize + 1] += 1;
     }
     for i in 0..count {
         start[i + 1] += start[i];
     }
+    let mut effects = vec![0_u32; edges().count()];
+    let mut next = start.clone();
+    for &(cause, effect) in edges() {
+        let place = &mut next[cause as usize];
+        effects[*place as usize] = effect;
+        *place += 1;
+    }
+    drop(next);
     // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
         (
@@ -116,7 +123,7 @@ fn sorted(activities: &Activities, mut edges: Vec<(u32, u32)>) -> Vec<u32> {
     while let Some(Reverse((.., work))) = ready.pop() {
         order.push(work);
         let (from, to) = (start[work as usize], start[work as usize + 1]);
-        for &(_, effect) in &edges[from as usize..to as usize] {
+        for &effect in &effects[from as usize..to as usize] {
             waiting[effect as usize] -= 1;
             if waiting[effect as usize] == 0 {
                 ready.push(Reverse(key(effect)));
@@ -330,10 +337,11 @@ impl ActivityEmitter<'_> {
                 if node.fw_parent != 0 {
                     attributes.push(("fw_parent", AttributeValue::Int(node.fw_parent as i64)));
                 }
-                attributes.push(("scope", AttributeValue::Int(i64::from(node.scope))));
+                let form = self.rank.host.form(node);
+                attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
                 let texts = &self.rank.host.texts;
-                extra.inputs = io(texts.get(node.shapes_in), texts.get(node.types_in));
-                extra.outputs = io(texts.get(node.shapes_out), texts.get(node.types_out));
+                extra.inputs = io(texts.get(form.shapes_in), texts.get(form.types_in));
+                extra.outputs = io(texts.get(form.shapes_out), texts.get(form.types_out));
             }
         }
         let op = self.op(activity);
@@ -427,7 +435,8 @@ impl ActivityEmitter<'_> {
     fn dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
-        dtype(self.rank.host.texts.get(node.types_in))
+        let host = &self.rank.host;
+        dtype(host.texts.get(host.form(node).types_in))
     }
 
     /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the

@@ -28,6 +28,8 @@ pub struct HostTrace {
     pub schema: String,
     /// Nodes in the order of the file: that in which operators ended.
     pub nodes: Vec<HostNode>,
+    /// Distinct forms of nodes.
+    pub forms: Vec<HostNodeForm>,
     /// Interned texts that nodes refer to.
     pub texts: NameTable,
     /// Storages that ranges of nodes refer to.
@@ -50,6 +52,7 @@ impl Default for HostTrace {
             on_device: false,
             schema: String::new(),
             nodes: Vec::new(),
+            forms: Vec::new(),
             texts: NameTable::default(),
             storages: Vec::new(),
             args: Vec::new(),
@@ -77,8 +80,19 @@ pub struct HostNode {
     pub name: u32,
     /// Thread, numbered from 1 by the observer.
     pub tid: u32,
-    /// Thread of the forward operator, 0 if there is none.
-    pub fw_tid: u32,
+    /// Index in [`HostTrace::forms`].
+    pub form: u32,
+    /// Range in [`HostTrace::storages`] of the storages of its input tensors.
+    pub storages_in: (u32, u32),
+    /// Range in [`HostTrace::storages`] of the storages of its output tensors.
+    pub storages_out: (u32, u32),
+    /// Index in [`HostTrace::args`], or [`NONE`].
+    pub args: u32,
+}
+
+/// What operators with equal operands share, such as those of one layer and of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostNodeForm {
     /// Scope of the record function: 0 a function, 1 a backward function, 7 a user range.
     pub scope: u8,
     /// Index of its schema in [`HostTrace::texts`].
@@ -91,16 +105,10 @@ pub struct HostNode {
     pub shapes_out: u32,
     /// Index of the types of its outputs.
     pub types_out: u32,
-    /// Range in [`HostTrace::storages`] of the storages of its input tensors.
-    pub storages_in: (u32, u32),
-    /// Range in [`HostTrace::storages`] of the storages of its output tensors.
-    pub storages_out: (u32, u32),
     /// Bytes of its input tensors, each tensor counted once.
     pub bytes_in: u64,
     /// Bytes of its output tensors, each tensor counted once.
     pub bytes_out: u64,
-    /// Index in [`HostTrace::args`], or [`NONE`].
-    pub args: u32,
 }
 
 /// Raw arguments of a communication operator.
@@ -120,17 +128,22 @@ pub struct CommArgs {
 }
 
 impl HostTrace {
+    /// Returns the form of a node of this trace.
+    pub fn form(&self, node: &HostNode) -> &HostNodeForm {
+        &self.forms[node.form as usize]
+    }
+
     /// Reads `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read(path, &mut reader)?;
-        Ok(reader.trace)
+        Ok(reader.finish())
     }
 
     /// Reads the contents of a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
-        Ok(reader.trace)
+        Ok(reader.finish())
     }
 }

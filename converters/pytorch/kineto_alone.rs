@@ -5,7 +5,7 @@
 
 use super::call_names::{carrier_kind, operator_kind};
 use super::event_links::{HostNodeLinks, LinkMethod};
-use super::host::{CommArgs, HostNode, HostTrace, NONE};
+use super::host::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
 use super::kineto::{EventCategory, EventDetails, KinetoTrace, element_bytes, elements_of};
 use super::output_shapes;
 use crate::graph::{Interner, NameTable};
@@ -34,6 +34,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
     host.nodes.reserve_exact(order.len());
     let carriers = carriers(kineto, &order);
     let mut outputs = OutputTable::default();
+    let mut forms = Interner::default();
     for (place, &i) in order.iter().enumerate() {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
@@ -62,24 +63,26 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
             fw_parent: 0,
             name: event.name,
             tid: event.track,
-            fw_tid: 0,
-            scope: if event.category == EventCategory::CpuOp {
-                0
-            } else {
-                7
-            },
-            op_schema: none,
-            shapes_in: text(details.shapes),
-            types_in: text(details.types),
-            shapes_out,
-            types_out: none,
+            form: forms.intern(HostNodeForm {
+                scope: if event.category == EventCategory::CpuOp {
+                    0
+                } else {
+                    7
+                },
+                op_schema: none,
+                shapes_in: text(details.shapes),
+                types_in: text(details.types),
+                shapes_out,
+                types_out: none,
+                bytes_in: details.bytes_in,
+                bytes_out,
+            }),
             storages_in: (0, 0),
             storages_out: (0, 0),
-            bytes_in: details.bytes_in,
-            bytes_out,
             args,
         });
     }
+    host.forms = forms.into_keys();
     link.linked = host.nodes.len() as u64;
     (host, link)
 }

@@ -8,6 +8,7 @@
 
 use super::host::{HostNode, HostTrace};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::tensor_lists;
 use crate::graph::Interner;
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
@@ -20,8 +21,20 @@ use crate::graph::Interner;
 pub struct OpCosts {
     /// Cost attributed to each item; empty unless the host computes.
     of: Vec<OpCost>,
-    /// Items that launch kernels themselves, in order, with the cost of these kernels, and their time, ns.
-    launched: Vec<(u32, OpCost, u64)>,
+    /// Items that launch kernels themselves, in order.
+    launched: Vec<LaunchedCost>,
+}
+
+/// Item that launches kernels itself.
+#[derive(Clone, Copy, Debug)]
+struct LaunchedCost {
+    item: u32,
+    /// Cost of all of its kernels.
+    cost: OpCost,
+    /// Their time, ns.
+    time: u64,
+    /// Event of the first of them.
+    kernel: u32,
 }
 
 impl OpCosts {
@@ -38,33 +51,42 @@ impl OpCosts {
         for device in &rank.devices {
             let operator = rank.operator_of(device);
             if operator != NONE {
-                this.launched
-                    .push((operator, OpCost::default(), length(device)));
+                this.launched.push(LaunchedCost {
+                    item: operator,
+                    cost: OpCost::default(),
+                    time: length(device),
+                    kernel: device.event,
+                });
             }
         }
-        this.launched.sort_unstable_by_key(|&(item, ..)| item);
+        this.launched.sort_by_key(|launched| launched.item);
         this.launched.dedup_by(|later, first| {
-            let same = later.0 == first.0;
+            let same = later.item == first.item;
             if same {
-                first.2 = first.2.saturating_add(later.2);
+                first.time = first.time.saturating_add(later.time);
             }
             same
         });
-        for (item, cost, time) in &mut this.launched {
-            let node = rank
-                .host
-                .nodes
-                .get(rank.items[*item as usize].host as usize);
-            let Some(node) = node.filter(|_| *time > 0) else {
+        for launched in &mut this.launched {
+            let host = rank.items[launched.item as usize].host;
+            let node = rank.host.nodes.get(host as usize);
+            let Some(node) = node.filter(|_| launched.time > 0) else {
                 continue;
             };
             let texts = &rank.host.texts;
             let name = texts.get(node.name);
-            let shapes = (texts.get(node.shapes_in), texts.get(node.shapes_out));
+            let form = rank.host.form(node);
+            let shapes = (texts.get(form.shapes_in), texts.get(form.shapes_out));
             let plain = name.strip_prefix("aten::").unwrap_or(name);
-            *cost = OpCost {
+            // Observers count the tensors of lists with the others.
+            let listed = match rank.host.observed {
+                true => None,
+                false => tensor_lists::bytes_moved(shapes.0, rank.name(launched.kernel)),
+            };
+            let bytes = form.bytes_in.saturating_add(form.bytes_out);
+            launched.cost = OpCost {
                 flops: flops(plain, shapes.0, shapes.1).unwrap_or(0),
-                bytes: node.bytes_in.saturating_add(node.bytes_out),
+                bytes: bytes.saturating_add(listed.unwrap_or(0)),
             };
         }
         this
@@ -80,10 +102,13 @@ impl OpCosts {
     pub fn share(&self, item: u32, device: &DeviceInterval) -> OpCost {
         let found = self
             .launched
-            .binary_search_by_key(&item, |&(item, ..)| item);
-        let (_, cost, whole) = found.map_or_else(|_| <_>::default(), |found| self.launched[found]);
+            .binary_search_by_key(&item, |launched| launched.item);
+        let Ok(found) = found else {
+            return OpCost::default();
+        };
+        let LaunchedCost { cost, time, .. } = self.launched[found];
         let part = |amount: u64| {
-            let share = u128::from(amount) * u128::from(length(device)) / u128::from(whole.max(1));
+            let share = u128::from(amount) * u128::from(length(device)) / u128::from(time.max(1));
             u64::try_from(share).unwrap_or(u64::MAX)
         };
         OpCost {
@@ -133,21 +158,21 @@ struct KnownCosts {
 
 impl KnownCosts {
     fn of(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
-        let operator = self
-            .operators
-            .intern((node.name, node.shapes_in, node.shapes_out)) as usize;
+        let form = host.form(node);
+        let key = (node.name, form.shapes_in, form.shapes_out);
+        let operator = self.operators.intern(key) as usize;
         if operator == self.costs.len() {
             let text = |number| host.texts.get(number);
             let cost = of(
                 text(node.name),
-                text(node.shapes_in),
-                text(node.shapes_out),
+                text(form.shapes_in),
+                text(form.shapes_out),
                 1,
             );
             self.costs.push((cost.flops, cost.bytes > 0));
         }
         let (flops, moves) = self.costs[operator];
-        let bytes = node.bytes_in.saturating_add(node.bytes_out);
+        let bytes = form.bytes_in.saturating_add(form.bytes_out);
         OpCost {
             flops,
             bytes: if moves { bytes } else { 0 },
@@ -166,7 +191,7 @@ fn returns_view(host: &HostTrace, node: &HostNode) -> bool {
     let (Some(inputs), Some(outputs)) = (held(node.storages_in), held(node.storages_out)) else {
         return false;
     };
-    let schema = host.texts.get(node.op_schema);
+    let schema = host.texts.get(host.form(node).op_schema);
     !outputs.is_empty()
         && !schema.is_empty()
         && !schema.contains('!')

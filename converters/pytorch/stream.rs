@@ -18,7 +18,7 @@ use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
 use located_element::{DAMAGED, excerpt, explain, refused};
 pub(super) use located_element::{LocatedElement, integer};
-pub(super) use scanner::{JsonScanner, JsonText};
+pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
 use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};

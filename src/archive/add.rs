@@ -52,7 +52,7 @@ pub struct BaselineDraft {
 /// Adds predictions to workloads of the archive `path`, all in one commit.
 pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), ArchiveError> {
     let writer = ArchiveWriter::open(path)?;
-    let before = Archive::open(path)?;
+    let before = writer.archive();
     let mut entries: BTreeMap<String, WorkloadEntry> = BTreeMap::new();
     for draft in drafts {
         let entry = entries.entry(draft.workload.clone());
@@ -173,7 +173,8 @@ pub fn add(
 ) -> Result<PackedAmounts, ArchiveError> {
     check_name(&draft.name)?;
     let writer = ArchiveWriter::open(path)?;
-    if writer.archive().workloads().contains_key(&draft.name) && !draft.replace {
+    let before = writer.archive();
+    if before.workloads().contains_key(&draft.name) && !draft.replace {
         return Err(ArchiveError::refused(
             format!("{}: it has a workload `{}`", path.display(), draft.name),
             "another --name, or --replace",
@@ -184,8 +185,6 @@ pub fn add(
         workloads: vec![draft.name.clone()],
     };
     let mut amounts = PackedAmounts::default();
-    // The writer goes into the commit, so what it has is looked up in a second view of the same state.
-    let before = Archive::open(path)?;
     writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;

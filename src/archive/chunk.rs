@@ -5,14 +5,17 @@
 //! chunk of an earlier rank as their base.
 
 use super::CompressionLevel;
-use super::columns::{ColumnBuffers, ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
-use super::wire::shortest_varint;
+use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
+use super::wire::{shortest_varint, varint_bytes};
+use frame::compress_parts;
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io;
 
 mod decode;
+mod frame;
 
 pub use decode::{ChunkBuffers, DecodedChunk, decompress};
+pub use frame::compress;
 
 /// Bytes of a chunk that are aimed at.
 const TARGET: usize = 4 << 20;
@@ -81,7 +84,7 @@ pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
     /// Memory of chunks on which no other is based.
-    buffers: RefCell<ColumnBuffers>,
+    buffers: RefCell<ChunkBuffers>,
 }
 
 impl ObjectEncoder {
@@ -152,24 +155,21 @@ impl ObjectEncoder {
                 }
             }
             (Some(records), true) => {
-                let mut at = 0;
+                let (mut at, mut rest) = (0, bytes);
                 while at < records.len() {
                     let taken = target_records(&records[at..]);
-                    let part: Vec<u8> = records[at..at + taken]
-                        .iter()
-                        .flat_map(|r| r.framed)
-                        .copied()
-                        .collect();
-                    let frame = compress(&part, self.level.zstd(), None)?;
+                    let size = framed_bytes(&records[at..at + taken]);
+                    let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
-                        frame,
+                        frame: compress(part, self.level.zstd(), None)?,
                         coding: ChunkCoding::Plain,
-                        unpacked: part.len() as u64,
-                        bytes: part.len() as u64,
+                        unpacked: size as u64,
+                        bytes: size as u64,
                         records: taken as u64,
                         base: None,
                     });
                     at += taken;
+                    rest = behind;
                 }
             }
             (None, _) => {
@@ -194,11 +194,8 @@ impl ObjectEncoder {
             self.bases.push(made);
         } else {
             let buffers = self.buffers.get_mut();
-            let columns = made
-                .chunks
-                .into_iter()
-                .filter_map(|kept| kept.decoded.columns);
-            columns.for_each(|columns| columns.recycle(buffers));
+            let chunks = made.chunks.into_iter();
+            chunks.for_each(|kept| kept.decoded.recycle(buffers));
         }
         Ok(out)
     }
@@ -240,21 +237,19 @@ impl ObjectEncoder {
     /// Encodes a chunk of nodes as columns, and keeps it for others.
     fn nodes(
         &self,
-        records: &[TraceRecord<'_>],
+        records: &[&[u8]],
         first: bool,
         on: Option<&BaseChunk>,
         at: ChunkRef,
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
-        let bodies: Vec<&[u8]> = records.iter().map(|record| record.body).collect();
         let kind = if first {
             RecordKind::FirstNodes
         } else {
             RecordKind::Nodes
         };
-        let (chunk, kept) = self.columns(&bodies, kind, on, at)?;
-        let bytes = records.iter().map(|record| record.framed.len() as u64);
+        let (chunk, kept) = self.columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
-            bytes: bytes.sum(),
+            bytes: framed_bytes(records) as u64,
             records: records.len() as u64,
             ..chunk
         };
@@ -283,11 +278,13 @@ impl ObjectEncoder {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateIndex::default, |on| on.index.clone());
         let mut buffers = self.buffers.borrow_mut();
-        let mut columns = TraceColumns::split(bodies, kind, base, &mut index, &mut buffers);
+        let (memory, buffers) = buffers.for_columns();
+        let mut columns = TraceColumns::split(bodies, kind, base, &mut index, buffers);
         let ColumnWriter {
             bytes: unpacked,
             ends,
-        } = columns.encode(base);
+            ..
+        } = columns.encode(base, memory, buffers);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
             frame: compress_parts(&unpacked, &ends, self.level.zstd(), dictionary)?,
@@ -315,32 +312,27 @@ impl ObjectEncoder {
     }
 }
 
-/// Record of a trace.
-#[derive(Clone, Copy, Debug)]
-struct TraceRecord<'a> {
-    /// With its length prefix.
-    framed: &'a [u8],
-    body: &'a [u8],
-}
-
-/// Splits a trace into its records; `None` if it is none, or not written in the shortest way.
-fn records(bytes: &[u8]) -> Option<Vec<TraceRecord<'_>>> {
+/// Splits a trace into its records, without their lengths; `None` if it is none, or not written in the shortest way.
+fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let (length, prefix) = shortest_varint(rest)?;
-        let end = prefix.checked_add(usize::try_from(length).ok()?)?;
-        let framed = rest.get(..end)?;
-        if framed.len() > TARGET {
+        let record = rest[prefix..].get(..usize::try_from(length).ok()?)?;
+        let end = prefix + record.len();
+        if end > TARGET {
             return None;
         }
-        all.push(TraceRecord {
-            framed,
-            body: &framed[prefix..],
-        });
+        all.push(record);
         rest = &rest[end..];
     }
     (!all.is_empty()).then_some(all)
+}
+
+/// Returns the bytes of records behind their lengths.
+fn framed_bytes(records: &[&[u8]]) -> usize {
+    let framed = |record: &&[u8]| varint_bytes(record.len() as u64) + record.len();
+    records.iter().map(framed).sum()
 }
 
 /// Takes `count` records, or as many as there are, from the beginning of a part of a trace; `count` is then what is missing.
@@ -357,52 +349,13 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
 }
 
 /// Returns how many of `records` make a chunk.
-fn target_records(records: &[TraceRecord<'_>]) -> usize {
+fn target_records(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
-    let fits = |record: &&TraceRecord<'_>| {
-        bytes += record.framed.len();
+    let fits = |record: &&&[u8]| {
+        bytes += framed_bytes(&[record]);
         bytes <= TARGET
     };
     records.iter().take_while(fits).count().max(1)
-}
-
-/// Compresses `bytes` into a frame with a checksum.
-pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
-    compress_parts(bytes, &[], level, dictionary)
-}
-
-/// Bytes of a part from which on it has a block of its own.
-const PART: usize = 1 << 10;
-
-/// The same, of bytes whose parts, which end at `ends`, are each of one kind: a block of zstd has one code for its bytes, so
-/// parts that are large enough to be worth a code get blocks of their own.
-fn compress_parts(
-    bytes: &[u8],
-    ends: &[usize],
-    level: i32,
-    dictionary: Option<&[u8]>,
-) -> io::Result<Vec<u8>> {
-    let mut encoder = match dictionary {
-        Some(dictionary) => zstd::Encoder::with_ref_prefix(Vec::new(), level, dictionary)?,
-        None => zstd::Encoder::new(Vec::new(), level)?,
-    };
-    encoder.include_checksum(true)?;
-    encoder.include_contentsize(true)?;
-    encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
-    if dictionary.is_some_and(|dictionary| dictionary.len() + bytes.len() > 1 << 21) {
-        encoder.window_log(24)?;
-    }
-    let mut from = 0;
-    for (number, &end) in ends.iter().enumerate() {
-        let next = ends.get(number + 1).map_or(0, |next| next - end);
-        if end - from >= PART || next >= PART {
-            encoder.write_all(&bytes[from..end])?;
-            encoder.flush()?;
-            from = end;
-        }
-    }
-    encoder.write_all(&bytes[from..])?;
-    encoder.finish()
 }
 
 #[cfg(test)]

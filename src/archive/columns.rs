@@ -70,7 +70,7 @@ pub struct TemplateIndex {
     structural: StructuralColumns,
 }
 
-/// Memory of chunks that were read, for those that are read next.
+/// Memory of chunks that were read or written, for those that are next.
 #[derive(Debug, Default)]
 pub struct ColumnBuffers {
     values: Vec<Vec<u64>>,
@@ -190,9 +190,15 @@ impl TraceColumns {
         (0..self.count).filter_map(|number| self.column(number))
     }
 
-    /// Encodes the columns; the templates of `base` are left out.
-    pub fn encode(&mut self, base: Option<&Self>) -> ColumnWriter {
-        let mut writer = ColumnWriter::default();
+    /// Encodes the columns in the memory of `bytes`; the templates of `base` are left out.
+    pub fn encode(
+        &mut self,
+        base: Option<&Self>,
+        bytes: Vec<u8>,
+        buffers: &mut ColumnBuffers,
+    ) -> ColumnWriter {
+        let left = buffers.values.pop().unwrap_or_default();
+        let mut writer = ColumnWriter::new(bytes, left);
         let out = &mut writer.bytes;
         let sequence = self.shape.sequence();
         let known = base.map_or(0, |base| base.templates.len());
@@ -202,8 +208,7 @@ impl TraceColumns {
         out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.sequence());
         encode_sequence(sequence, base_sequence, &mut writer);
-        let mut ids = Vec::new();
-        self.ids(&mut ids);
+        self.ids(&mut buffers.ids);
         let (mut others, known) = match base {
             Some(base) => (base.relations.clone(), &base.chosen[..]),
             None => (
@@ -228,7 +233,7 @@ impl TraceColumns {
             let view = ColumnView {
                 records,
                 others: [other(0), other(1)],
-                ..self.shape.view(number, &self.templates, base, &ids)
+                ..self.shape.view(number, &self.templates, base, &buffers.ids)
             };
             put_varint(&mut writer.bytes, number as u64);
             let likely = known.get(number).copied().flatten();
@@ -237,6 +242,7 @@ impl TraceColumns {
             chosen[number] = Some(choose::encode(values, &view, candidates, &mut writer));
         }
         (self.chosen, self.relations) = (chosen, others);
+        buffers.values.push(std::mem::take(&mut writer.left));
         writer
     }
 
@@ -420,6 +426,10 @@ impl RecordShape {
 
 /// Appends the templates of records, predicted by those of the base.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
+    if base == Some(sequence) {
+        // Of ranks that do the same nothing is left.
+        return out.bytes.extend([Predictor::Base as u8, 0]);
+    }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
     let numbers: Vec<u32> = (0..most as u32).collect();
     let wide = |sequence: &[u32]| -> Vec<u64> { sequence.iter().map(|&t| t.into()).collect() };

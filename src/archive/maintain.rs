@@ -24,7 +24,7 @@ pub fn merge(
     done: ObjectDone<'_>,
 ) -> Result<MergeResult, ArchiveError> {
     let writer = ArchiveWriter::open(into)?;
-    let before = Archive::open(into)?;
+    let before = writer.archive();
     let mut result = MergeResult::default();
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
@@ -123,7 +123,7 @@ pub fn collect(
     done: ObjectDone<'_>,
 ) -> Result<CollectResult, ArchiveError> {
     let writer = ArchiveWriter::open(path)?;
-    let before = Archive::open(path)?;
+    let before = writer.archive();
     let dropped = dropped(&before)?;
     let kept: Vec<&WorkloadEntry> = before
         .workloads()

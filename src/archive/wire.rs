@@ -20,8 +20,13 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// Returns the bytes of `value` as a varint: one for each 7 bits.
+pub fn varint_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
 /// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
-#[inline]
+#[inline(always)]
 pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     match *bytes {
         [value @ ..0x80, ..] => Some((value.into(), 1)),
@@ -30,6 +35,7 @@ pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
+#[cold]
 fn longer_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
@@ -100,6 +106,7 @@ mod tests {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
+            assert_eq!(varint_bytes(value), bytes.len());
             // Cut short it has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
         }

@@ -1,6 +1,8 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled};
+use crate::compute::{
+    ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_model, parse_scaled,
+};
 use crate::engine::LaunchMode;
 use crate::graph::{Graph, NodeKind};
 use crate::machine::Machine;
@@ -17,6 +19,9 @@ pub struct ComputeArgs {
     /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
     #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
+    /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there
+    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MACHINE", conflicts_with_all = ["compute", "efficiency"], value_parser = parse_recorded_on)]
+    recorded_on: Option<RecordedOn>,
     /// Fraction of the peak rates that kernels by roofline achieve, up to 1
     #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
@@ -52,6 +57,27 @@ pub enum CollectivesArg {
     Algorithms,
 }
 
+/// A machine on which kernels were recorded.
+#[derive(Clone, Debug, PartialEq)]
+struct RecordedOn {
+    machine: String,
+    class: RecordingClass,
+}
+
+fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
+    let machine = Machine::load(text).map_err(|error| error.to_string())?;
+    let [class] = machine.classes() else {
+        let count = machine.classes().len();
+        return Err(format!(
+            "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
+        ));
+    };
+    Ok(RecordedOn {
+        machine: text.to_owned(),
+        class: RecordingClass::new(&class.peaks, class.memory.bandwidth),
+    })
+}
+
 fn parse_host(text: &str) -> Result<HostTiming, String> {
     match text {
         "recorded" => Ok(HostTiming::Recorded),
@@ -69,7 +95,10 @@ fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
 impl ComputeArgs {
     /// Returns the requested model.
     pub fn model(&self) -> ComputeModel {
-        self.compute.at(self.efficiency.unwrap_or_default())
+        match &self.recorded_on {
+            Some(source) => ComputeModel::RecordedOn(source.class),
+            None => self.compute.at(self.efficiency.unwrap_or_default()),
+        }
     }
 
     /// Returns the source of the durations of host work.
@@ -159,6 +188,7 @@ impl ComputeArgs {
     pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.compute != ComputeModel::default(), "--compute"),
+            (self.recorded_on.is_some(), "--recorded-on"),
             (self.efficiency.is_some(), "--efficiency"),
             (self.host != HostTiming::Recorded, "--host"),
             (self.launch.is_some(), "--launch"),
@@ -174,6 +204,7 @@ impl ComputeArgs {
             _ => String::new(),
         };
         let roofline = match self.efficiency {
+            _ if self.recorded_on.is_some() => "by the ratio of rooflines".to_owned(),
             _ if matches!(self.compute, ComputeModel::LoopNest(_)) => {
                 format!("by {}", self.name())
             }
@@ -183,15 +214,17 @@ impl ComputeArgs {
                 format!("by roofline at {fraction} of the peak")
             }
         };
-        let (recorded, priced) = if self.compute.computes() {
+        let (recorded, priced) = if self.model().computes() {
             (kernels.kept_recorded, kernels.priced)
         } else {
             (kernels.priced, kernels.estimated)
         };
+        let untimed = self.recorded_on.as_ref().map_or(0, |_| kernels.estimated);
         let mut parts = vec![
             (recorded, format!("as recorded{times}")),
             (kernels.by_curves, format!("by measured curves{times}")),
             (priced, format!("{roofline}{times}")),
+            (untimed, "by roofline".to_owned()),
             (kernels.unknown, "without a price".to_owned()),
         ];
         parts.retain(|(count, _)| *count > 0);
@@ -233,6 +266,9 @@ impl ComputeArgs {
     }
 
     fn name(&self) -> String {
+        if let Some(source) = &self.recorded_on {
+            return format!("recorded-on:{}", source.machine);
+        }
         match self.compute {
             ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
             ComputeModel::Curves => "curves".to_owned(),

@@ -131,7 +131,11 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     beside.for_each(|path| outputs.reads(path));
     given.reads(&mut outputs);
     if let Some(prefix) = output {
-        let names = files::write(&job, prefix, std::mem::take(&mut outputs), !no_links, named)?;
+        let sharing = files::FileSharing {
+            link: !no_links,
+            members: given.aggregate,
+        };
+        let names = files::write(&job, prefix, std::mem::take(&mut outputs), sharing, named)?;
         if machine.is_none() {
             writeln!(
                 out,

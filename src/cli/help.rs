@@ -16,24 +16,28 @@ const TEXT: usize = 30;
 
 /// Amount of options that help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HelpLength {
+pub enum HelpLength {
     /// The common ones.
     Short,
     /// All.
     Long,
 }
 
-/// Returns `command` with the help that `arguments` ask for, or as it is where they ask for none.
-pub fn prepared(command: Command, arguments: &[OsString]) -> Command {
+/// Returns how much help `arguments` ask for; `None` where they ask for none.
+pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
     if asked(&["-h"]) {
-        rendered(command, HelpLength::Short, width())
-    } else if asked(&["--help", "help"]) || arguments.len() < 2 {
-        rendered(command, HelpLength::Long, width())
+        Some(HelpLength::Short)
     } else {
-        command
+        let long = asked(&["--help", "help"]) || arguments.len() < 2;
+        long.then_some(HelpLength::Long)
     }
+}
+
+/// Returns `command` with the help of all commands.
+pub fn prepared(command: Command, length: HelpLength) -> Command {
+    rendered(command, length, width())
 }
 
 /// Returns the width of lines: that of the terminal, or `COLUMNS`, and at most [`WIDTH`].

@@ -17,6 +17,7 @@ use crate::validate::{
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::error::Error;
 use std::fmt;
 use std::io::Write;
@@ -187,7 +188,8 @@ fn options(
 /// A trace, and the hash of its contents if requested.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`, and returns the index of each file's trace. A file under several names is read once.
+/// Reads and checks `files`, and returns the index of each file's trace. A file under several names is read once, unless it is
+/// another trace under each.
 fn read(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -201,10 +203,20 @@ fn read(
             distinct.push(file);
             distinct.len() - 1
         };
-        match identity(&file.path) {
-            // Names of one file may state different contents, of which only one can be right.
-            Some(key) => *known.entry((key, file.seal)).or_insert_with(new),
-            None => new(),
+        let Some(key) = identity(&file.path) else {
+            return new();
+        };
+        // Names of one file may state different contents, of which only one can be right.
+        match known.entry((key, file.seal)) {
+            Entry::Vacant(entry) => entry.insert((new(), None)).0,
+            Entry::Occupied(mut entry) => {
+                let (first, is_shared) = entry.get_mut();
+                let is_shared = is_shared.get_or_insert_with(|| {
+                    let opened = TraceContents::open_verified(file);
+                    opened.is_ok_and(|contents| !contents.is_of_member())
+                });
+                if *is_shared { *first } else { new() }
+            }
         }
     });
     // Collected before the checks start, because it fills `distinct`.

@@ -20,6 +20,35 @@ pub struct MovingCurve {
     pub error: f64,
 }
 
+/// Kernels whose prices rest on the same constants, so that they err together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurveClass {
+    /// Measured by name.
+    Measured,
+    /// Products of matrices.
+    Gemm,
+    /// Attention.
+    Attention,
+    /// Kernels that move bytes.
+    Moving,
+}
+
+impl CurveClass {
+    /// Number of classes.
+    pub const COUNT: usize = 4;
+}
+
+/// Duration of a kernel by a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurvePrice {
+    /// The duration.
+    pub span: Span,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+    /// Class of the curve.
+    pub class: CurveClass,
+}
+
 /// Curves of an NPU class; it has none of what was not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
@@ -44,34 +73,37 @@ impl KernelCurves {
         *self == Self::default()
     }
 
-    /// Returns the duration of `kernel` and its relative error, if kernels of its name were measured, or there is a curve for
-    /// its class, shape and format.
+    /// Returns the price of `kernel`, if kernels of its name were measured, or there is a curve for its class, shape and
+    /// format.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
         memory: Bandwidth,
-    ) -> Option<(Span, f64)> {
+    ) -> Option<CurvePrice> {
+        let price = |seconds, error, class| {
+            let span = Span::from_seconds(seconds);
+            Some(CurvePrice { span, error, class })
+        };
         if let Some((seconds, error)) = self.measured.seconds(kernel) {
-            return Some((Span::from_seconds(seconds), error));
+            return price(seconds, error, CurveClass::Measured);
         }
         let format = || {
             let dtype = kernel.dtype?;
             Some((dtype, peaks.get(dtype)?.per_second()))
         };
-        let (seconds, error) = match kernel.shape? {
+        match kernel.shape? {
             KernelShape::Gemm { batch, m, n, k } => {
                 let (dtype, peak) = format()?;
                 let curve = self.gemm[dtype as usize].as_ref()?;
                 let sizes = [batch, m, n, k];
-                let seconds = curve.seconds(sizes, dtype.element_bytes(), peak, memory);
+                let estimate = curve.estimate(sizes, dtype.element_bytes(), peak, memory);
                 let table = self.products[dtype as usize].as_ref();
                 let table = table.filter(|_| batch == 1);
-                let known = table.and_then(|table| Some((table.factor([m, n, k])?, table.error)));
-                match known {
-                    Some((factor, error)) => (seconds * factor, error),
-                    None => (seconds, curve.error),
-                }
+                let known = table
+                    .and_then(|table| Some((table.factor([m, n, k], &estimate)?, table.error)));
+                let (factor, error) = known.unwrap_or((1.0, curve.error));
+                price(estimate.seconds * factor, error, CurveClass::Gemm)
             }
             KernelShape::Attention {
                 batch,
@@ -92,15 +124,14 @@ impl KernelCurves {
                 };
                 let forward = curve.seconds(&of, peak, memory);
                 let times = if backward { curve.backward } else { 1.0 };
-                (times * forward, curve.error)
+                price(times * forward, curve.error, CurveClass::Attention)
             }
             KernelShape::Moving(class) => {
                 let curve = self.moving.as_ref()?;
                 let rate = curve.fractions[class as usize] * memory.bytes_per_second();
                 let time = (kernel.bytes as f64 / rate).max(curve.floor);
-                (curve.gap + time, curve.error)
+                price(curve.gap + time, curve.error, CurveClass::Moving)
             }
-        };
-        Some((Span::from_seconds(seconds), error))
+        }
     }
 }

@@ -49,6 +49,19 @@ pub struct GemmCurve {
     pub throttling: Option<PowerThrottling>,
 }
 
+/// Time of a GEMM by its curve, and the parts by which it is told how alike others are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmEstimate {
+    /// The time.
+    pub seconds: f64,
+    /// Time at the memory's bandwidth over that of the best tile.
+    pub memory_part: f64,
+    /// Tiles over multiprocessors, for the best tile, before rounding up.
+    pub waves: f64,
+    /// Multiprocessors of the NPU.
+    pub multiprocessors: f64,
+}
+
 /// Tiles, rows by columns.
 const TILES: [[f64; 2]; 6] = [
     [256.0, 128.0],
@@ -82,11 +95,22 @@ fn blend6(a: f64, b: f64) -> f64 {
 impl GemmCurve {
     /// Seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
     pub fn seconds(&self, sizes: [u64; 4], element: f64, peak: f64, memory: Bandwidth) -> f64 {
+        self.estimate(sizes, element, peak, memory).seconds
+    }
+
+    /// The same with its parts.
+    pub fn estimate(
+        &self,
+        sizes: [u64; 4],
+        element: f64,
+        peak: f64,
+        memory: Bandwidth,
+    ) -> GemmEstimate {
         let [batch, m, n, k] = sizes.map(|size| size as f64);
         let rate = self.efficiency * peak / self.multiprocessors;
         let moved = batch * (element * (m * k + k * n) + RESULT[0] * m * n);
         let memory = moved / (self.memory * memory.bytes_per_second());
-        let mut best = f64::INFINITY;
+        let (mut best, mut best_waves) = (f64::INFINITY, 1.0);
         for [a, b] in TILES {
             let step = blend6(2.0 * a * b / rate, (a + b) * element / self.operands);
             for split in SPLITS {
@@ -95,17 +119,26 @@ impl GemmCurve {
                     break;
                 }
                 let tiles = (m / a).ceil() * (n / b).ceil() * batch * split;
-                let waves = (tiles / self.multiprocessors).ceil();
+                let waves = tiles / self.multiprocessors;
                 let end = a * b * RESULT[usize::from(splits)] / self.results;
-                let time = waves * (k.max(LEAST_LOOP) / split * step + end);
+                let time = waves.ceil() * (k.max(LEAST_LOOP) / split * step + end);
                 let sum = if splits { self.reduction } else { 0.0 };
-                best = best.min(blend4(time, memory) + sum);
+                let time = blend4(time, memory) + sum;
+                if time < best {
+                    (best, best_waves) = (time, waves);
+                }
             }
         }
         let time = self.start + best;
-        match self.throttling {
+        let seconds = match self.throttling {
             Some(limit) => time * (1.0 + limit.slower * time / (time + limit.after)),
             None => time,
+        };
+        GemmEstimate {
+            seconds,
+            memory_part: memory / best,
+            waves: best_waves,
+            multiprocessors: self.multiprocessors,
         }
     }
 }

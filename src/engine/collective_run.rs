@@ -5,7 +5,7 @@ use super::discipline::CollectiveModel;
 use super::fast_forward::ArrivalWave;
 use super::plan::{GroupPlan, NONE};
 use super::recorded_comm::WaitTotals;
-use super::rehearsal::Rehearsal;
+use super::rehearsal::CollectiveRehearsal;
 use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::PortRange;
@@ -94,7 +94,7 @@ pub(super) struct ClosedAnswer {
     /// Whether members arrived at instants of their own, and not all count as arrived at the start.
     pub is_skewed: bool,
     /// The rehearsal that answers it, and the number of members that have been told their end.
-    pub rehearsal: Option<Arc<Rehearsal>>,
+    pub rehearsal: Option<Arc<CollectiveRehearsal>>,
     pub told: u32,
 }
 

@@ -42,6 +42,9 @@ impl Discipline for ContentOrder {
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }
+        if engine.tile_groups.may_join() {
+            engine.rejoin();
+        }
         engine.dispatch_ready(now);
         if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
             engine.tell_feeds(now);

@@ -1,6 +1,6 @@
 //! Origins of the durations of a replay.
 
-use crate::compute::KernelTiming;
+use crate::compute::{CurveClass, KernelTiming};
 
 /// Basis of the durations of a replay, counted in nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct PricingCoverage {
     pub by_curves: u64,
     /// Sum of the durations of kernels by curves, in picoseconds.
     pub curve_time: u128,
-    /// Sum of their standard deviations, in picoseconds.
-    pub curve_deviation: u128,
+    /// Sum of their standard deviations, by [`CurveClass`], in picoseconds.
+    pub curve_deviations: [u128; CurveClass::COUNT],
     /// Sum of the durations of kernels that rest on recorded ones, in picoseconds.
     pub recorded_time: u128,
     /// Sum of the durations of kernels by roofline, in picoseconds.
@@ -39,7 +39,9 @@ impl PricingCoverage {
         self.unknown += other.unknown;
         self.by_curves += other.by_curves;
         self.curve_time += other.curve_time;
-        self.curve_deviation += other.curve_deviation;
+        for (sum, other) in self.curve_deviations.iter_mut().zip(other.curve_deviations) {
+            *sum += other;
+        }
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
         self.as_recorded += other.as_recorded;
@@ -62,8 +64,12 @@ impl PricingCoverage {
             KernelTiming::Estimated(span) => {
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
             }
-            KernelTiming::Curve { span, deviation } => {
-                self.curve_deviation += u128::from(deviation.0);
+            KernelTiming::Curve {
+                span,
+                deviation,
+                class,
+            } => {
+                self.curve_deviations[class as usize] += u128::from(deviation.0);
                 (&mut self.by_curves, Some((&mut self.curve_time, span)))
             }
             KernelTiming::Unknown => (&mut self.unknown, None),

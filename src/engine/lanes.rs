@@ -173,6 +173,21 @@ impl Lanes {
         (state.holder, state.queue) = (holder, queue);
     }
 
+    /// Whether a node holds a lane or waits for it.
+    pub fn knows(&self, lane: u32, word: u64) -> bool {
+        let state = &self.states[lane as usize];
+        state.holder == word || state.queue.contains(&word)
+    }
+
+    /// Whether the same nodes, whatever their instances, hold two lanes and wait for them.
+    pub fn are_alike(&self, one: u32, other: u32) -> bool {
+        let [one, other] = [one, other].map(|lane| &self.states[lane as usize]);
+        let node = |word: u64| (word != FREE).then(|| node_of(word).1);
+        let nodes =
+            |state: &LaneState| -> Vec<_> { state.queue.iter().map(|&word| node(word)).collect() };
+        node(one.holder) == node(other.holder) && nodes(one) == nodes(other)
+    }
+
     /// Has a node wait for a lane by its id, in insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         let by_id = self.states[lane as usize].by_id.get_or_insert_default();

@@ -49,6 +49,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if running.left == 0 {
             self.effects.ended.push(instance);
         }
+        if kind == NodeKind::Collective && self.tile_groups.exist() {
+            self.tile_groups.note_end_of_collective(instance, node);
+        }
+        let running = &self.flow.instances[instance as usize];
         self.observer.completed(now, running.number, node, kind);
         self.flow.dependencies_left[first + node.index()] = COMPLETE;
         self.flow.completed += 1;
@@ -101,8 +105,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         // Groups that are split on the way add nodes to those that are left.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
-            next += 1;
             let (instance, node) = node_of(word);
+            if self.tile_groups.exist() && self.is_out_of_turn(&ready[next..]) {
+                self.disband(now, instance, node, (&mut ready, next));
+                continue;
+            }
+            next += 1;
             self.post(now, instance, node);
             if self.tile_groups.are_uneven() {
                 self.settle_uneven(now, Some((&mut ready, next)));

@@ -180,7 +180,7 @@ pub(super) struct ReplayPlan {
     /// price. Empty for all other jobs.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
-    /// What pairs of members exchange in all-to-alls of unequal parts.
+    /// Bytes between pairs of members in all-to-alls of unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
     /// Channel that counts the rendezvous requests of each channel, where messages are matched in issue order: the

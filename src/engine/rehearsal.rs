@@ -31,7 +31,7 @@ const MOST_PATTERNS: usize = 8;
 
 /// A collective as it goes alone; times are those since its first arrival.
 #[derive(Debug)]
-pub(super) struct Rehearsal {
+pub(super) struct CollectiveRehearsal {
     /// Arrival of each member; absent ones arrive with the last.
     pattern: Vec<Span>,
     /// The end of each member, with its position, in order.
@@ -49,7 +49,7 @@ pub(super) enum RehearsalState {
     /// One was: a rehearsal for a single collective would not pay.
     UsedOnce,
     /// Rehearsals were held.
-    Known(Vec<Arc<Rehearsal>>),
+    Known(Vec<Arc<CollectiveRehearsal>>),
     /// It cannot be rehearsed.
     Impossible,
 }
@@ -195,7 +195,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Returns how a run whose members have all arrived goes alone. The second of its schedule finds out, and each
     /// in a new pattern while these are few.
-    fn rehearsal(&mut self, id: u32, together: bool) -> Option<Arc<Rehearsal>> {
+    fn rehearsal(&mut self, id: u32, together: bool) -> Option<Arc<CollectiveRehearsal>> {
         let run = &self.collectives.runs[id as usize];
         let (schedule, own) = (run.schedule, pattern(run, together));
         let may_skew = awaits_all(run);
@@ -238,7 +238,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Carries out a run as if nothing else were in flight, and forgets that it did.
-    fn rehearse(&mut self, id: u32, pattern: Vec<Span>, together: bool) -> Option<Rehearsal> {
+    fn rehearse(
+        &mut self,
+        id: u32,
+        pattern: Vec<Span>,
+        together: bool,
+    ) -> Option<CollectiveRehearsal> {
         self.fabric.network.rehearsed_links()?.begin();
         let agenda = std::mem::take(&mut self.agenda);
         let leaving = std::mem::take(&mut self.effects.sends);
@@ -276,7 +281,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;
-        links.map(|links| Rehearsal {
+        links.map(|links| CollectiveRehearsal {
             pattern,
             ends,
             links,

@@ -262,7 +262,7 @@ pub(super) struct RemoteState<'a> {
     first: Option<EndpointId>,
 }
 
-/// What serves the accesses of a memory.
+/// Server of the accesses of a memory.
 #[derive(Debug)]
 enum MemoryService<'a> {
     /// The network.

@@ -1,4 +1,4 @@
-//! What pairs of members exchange in all-to-alls of unequal parts, gathered from the members' traces.
+//! Bytes between pairs of members in all-to-alls of unequal parts, gathered from the members' traces.
 //!
 //! A member says what it sends to each member; where it does not, what the others say that they receive from it counts. Of
 //! a pair that neither says, as of two ranks without a trace, an equal part of the collective's bytes is assumed. What a

@@ -10,21 +10,25 @@
 //! in the same rounds, each would do what the leader does; messages are submitted in content order whoever posts them, and
 //! loads and stores in the order of instances. When some members have ended a node in a round and others have not, the group
 //! is *split* before anything follows from it: into runs of neighbouring instances that agree, each with a copy of the
-//! leader's state, and pending kernels. From then on they are groups, or ranks, by themselves.
+//! leader's state, and pending kernels (`split`). From then on they are groups, or ranks, by themselves, until a collective
+//! that they end together finds them in the same state, which joins neighbours again (`rejoin`).
 //!
 //! Groups are runs of instances with one graph on one class of NPUs that exchange no messages among themselves, which keeps
-//! stages apart. Observers are told of all members, so reports do not differ.
+//! stages apart. They are neighbours in number, since launch orders may depend on who is ready first at an instant. Observers
+//! are told of all members, so reports do not differ.
+
+mod rejoin;
+mod shared_lanes;
+mod split;
 
 use super::Engine;
 use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
-use super::frames::{key, node_of};
 use super::plan::NONE;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
 use crate::network::NetworkBackend;
 use crate::report::Observer;
-use crate::trace::escape;
 use crate::units::Time;
 
 /// Flag of an instance: it is a member of a tile group.
@@ -54,6 +58,8 @@ pub struct LoopCounts {
     pub ranks: u32,
     /// Groups that were never split.
     pub together: u32,
+    /// Times that parts of a group that had been split were joined again.
+    pub rejoined: u64,
     /// The first split.
     pub split: Option<GroupSplit>,
 }
@@ -81,6 +87,10 @@ struct OpenNode {
 /// Instances of which the first runs for all.
 #[derive(Debug, Default)]
 struct TileGroup {
+    /// The group that it was at the start.
+    origin: u32,
+    /// Collectives that gather, are ready and do not queue for their lanes yet.
+    parked: u32,
     /// In ascending order; empty once the group was split.
     members: Vec<u32>,
     open: Vec<OpenNode>,
@@ -88,12 +98,26 @@ struct TileGroup {
     whole: Vec<NodeIndex>,
 }
 
+/// A group as it was at the start.
+#[derive(Debug)]
+struct GroupOrigin {
+    /// Groups and single instances that it is now.
+    parts: u32,
+    /// By lane of the NPU, whether a collective that gathers shares it with other nodes; empty where none does.
+    shared_lanes: Vec<bool>,
+}
+
 /// All groups.
 #[derive(Debug, Default)]
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
+    origins: Vec<GroupOrigin>,
     /// By instance, its group.
     of: Vec<u32>,
+    /// By instance, its group at the start.
+    origin_of: Vec<u32>,
+    /// Collectives that parts of groups ended in this round: origin, node, and the instance that ran.
+    ended: Vec<(u32, NodeIndex, u32)>,
     /// Groups with open nodes that have to be looked at.
     uneven: Vec<u32>,
     /// Loads and stores that were issued since the last were started.
@@ -161,7 +185,9 @@ fn is_shared(kind: NodeKind) -> bool {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Forms the groups of a launch whose instances begin at `first`.
     pub(super) fn form_tile_groups(&mut self, first: u32, count: u32) {
-        self.tile_groups.of.resize((first + count) as usize, NONE);
+        let instances = (first + count) as usize;
+        self.tile_groups.of.resize(instances, NONE);
+        self.tile_groups.origin_of.resize(instances, NONE);
         let mut start = first;
         while start < first + count {
             let mut end = start + 1;
@@ -173,10 +199,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 for instance in start..end {
                     self.flow.instances[instance as usize].flags |= GROUPED;
                     self.tile_groups.of[instance as usize] = number;
+                    self.tile_groups.origin_of[instance as usize] = number;
                 }
-                let members = (start..end).collect();
+                let shared_lanes = self.shared_lanes_of(start);
+                self.tile_groups.origins.push(GroupOrigin {
+                    parts: 1,
+                    shared_lanes,
+                });
                 self.tile_groups.groups.push(TileGroup {
-                    members,
+                    origin: number,
+                    members: (start..end).collect(),
                     ..TileGroup::default()
                 });
                 let counts = &mut self.tile_groups.counts;
@@ -188,9 +220,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before. Collectives that share
-    /// a lane with anything else wait until all members are ready, and queue for it behind what a member has issued
-    /// meanwhile, in an order of ranks that one of them cannot stand for.
+    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before.
     fn joins(&self, start: u32, next: u32) -> bool {
         let (a, b) = (
             &self.flow.instances[start as usize],
@@ -199,7 +229,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (from, to) = (a.of.rank, b.of.rank);
         std::ptr::eq(a.graph, b.graph)
             && std::ptr::eq(a.shared, b.shared)
-            && !a.shared.mixed.contains(&true)
             && (a.flags, a.of.release) == (b.flags, b.of.release)
             && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
     }
@@ -289,6 +318,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Posts a collective of a group: each member is ready in the launch order of its own.
     #[inline(never)]
     pub(super) fn post_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        if self.gathers(leader, node) {
+            let number = self.tile_groups.group_of(leader);
+            self.tile_groups.groups[number].parked += 1;
+        }
         for index in 0..self.members(leader) {
             let member = self.member(leader, index);
             let (slot, sequence) = self.call_of(member, node);
@@ -313,6 +346,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .gather((instance, now), node, step)
             .is_some()
         {
+            if self.gathers(leader, node) {
+                let number = self.tile_groups.group_of(leader);
+                self.tile_groups.groups[number].parked -= 1;
+            }
             self.enqueue(now, leader, node);
         }
     }
@@ -385,178 +422,6 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             for index in 1..members {
                 let follower = self.member(leader, index);
                 self.effects.ended.push(follower);
-            }
-        }
-    }
-
-    /// Settles what members did not do together: ends that are announced come by themselves, and groups are split where
-    /// members differ. Ready nodes that have yet to be posted, in order, are those of `ready` from `next` on.
-    #[inline(never)]
-    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<(&mut Vec<u64>, usize)>) {
-        while let Some(number) = self.tile_groups.uneven.pop() {
-            let group = &mut self.tile_groups.groups[number as usize];
-            let announced = |open: &OpenNode| open.step == MemberStep::Announced;
-            if let Some(place) = group.open.iter().position(announced) {
-                let open = group.open.swap_remove(place);
-                for (member, at) in open.present {
-                    let event = Event::new(EventClass::Node, member, open.node.0);
-                    self.agenda.push(at, event);
-                }
-                self.tile_groups.uneven.push(number);
-            } else if !group.open.is_empty() {
-                self.split(now, number as usize, ready.as_mut());
-            }
-        }
-    }
-
-    /// Splits a group by the members of its first open node.
-    fn split(&mut self, now: Time, number: usize, ready: Option<&mut (&mut Vec<u64>, usize)>) {
-        let group = std::mem::take(&mut self.tile_groups.groups[number]);
-        let first = &group.open[0];
-        let ahead = |member: u32| first.present.iter().any(|&(one, _)| one == member);
-        self.note_split(now, &group.members, first.node, ahead);
-        let leader = group.members[0];
-        let runs = group.members.chunk_by(|&a, &b| ahead(a) == ahead(b));
-        let runs: Vec<Vec<u32>> = runs.map(<[u32]>::to_vec).collect();
-        let others: Vec<u32> = runs[1..].iter().map(|run| run[0]).collect();
-        for &other in &others {
-            self.copy_leader(leader, other);
-        }
-        if let Some((ready, next)) = ready {
-            let left = ready[*next..].iter().copied();
-            let own: Vec<u64> = left.filter(|&word| node_of(word).0 == leader).collect();
-            for &other in &others {
-                ready.extend(own.iter().map(|&word| key(other, node_of(word).1)));
-            }
-            ready[*next..].sort_unstable();
-        }
-        let graph = self.flow.instances[leader as usize].graph;
-        self.agenda.copy(leader, &others, |event| {
-            let node = NodeIndex(event.payload());
-            match event.class() {
-                EventClass::Ready => true,
-                EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
-                _ => false,
-            }
-        });
-        let mut after = Vec::new();
-        for run in &runs {
-            let number = self.tile_groups.groups.len() as u32;
-            let alone = run.len() == 1;
-            for &member in run {
-                self.tile_groups.of[member as usize] = if alone { NONE } else { number };
-                if alone {
-                    self.flow.instances[member as usize].flags &= !GROUPED;
-                }
-            }
-            let mut own = TileGroup {
-                members: run.clone(),
-                open: Vec::new(),
-                whole: group.whole.clone(),
-            };
-            for open in &group.open {
-                let present = open.present.iter().copied();
-                let present: Vec<(u32, Time)> =
-                    present.filter(|(one, _)| run.contains(one)).collect();
-                let (node, step) = (open.node, open.step);
-                if present.len() == run.len() {
-                    after.push((run[0], node, step, present));
-                } else if !present.is_empty() {
-                    own.open.push(OpenNode {
-                        node,
-                        step,
-                        present,
-                    });
-                    self.tile_groups.uneven.push(number);
-                }
-            }
-            if !alone {
-                self.tile_groups.groups.push(own);
-            }
-        }
-        for (leader, node, step, present) in after {
-            let alone = present.len() == 1;
-            match step {
-                MemberStep::Queued => self.enqueue(now, leader, node),
-                MemberStep::Announced if alone => self.announce(present[0].1, leader, node),
-                MemberStep::Announced => {
-                    let group = self.tile_groups.group_of(leader);
-                    self.announce_all(group, node, &present);
-                }
-                MemberStep::Ended if alone => self.complete_alone(now, leader, node),
-                MemberStep::Ended => self.complete_all(now, leader, node),
-            }
-        }
-    }
-
-    /// Notes the first split, and that a group did not stay together.
-    fn note_split(
-        &mut self,
-        now: Time,
-        members: &[u32],
-        node: NodeIndex,
-        ahead: impl Fn(u32) -> bool,
-    ) {
-        let leader = &self.flow.instances[members[0] as usize];
-        let rank = |is_ahead: bool| {
-            let mut one = members.iter().filter(|&&member| ahead(member) == is_ahead);
-            let one = one.next().copied().unwrap_or(members[0]);
-            self.flow.instances[one as usize].of.rank
-        };
-        let split = GroupSplit {
-            at: now,
-            node: escape(leader.graph.name(node)).to_string(),
-            ahead: rank(true),
-            behind: rank(false),
-        };
-        let original = self.tile_groups.of[members[0] as usize] < self.tile_groups.counts.groups;
-        let counts = &mut self.tile_groups.counts;
-        counts.together -= u32::from(original);
-        counts.split.get_or_insert(split);
-    }
-
-    /// Gives `other` the state of `leader`, which ran for it.
-    fn copy_leader(&mut self, leader: u32, other: u32) {
-        let from = &self.flow.instances[leader as usize];
-        let (nodes, first_lane, left, collectives) = (
-            from.first_node..from.first_node + from.graph.len(),
-            from.first_lane,
-            from.left,
-            from.collectives,
-        );
-        let lanes = from.shared.lane_count;
-        let to = &mut self.flow.instances[other as usize];
-        (to.left, to.collectives) = (left, collectives);
-        let (first_node, own_lane) = (to.first_node, to.first_lane);
-        self.flow.dependencies_left.copy_within(nodes, first_node);
-        for lane in 0..lanes {
-            let word = |word: u64| key(other, node_of(word).1);
-            self.processors
-                .lanes
-                .copy(first_lane + lane, own_lane + lane, word);
-        }
-        let freed = self.effects.freed.iter();
-        let freed: Vec<(u32, u32)> = freed
-            .filter(|(instance, _)| *instance == leader)
-            .map(|(_, lane)| (other, lane - first_lane + own_lane))
-            .collect();
-        self.effects.freed.extend(freed);
-        let ready = self.effects.ready.iter().copied();
-        let ready: Vec<u64> = ready
-            .filter(|&word| node_of(word).0 == leader)
-            .map(|word| key(other, node_of(word).1))
-            .collect();
-        self.effects.ready.extend(ready);
-    }
-
-    /// Gives every member a state of its own, for a description of it.
-    pub(super) fn dissolve_tile_groups(&mut self) {
-        for group in std::mem::take(&mut self.tile_groups.groups) {
-            for &member in group.members.iter().skip(1) {
-                self.copy_leader(group.members[0], member);
-            }
-            for member in group.members {
-                self.flow.instances[member as usize].flags &= !GROUPED;
             }
         }
     }

@@ -240,7 +240,7 @@ fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
 /// Returns the node types of each rank, in a separate pass over its file.
 fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
-        let contents = TraceContents::open(&file.path)?;
+        let contents = TraceContents::open_verified(file)?;
         NodeTypes::read(contents.as_slice()).map_err(|e| contents.with_source(e))
     };
     ranks.iter().map(read).collect()
@@ -253,7 +253,7 @@ fn tensors(
     notes: &mut Vec<InputNote>,
 ) -> Result<Vec<RankTensors>, TraceError> {
     let mut read = |file: &RankFile| {
-        let contents = TraceContents::open(&file.path)?;
+        let contents = TraceContents::open_verified(file)?;
         let path = file.path.display().to_string();
         let tensors = RankTensors::read(contents.as_slice(), lenient, &path, notes);
         tensors.map_err(|e| contents.with_source(e))

@@ -217,7 +217,7 @@ pub fn read_traces(
                     inputs.len() - 1
                 });
                 let graph = builder.graph(graph);
-                if let Some(key) = key {
+                if let Some(key) = key.filter(|_| !contents.is_of_member()) {
                     linked.0.insert(key, (graph, binding.clone(), index));
                 }
                 (graph, binding)

@@ -34,9 +34,9 @@ pub struct LinkLoad {
     pub place: LinkPlace,
     /// Whether it leads from an NPU, and not from a switch.
     pub from_npu: bool,
-    /// Where it leads from, for people.
+    /// Its beginning, for people.
     pub from: String,
-    /// Where it leads to.
+    /// Its end.
     pub to: String,
     /// Bytes, to the nearest.
     pub bytes: u64,

@@ -19,6 +19,9 @@ pub struct RankAggregation {
     pub ranks: u32,
     /// Groups of which one rank ran for all until the end.
     pub together: u32,
+    /// Times that ranks that had differed were found in the same state, so that one ran for several again.
+    #[serde(default)]
+    pub rejoined: u64,
     /// Events that the replay took.
     pub events: u64,
     /// The first time that members of a group differed.
@@ -62,6 +65,7 @@ impl LoopObserver {
             groups: counts.groups,
             ranks: counts.ranks,
             together: counts.together,
+            rejoined: counts.rejoined,
             events: counts.events,
             split: counts.split.map(|split| RankDifference {
                 at: split.at.since(Time::ZERO),
@@ -90,7 +94,8 @@ impl RankAggregation {
                 behind,
             } = split;
             line += &format!(
-                "\n          others ran by themselves, the first from {at} on: rank {ahead} ended `{node}` before rank {behind}"
+                "\n          others were told apart, the first at {at}: rank {ahead} came to `{node}` before rank {behind}; joined again {} times",
+                thousands(self.rejoined)
             );
         }
         line

@@ -31,7 +31,7 @@ pub struct ShorterReplays {
 /// The step as a whole, as it follows from the micro-batches simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Extrapolation {
+pub struct StepExtrapolation {
     /// Micro-batches of the step.
     pub micro_batches: u32,
     /// Micro-batches simulated.
@@ -48,14 +48,14 @@ pub struct Extrapolation {
 
 impl ShorterReplays {
     /// Extrapolates from the replay that took `makespan`.
-    pub fn extrapolate(&self, makespan: Span) -> Extrapolation {
+    pub fn extrapolate(&self, makespan: Span) -> StepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
         let turns = i128::from((self.micro_batches - self.simulated) / self.turn.max(1));
         let (last, before) = (third - second, second - first);
         let span = |ps: i128| Span(u64::try_from(ps.max(0)).unwrap_or(u64::MAX));
         let makespan = span(third + turns * last);
-        Extrapolation {
+        StepExtrapolation {
             micro_batches: self.micro_batches,
             simulated: self.simulated,
             makespan,
@@ -65,8 +65,8 @@ impl ShorterReplays {
     }
 }
 
-impl Extrapolation {
-    /// What it says, for people.
+impl StepExtrapolation {
+    /// Its lines, for people.
     pub fn line(&self) -> String {
         format!(
             "{} of the step take {} ± {}, {} samples/s, by the last of {} simulated",

@@ -55,9 +55,9 @@ pub struct DimensionRow {
 pub struct LinkRow {
     /// Name of its dimension, or memory.
     pub dimension: String,
-    /// Where it leads from; `memory` of the link between a memory and an NPU, which loads and stores share.
+    /// Its beginning; `memory` of the link between a memory and an NPU, which loads and stores share.
     pub from: String,
-    /// Where it leads to.
+    /// Its end.
     pub to: String,
     /// Bytes that passed it.
     pub bytes: u64,

@@ -7,7 +7,7 @@ use super::aggregation::RankAggregation;
 use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
-use super::extrapolation::Extrapolation;
+use super::extrapolation::StepExtrapolation;
 use super::interval::PredictionInterval;
 use super::keyed::{by_part, fitting};
 use super::links::LinkReport;
@@ -272,7 +272,7 @@ pub struct Report {
     pub aggregation: Option<RankAggregation>,
     /// The whole step, if the replay is of fewer micro-batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extrapolation: Option<Extrapolation>,
+    pub extrapolation: Option<StepExtrapolation>,
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,

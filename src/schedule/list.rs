@@ -12,7 +12,7 @@ use super::{ChipSchedule, TaskGraph};
 pub enum ListRule {
     /// One a chip in each step.
     Steps,
-    /// When a chip is free; steps are the order on each chip, with gaps where one waits for another.
+    /// As soon as a chip is free; steps are the order on each chip, with gaps where one waits for another.
     Durations,
     /// As printed.
     Printed,

@@ -117,7 +117,7 @@ pub struct StepLog {
     pub data: DataName,
     /// Its bytes.
     pub bytes: u64,
-    /// Where it came from; `None` if it left: to memory if `written`, else for good.
+    /// Its source; `None` if it left: to memory if `written`, else for good.
     pub from: Option<DataPlace>,
     /// Whether it went to memory.
     pub written: bool,

@@ -3,7 +3,7 @@
 //! ```toml
 //! measured = "iteration time (ms)"       # the column of what was measured
 //! unit = "ms"                            # its unit: s, ms or us
-//! machine = "dgx-a100"                   # scaled to the ranks of a run, where it can be
+//! machine = "dgx-a100"                   # or a file, named from here; scaled to the ranks of a run, where it can be
 //! groups = ["hidden", "layers", "batch"] # plans are ranked among runs that agree in these
 //! folds = ["hidden", "tensor"]           # null models are fitted on runs that differ in these
 //!
@@ -24,6 +24,7 @@ use super::ScoreError;
 use crate::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest};
 use crate::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Sizes of a model that a run may state, besides `model`, its name.
 pub(super) const SIZES: [&str; 7] = [
@@ -214,7 +215,7 @@ impl RunColumns {
                 names.insert(name.to_owned(), field.line()?.to_owned());
             }
         }
-        Ok(Self {
+        let mut columns = Self {
             measured: measured.line()?.to_owned(),
             unit: root.choice("unit", &UNITS)?,
             machine: root
@@ -227,7 +228,32 @@ impl RunColumns {
             names,
             only: only(&root)?,
             when: when(&root)?,
-        })
+        };
+        columns.find_machines(file);
+        Ok(columns)
+    }
+
+    /// Takes machine files that `file` names from its own folder, where they are there.
+    fn find_machines(&mut self, file: &str) {
+        let Some(folder) = Path::new(file).parent() else {
+            return;
+        };
+        let find = |machine: &mut String| {
+            let beside = folder.join(&*machine);
+            if machine.ends_with(".toml") && beside.is_file() {
+                *machine = beside.display().to_string();
+            }
+        };
+        find(&mut self.machine);
+        if let Some(OptionSource::Fixed(machine)) = self.options.get_mut(MACHINE) {
+            find(machine);
+        }
+        for condition in &mut self.when {
+            let options = condition.values.values_mut();
+            options
+                .filter_map(|options| options.get_mut(MACHINE))
+                .for_each(find);
+        }
     }
 
     /// Sets option `key` to `value` for all runs.

@@ -102,23 +102,26 @@ pub fn left_out_errors(
     [element, peak]: [f64; 2],
     memory: Bandwidth,
 ) -> [f64; 2] {
-    let time = |&[m, n, k]: &[u64; 3]| curve.seconds([1, m, n, k], element, peak, memory);
-    let ratios: Vec<_> = points
+    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate([1, m, n, k], element, peak, memory);
+    let shapes: Vec<_> = points
         .iter()
-        .map(|(shape, seconds)| (*shape, seconds / time(shape)))
+        .map(|(shape, &seconds)| (*shape, seconds, alone(shape)))
         .collect();
     let (mut alone, mut with) = (0.0, 0.0);
     for fold in 0..FOLDS {
-        let kept = ratios.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
+        let kept = shapes.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
         let kept: Vec<_> = kept.map(|(_, one)| *one).collect();
         let table = MeasuredGemms::new(&kept, 0.0);
-        for (shape, ratio) in ratios.iter().skip(fold).step_by(FOLDS) {
-            let factor = table.as_ref().and_then(|table| table.factor(*shape));
-            alone += (1.0 / ratio - 1.0).abs();
-            with += (factor.unwrap_or(1.0) / ratio - 1.0).abs();
+        for (shape, seconds, estimate) in shapes.iter().skip(fold).step_by(FOLDS) {
+            let factor = table
+                .as_ref()
+                .and_then(|table| table.factor(*shape, estimate));
+            let off = |factor: f64| (factor * estimate.seconds / seconds - 1.0).abs();
+            alone += off(1.0);
+            with += off(factor.unwrap_or(1.0));
         }
     }
-    [alone, with].map(|sum| sum / ratios.len().max(1) as f64)
+    [alone, with].map(|sum| sum / shapes.len().max(1) as f64)
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub struct ServedModel {
     pub tokens: Option<[u32; 2]>,
     /// Computation of a request.
     pub work: ModelWork,
-    /// Where it stands in its file.
+    /// Place in its file.
     pub place: ModelPlace,
 }
 

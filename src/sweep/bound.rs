@@ -11,7 +11,8 @@
 //! Each of these drops a constraint of the replay, or shortens something, so no replay is faster. Kernels of a lane run
 //! one at a time, so the sum over any lane is a bound as well. Bytes that a member of n must receive of a buffer B: its
 //! missing shares, (n - 1)/n B, in all-gather, reduce-scatter and all-to-all; B in an all-reduce, and 2 (n - 1)/n B
-//! where all algorithms concerned are made of a reduce-scatter and an all-gather.
+//! where all algorithms concerned are made of a reduce-scatter and an all-gather. Members of generated steps exchange equal
+//! parts; captured ones may not, and have no bound.
 //!
 //! # Without all micro-batches
 //!

@@ -1,6 +1,6 @@
 //! Trace files: discovery, and contents after decompression.
 
-use super::{SourceMap, TraceError, format, old_schemas, text};
+use super::{SourceMap, TraceError, format, members, old_schemas, text};
 use decompress::{CompressedSize, CompressionFormat, CountingReader};
 use std::cell::Cell;
 use std::fs::File;
@@ -30,7 +30,7 @@ pub use names::rank_of;
 pub use stored::{StoredTrace, TraceStore};
 
 /// Minimum size of files that are mapped; smaller ones are read.
-const MAP_FROM: u64 = 1 << 20;
+const MAP_FROM: u64 = 1 << 18;
 
 /// Contents of a file, decompressed if its first bytes are those of gzip or zstd.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub struct TraceContents {
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
+    /// Whether the file stands for several ranks, of which this is one.
+    is_of_member: bool,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl TraceContents {
         Self::open_any(path)?.current()
     }
 
-    /// Opens the trace of a rank like [`Self::open`].
+    /// Opens the trace of a rank like [`Self::open`]. One that stands for several ranks becomes that of this one.
     ///
     /// Fails if the file differs from the length or hash in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
@@ -88,11 +90,12 @@ impl TraceContents {
                 storage: ContentsStorage::Read(stored.read()?),
                 path: file.path.clone(),
                 origins: None,
+                is_of_member: false,
             };
-            return this.decompress()?.current();
+            return this.decompress()?.current()?.of_rank(file.rank);
         }
         let Some(seal) = &file.seal else {
-            return Self::open(&file.path);
+            return Self::open(&file.path)?.of_rank(file.rank);
         };
         let packed = Self::open_compressed(&file.path).map_err(|error| {
             if error.is_missing() {
@@ -106,7 +109,22 @@ impl TraceContents {
         })?;
         // Digests are those of the stored bytes, so they are checked before decompression.
         seal.check(file, packed.as_slice())?;
-        packed.decompress()?.current()
+        packed.decompress()?.current()?.of_rank(file.rank)
+    }
+
+    /// Converts the contents to those of `rank`, if they stand for several.
+    fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
+        let own = members::of_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
+        if let Some(bytes) = own {
+            self.storage = ContentsStorage::Read(bytes);
+            self.is_of_member = true;
+        }
+        Ok(self)
+    }
+
+    /// Returns whether the file stands for other ranks, too.
+    pub fn is_of_member(&self) -> bool {
+        self.is_of_member
     }
 
     /// Converts the contents to those of a file of the current schema.
@@ -156,6 +174,7 @@ impl TraceContents {
             storage: held,
             path: path.to_owned(),
             origins: None,
+            is_of_member: false,
         })
     }
 
@@ -183,6 +202,7 @@ impl TraceContents {
             storage: held,
             path: path.to_owned(),
             origins: None,
+            is_of_member: false,
         };
         this.current()
     }

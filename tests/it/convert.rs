@@ -7,6 +7,7 @@
 //!
 //! The other modules are tests, one theme each.
 
+mod blocking_copies;
 mod by_order;
 mod degenerate;
 mod described;

@@ -372,7 +372,12 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("indicatif", &["cli/progress.rs"], &[]),
     (
         "libc",
-        &["graph/huge_pages.rs", "files/", "cli/signals.rs"],
+        &[
+            "bounds/allocator.rs",
+            "graph/huge_pages.rs",
+            "files/",
+            "cli/signals.rs",
+        ],
         ANYWHERE,
     ),
     // Roots and logarithms that are the same on every platform.

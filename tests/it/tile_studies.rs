@@ -3,6 +3,7 @@
 mod inference;
 mod mappings;
 mod rates;
+mod virtual_tiles;
 mod volumes;
 
 use crate::files::Folder;

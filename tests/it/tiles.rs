@@ -3,6 +3,7 @@
 mod aggregation;
 mod extrapolation;
 mod map;
+mod members;
 mod placement;
 mod refusals;
 mod sram;
@@ -29,6 +30,12 @@ const PLAN: [&str; 13] = [
 
 fn args<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&PLAN[..], &[machine], more].concat()
+}
+
+/// As [`args`], die by die and with loads and stores of what SRAM does not keep.
+fn with_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let placed = ["--place", "s_shape", "--residency", "corrected"];
+    args("wafer-5x4", &[&placed[..], more].concat())
 }
 
 fn json(folder: &Folder, args: &[&str]) -> Value {

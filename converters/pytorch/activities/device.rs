@@ -20,7 +20,7 @@ const BLOCKING: [&str; 8] = [
 ];
 
 /// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
-/// that requested them returned.
+/// that requested them returned, with all that their stream had to do before them.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -66,11 +66,20 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        bounds.latest[device.launch as usize] =
-            bounds.latest[device.launch as usize].min(device.start.max(item.start));
+        // A call that returns only after its copy waits, too, for what the stream had been given before: a copy that is
+        // queued behind kernels takes as long as these, on whatever device.
+        let before = index.checked_sub(1).map(|before| &rank.devices[before]);
+        let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
+        let from = if queued {
+            item.start
+        } else {
+            device.start.max(item.start)
+        };
+        let latest = &mut bounds.latest[device.launch as usize];
+        *latest = (*latest).min(from);
         waits.push(HostWait {
             thread: item.thread,
-            from: device.start.max(item.start),
+            from,
             to: device.end,
             source: WaitSource::Device(index as u32),
             into: NONE,

@@ -124,13 +124,14 @@ fn kernel_call(
     let kind = kernels.kind(rank.name(device.event))?;
     let operator = rank.items.get(rank.operator_of(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
-    let bytes = node.map_or(0, |node| node.bytes_in);
+    let form = node.map(|node| rank.host.form(node));
+    let bytes = form.map_or(0, |form| form.bytes_in);
     Some((
         CommOp::Collective(kind),
         CallArgs {
             bytes_in: bytes,
             bytes_out: bytes,
-            dtype: node.and_then(|node| args::dtype(rank.host.texts.get(node.types_in))),
+            dtype: form.and_then(|form| args::dtype(rank.host.texts.get(form.types_in))),
             asynchronous: Some(true),
             ..CallArgs::default()
         },
@@ -213,10 +214,10 @@ impl LaunchContext {
     fn ranged(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective()?;
-        let node = rank.host.nodes.get(item.host as usize)?;
+        let form = rank.host.form(rank.host.nodes.get(item.host as usize)?);
         let asked = CallArgs {
-            bytes_in: node.bytes_in,
-            dtype: args::dtype(rank.host.texts.get(node.types_in)),
+            bytes_in: form.bytes_in,
+            dtype: args::dtype(rank.host.texts.get(form.types_in)),
             asynchronous: Some(true),
             ..CallArgs::default()
         };

@@ -271,7 +271,7 @@ impl ShapeAgreement {
         if theirs == NONE {
             return None;
         }
-        let own = host.nodes[node as usize].shapes_in;
+        let own = host.form(&host.nodes[node as usize]).shapes_in;
         let compared = self.0.entry((own, theirs));
         Some(*compared.or_insert_with(|| agree(host.texts.get(own), kineto.texts.get(theirs))))
     }

@@ -1,7 +1,7 @@
 //! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
 
 use crate::converters::pytorch::JsonString;
-use crate::converters::pytorch::stream::{JsonScanner, JsonText};
+use crate::converters::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
@@ -38,8 +38,6 @@ pub(super) struct RawHostNode<'a> {
     pub scope: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub tid: Option<JsonText<'a>>,
-    #[serde(borrow)]
-    pub fw_tid: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub op_schema: Option<Cow<'a, str>>,
     /// Duration that `chakra_trace_link` adds.
@@ -117,7 +115,6 @@ pub(super) struct RawAttrs<'a> {
     pub seq_id: Option<JsonText<'a>>,
     pub scope: Option<JsonText<'a>>,
     pub tid: Option<JsonText<'a>>,
-    pub fw_tid: Option<JsonText<'a>>,
     pub op_schema: Option<JsonText<'a>>,
     /// All but the attributes that every node has.
     pub others: Vec<(Cow<'a, str>, JsonText<'a>)>,
@@ -140,9 +137,8 @@ impl<'a> RawAttrs<'a> {
             "seq_id" => &mut self.seq_id,
             "scope" => &mut self.scope,
             "tid" => &mut self.tid,
-            "fw_tid" => &mut self.fw_tid,
             "op_schema" => &mut self.op_schema,
-            "kernel_backend" | "kernel_file" | "tensor_range" => return None,
+            "fw_tid" | "kernel_backend" | "kernel_file" | "tensor_range" => return None,
             _ => {
                 self.others.push((name, value));
                 return None;
@@ -203,7 +199,7 @@ impl<'a> RawHostNode<'a> {
     pub fn scan(text: &'a str, node: &mut Self) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
         let (mut id, mut name) = (None, None);
-        let mut seen = 0_u32;
+        let mut seen = SeenKeys::default();
         scan.object(|scan, key| {
             let (place, slot) = match key {
                 "id" => return once(&mut id, scan.value()?),
@@ -218,11 +214,11 @@ impl<'a> RawHostNode<'a> {
                 }
                 "attrs" => {
                     node.attrs.scan(scan)?;
-                    return mark(&mut seen, 0);
+                    return seen.first(0);
                 }
                 "op_schema" => {
                     node.op_schema = Some(Cow::Borrowed(scan.plain()?));
-                    return mark(&mut seen, 1);
+                    return seen.first(1);
                 }
                 "parent" | "ctrl_deps" => (2, &mut node.parent),
                 "input_shapes" => (3, &mut node.input_shapes),
@@ -234,24 +230,16 @@ impl<'a> RawHostNode<'a> {
                 "seq_id" => (9, &mut node.seq_id),
                 "scope" => (10, &mut node.scope),
                 "tid" => (11, &mut node.tid),
-                "fw_tid" => (12, &mut node.fw_tid),
-                "exclusive_dur" => (13, &mut node.exclusive_dur),
+                "exclusive_dur" => (12, &mut node.exclusive_dur),
                 _ => return scan.skip(),
             };
             *slot = scan.optional()?;
-            mark(&mut seen, place)
+            seen.first(place)
         })?;
         node.id = id?;
         node.name = Cow::Borrowed(name?);
         Some(scan.used())
     }
-}
-
-/// Marks a key as seen, which may come once.
-fn mark(seen: &mut u32, key: u32) -> Option<()> {
-    let new = *seen & 1 << key == 0;
-    *seen |= 1 << key;
-    new.then_some(())
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for RawAttrs<'a> {

@@ -1,14 +1,14 @@
 //! Conversion of the nodes of a file to a host trace.
 
 use super::raw::{RawHostNode, RawOperands};
-use super::{CommArgs, HostNode, HostTrace, NONE};
+use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
 use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
 use crate::converters::pytorch::{
     JsonRepair, JsonRepairKind, communicates, groups, number, python_repr,
 };
-use crate::graph::NameTable;
+use crate::graph::{Interner, NameTable};
 use crate::trace::{TraceError, escape};
 use std::borrow::Cow;
 
@@ -16,6 +16,7 @@ use std::borrow::Cow;
 #[derive(Default)]
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
+    forms: Interner<HostNodeForm>,
     /// Shapes and types as JSON, and the index of each as Python shows it.
     json: NameTable,
     python: Vec<u32>,
@@ -78,6 +79,12 @@ struct OperandSummary {
 }
 
 impl HostTraceReader {
+    /// Returns the trace, once all of it was read.
+    pub fn finish(mut self) -> HostTrace {
+        self.trace.forms = self.forms.into_keys();
+        self.trace
+    }
+
     fn text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern(text);
         number.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))
@@ -236,6 +243,16 @@ impl ElementReader for HostTraceReader {
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
         // Nested layouts have these keys in `attrs`, the flat one beside the others.
+        let form = HostNodeForm {
+            scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
+            op_schema: self.text(&op_schema, &at)?,
+            shapes_in: input.shapes,
+            types_in: input.types,
+            shapes_out: output.shapes,
+            types_out: output.types,
+            bytes_in: input.bytes,
+            bytes_out: output.bytes,
+        };
         let node = HostNode {
             id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,
@@ -244,17 +261,9 @@ impl ElementReader for HostTraceReader {
             fw_parent: integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?.unwrap_or(0),
             name: self.text(&raw.name, &at)?,
             tid: integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
-            fw_tid: integer(attrs.fw_tid.or(raw.fw_tid), "fw_tid", &at)?.unwrap_or(0),
-            scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
-            op_schema: self.text(&op_schema, &at)?,
-            shapes_in: input.shapes,
-            types_in: input.types,
-            shapes_out: output.shapes,
-            types_out: output.types,
+            form: self.forms.intern(form),
             storages_in: input.storages,
             storages_out: output.storages,
-            bytes_in: input.bytes,
-            bytes_out: output.bytes,
             args,
         };
         self.trace.nodes.push(node);

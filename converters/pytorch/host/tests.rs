@@ -61,29 +61,30 @@ fn nested_nodes_are_read_in_every_version() {
             panic!("{:?}", trace.nodes)
         };
         assert_eq!((node.id, node.parent, node.rf_id), (6, 1, 4));
-        assert_eq!((node.seq_id, node.fw_parent, node.scope), (-1, 9, 7));
-        assert_eq!((node.tid, node.fw_tid, node.args), (2, 1, NONE));
+        let form = trace.form(node);
+        assert_eq!((node.seq_id, node.fw_parent, form.scope), (-1, 9, 7));
+        assert_eq!((node.tid, node.args), (2, NONE));
         let text = |number| trace.texts.get(number);
         assert_eq!(text(node.name), "aten::x");
-        assert_eq!(text(node.op_schema), "f(\"x\") -> y");
+        assert_eq!(text(form.op_schema), "f(\"x\") -> y");
         assert_eq!(
-            text(node.shapes_in),
+            text(form.shapes_in),
             "[[8, 8], [[5, 2], [8, 8]], [], [], [], [[], []]]"
         );
         assert_eq!(
-            text(node.types_in),
+            text(form.types_in),
             "['Tensor(float)', 'GenericList[Tensor(c10::Half),Tensor(float)]', 'None', 'Double', \
              'Double', 'GenericList[Int,Int]']"
         );
         assert_eq!(
-            (text(node.shapes_out), text(node.types_out)),
+            (text(form.shapes_out), text(form.types_out)),
             ("[[]]", "['Tensor(long int)']")
         );
         let storages = |(from, to): (u32, u32)| &trace.storages[from as usize..to as usize];
         assert_eq!(storages(node.storages_in), [8, 8, 8]);
         assert_eq!(storages(node.storages_out), [0_u64; 0]);
         // Tensor 7 counts once: 64 × 4 + 10 × 2.
-        assert_eq!((node.bytes_in, node.bytes_out), (276, 8));
+        assert_eq!((form.bytes_in, form.bytes_out), (276, 8));
     }
 }
 
@@ -109,8 +110,9 @@ fn flat_nodes_are_read() {
         (7, 4, 3, 440)
     );
     // 112 × 4 and 48 × 4.
-    assert_eq!((slice.bytes_in, slice.bytes_out), (448, 192));
-    assert_eq!(trace.texts.get(slice.op_schema), "s");
+    let form = trace.form(slice);
+    assert_eq!((form.bytes_in, form.bytes_out), (448, 192));
+    assert_eq!(trace.texts.get(form.op_schema), "s");
     assert_eq!(trace.storages, [6, 6]);
     let args = &trace.args[comm.args as usize];
     assert_eq!(args.inputs, r#"[141,0,0,"wait",[],[]]"#);
@@ -130,7 +132,7 @@ fn communication_keeps_its_arguments() {
     );
     let trace = read(&file("1.1.0-chakra.0.0.4", &[text]));
     assert_eq!(trace.nodes[0].args, 0);
-    assert_eq!(trace.nodes[0].bytes_in, 256);
+    assert_eq!(trace.form(&trace.nodes[0]).bytes_in, 256);
     let args = &trace.args[0];
     assert_eq!(
         [&*args.inputs, &args.input_shapes, &args.input_types],

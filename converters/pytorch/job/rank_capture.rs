@@ -1,6 +1,7 @@
 //! One rank's capture, read and taken apart. Ranks do not need each other for that.
 
 use super::ConvertOptions;
+use crate::bounds::allocator::return_freed;
 use crate::converters::pytorch::activities::{self, Activities};
 use crate::converters::pytorch::calls::{self, CommCalls};
 use crate::converters::pytorch::event_links::{EventLinkError, HostNodeLinks};
@@ -225,6 +226,8 @@ impl RankCapture {
                 });
             }
         });
+        // Nesting and linking held as much again for a while.
+        return_freed();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
             part.expect("every pair was read")

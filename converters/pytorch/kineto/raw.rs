@@ -1,6 +1,6 @@
 //! Events as Kineto writes them.
 
-use crate::converters::pytorch::stream::{JsonScanner, JsonText};
+use crate::converters::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
 use crate::converters::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -52,14 +52,9 @@ impl<'a> RawKinetoEvent<'a> {
     /// Reads the event at the start of `text` into an empty one, and returns its length.
     pub fn scan(text: &'a str, event: &mut Self) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
-        let mut seen = 0_u8;
+        let mut seen = SeenKeys::default();
         scan.object(|scan, key| {
-            // A key that comes twice is damage, which the general parser names.
-            let mut first = |key: u32| {
-                let new = seen & 1 << key == 0;
-                seen |= 1 << key;
-                new.then_some(())
-            };
+            let mut first = |key| seen.first(key);
             match key {
                 "ph" => first(0)
                     .and_then(|()| scan.plain())

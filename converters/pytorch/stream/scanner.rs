@@ -226,6 +226,20 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
+/// Keys of an object that were met, by numbers that its reader gives them.
+#[derive(Default)]
+pub(in crate::converters::pytorch) struct SeenKeys(u32);
+
+impl SeenKeys {
+    /// Notes a key; `None` if it comes twice, which is damage that the general parser names.
+    #[inline]
+    pub fn first(&mut self, key: u32) -> Option<()> {
+        let new = self.0 & 1 << key == 0;
+        self.0 |= 1 << key;
+        new.then_some(())
+    }
+}
+
 /// Returns the place of the first byte from `at` on that is no digit; `None` if the text ends before, as digits may
 /// follow.
 #[inline]

@@ -17,7 +17,7 @@ pub struct DecodedChunk {
     pub(super) framed: bool,
 }
 
-/// Memory of chunks that were read, for those that are read next: asking the system for it anew takes as long as
+/// Memory of chunks that were read or written, for those that are next: asking the system for it anew takes as long as
 /// unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
@@ -27,6 +27,14 @@ pub struct ChunkBuffers {
     columns: ColumnBuffers,
     /// Bytes of the object that were put together last.
     pub joined: Vec<u8>,
+}
+
+impl ChunkBuffers {
+    /// Returns memory for what a frame unpacks to, and that for its columns.
+    pub fn for_columns(&mut self) -> (Vec<u8>, &mut ColumnBuffers) {
+        let unpacked = self.unpacked.pop().unwrap_or_default();
+        (unpacked, &mut self.columns)
+    }
 }
 
 /// First bytes of dictionaries that zstd trained, which are more than content.
@@ -98,14 +106,14 @@ impl DecodedChunk {
             ));
         }
         let dictionary = base.map(|base| &base.unpacked[..]);
-        let mut out = buffers.unpacked.pop().unwrap_or_default();
+        let (mut out, columns_buffers) = buffers.for_columns();
         decompress_into(frame, unpacked, dictionary, &mut out).map_err(|error| {
             ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
         })?;
         let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
         let columns = has_columns.then(|| {
             let base = base.and_then(|base| base.columns.as_ref());
-            TraceColumns::decode(&out, base, bytes as usize, &mut buffers.columns)
+            TraceColumns::decode(&out, base, bytes as usize, columns_buffers)
         });
         Ok(Self {
             columns: columns.transpose()?,

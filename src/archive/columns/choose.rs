@@ -19,14 +19,14 @@ pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// Returns what `predictor` leaves of `values`.
-fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>) -> Vec<u64> {
-    let mut left = Vec::with_capacity(values.len());
+/// Sets `left` to what `predictor` leaves of `values`.
+fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>, left: &mut Vec<u64>) {
+    left.clear();
+    left.reserve(values.len());
     walk(predictor, view, |at, predicted| {
         left.push(zigzag(values[at].wrapping_sub(predicted)));
         values[at]
     });
-    left
 }
 
 /// Returns the number of bytes of the largest of `values`.
@@ -62,12 +62,23 @@ fn cost(values: &[u64]) -> u64 {
 }
 
 /// Columns as they stand in a chunk, and where planes of bytes end there.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ColumnWriter {
     /// The bytes.
     pub bytes: Vec<u8>,
     /// Ends of planes, ascending: bytes of one plane are of one kind, and those of the next of another.
     pub ends: Vec<usize>,
+    /// Memory for what a predictor leaves of a column.
+    pub left: Vec<u64>,
+}
+
+impl ColumnWriter {
+    /// Starts in this memory.
+    pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
+        bytes.clear();
+        let ends = Vec::new();
+        Self { bytes, ends, left }
+    }
 }
 
 /// Appends `values` by the best of `candidates`, which is returned.
@@ -85,15 +96,18 @@ pub fn encode(
     let usable = candidates
         .iter()
         .filter(|predictor| predictor.applies(view));
-    let best = usable.min_by_key(|&&predictor| cost(&residuals(sample, predictor, &sampled)));
+    let (out, left) = (&mut writer.bytes, &mut writer.left);
+    let best = usable.min_by_key(|&&predictor| {
+        residuals(sample, predictor, &sampled, left);
+        cost(left)
+    });
     let best = *best.unwrap_or(&Predictor::Zero);
-    let left = residuals(values, best, view);
-    let out = &mut writer.bytes;
+    residuals(values, best, view, left);
     out.push(best as u8);
     for (other, _) in view.others.iter().take(best.others()).flatten() {
         put_varint(out, (*other).into());
     }
-    let width = width(&left);
+    let width = width(left);
     out.push(width as u8);
     for plane in 0..width {
         writer.ends.push(out.len());

@@ -80,6 +80,15 @@ pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(record);
 }
 
+/// Appends `part` to `key`; half of the parts are one tag, which takes less than a copy.
+#[inline]
+fn append(part: &[u8], key: &mut Vec<u8>) {
+    match *part {
+        [tag] => key.push(tag),
+        _ => key.extend_from_slice(part),
+    }
+}
+
 fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> Option<()> {
     // What lies between these is part of the key and not yet there.
     let (mut literal, mut at) = (0, 0);
@@ -94,7 +103,7 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
             0 => {
                 let (value, length) = shortest_varint(&bytes[at..])?;
                 slots.push(value);
-                key.extend_from_slice(&bytes[literal..at]);
+                append(&bytes[literal..at], key);
                 at += length;
                 literal = at;
             }
@@ -104,7 +113,7 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
                 let end = begin.checked_add(usize::try_from(size).ok()?)?;
                 let body = bytes.get(begin..end)?;
                 if !kind.keeps_text(field) {
-                    key.extend_from_slice(&bytes[literal..at]);
+                    append(&bytes[literal..at], key);
                     literal = end;
                     if let Some(inner) = kind.within(field) {
                         message(body, inner, key, slots)?;
@@ -153,6 +162,14 @@ struct OpWriter {
 }
 
 impl OpWriter {
+    /// Starts an outline of about `bytes` bytes.
+    fn of_about(bytes: usize) -> Self {
+        let mut this = Self::default();
+        this.out.ops.reserve(bytes);
+        this.literal.reserve(bytes);
+        this
+    }
+
     fn op(&mut self, op: u64) {
         self.end_literal();
         put_varint(&mut self.out.ops, op);
@@ -188,7 +205,7 @@ impl OpWriter {
 impl RecordOutline {
     /// Returns its ops with the values that slots have in `fixed` in their place.
     pub fn fix(&self, fixed: &[Option<u64>]) -> Vec<u8> {
-        let mut ops = OpWriter::default();
+        let mut ops = OpWriter::of_about(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = shortest_varint(rest) {
             rest = &rest[length..];
@@ -211,7 +228,7 @@ impl RecordOutline {
 
 /// Returns the outline of `key`; columns that are new join `columns`.
 pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
-    let mut ops = OpWriter::default();
+    let mut ops = OpWriter::of_about(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),

@@ -24,12 +24,12 @@ pub fn relations<'c>(
         if taken[number] {
             continue;
         }
-        let own = &sample[number];
+        let own = PresentValues::new(&sample[number]);
         let free = |other: &usize| *other != number && found[*other].is_empty();
         let others: Vec<usize> = large.iter().copied().filter(free).collect();
         let whole = others
             .iter()
-            .find(|&&other| agree(own, |at| sample[other][at] / 1000));
+            .find(|&&other| own.agree(|at| sample[other][at] / 1000));
         let pairs = others.iter().enumerate().flat_map(|(at, &one)| {
             let behind = others[at + 1..].iter();
             behind.map(move |&other| [one, other])
@@ -39,7 +39,7 @@ pub fn relations<'c>(
             Some(&whole) => vec![whole],
             None => pairs
                 .find(|&[one, other]| {
-                    agree(own, |at| sample[one][at].wrapping_add(sample[other][at]))
+                    own.agree(|at| sample[one][at].wrapping_add(sample[other][at]))
                 })
                 .map_or_else(Vec::new, |pair| pair.to_vec()),
         };
@@ -57,22 +57,33 @@ fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
 }
 
-/// Returns whether most values that are not 0 are as predicted.
-fn agree(own: &[u64], predicted: impl Fn(usize) -> u64) -> bool {
-    let count = |step| {
-        let values = own.iter().enumerate().step_by(step);
-        let values = values.filter(|(_, value)| **value > 0);
-        values.fold((0, 0), |(present, found), (at, &value)| {
-            (present + 1, found + usize::from(value == predicted(at)))
-        })
-    };
-    // Of many pairs few are worth more than a glance.
-    let (present, found) = count(SAMPLE / GLANCE);
-    if present > GLANCE / 2 && found == 0 {
-        return false;
+/// Values of a column's sample that are not 0, by their places.
+#[derive(Debug)]
+struct PresentValues {
+    all: Vec<(usize, u64)>,
+    /// A few of them, or none if they are too few to be told from others.
+    few: Vec<(usize, u64)>,
+}
+
+impl PresentValues {
+    fn new(sample: &[u64]) -> Self {
+        let all = sample.iter().copied().enumerate();
+        let present = |(_, value): &(usize, u64)| *value > 0;
+        let few = all.clone().step_by(SAMPLE / GLANCE).filter(present);
+        let few = Some(few.collect::<Vec<_>>()).filter(|few| few.len() > GLANCE / 2);
+        Self {
+            all: all.filter(present).collect(),
+            few: few.unwrap_or_default(),
+        }
     }
-    let (present, found) = count(1);
-    2 * found > present
+
+    /// Returns whether most are as predicted.
+    fn agree(&self, predicted: impl Fn(usize) -> u64) -> bool {
+        let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
+        // Of many pairs few are worth more than a glance.
+        (self.few.is_empty() || self.few.iter().any(|value| same(&value)))
+            && 2 * self.all.iter().filter(same).count() > self.all.len()
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::archive::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Stage of a commit.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ pub type SegmentBody<'b> =
 /// Archive that is open for writing; no other process writes it meanwhile.
 #[derive(Debug)]
 pub struct ArchiveWriter {
-    archive: Archive,
+    archive: Arc<Archive>,
     /// The file, or the lock of a folder, which is locked.
     lock: File,
 }
@@ -61,15 +62,15 @@ impl ArchiveWriter {
             // Whoever held the lock may have put another file in its place.
             let same = crate::files::identity(&target) == file_identity(&lock);
             if same {
-                let archive = Archive::open(path)?;
+                let archive = Arc::new(Archive::open(path)?);
                 return Ok(Self { archive, lock });
             }
         }
     }
 
     /// Returns what is committed.
-    pub fn archive(&self) -> &Archive {
-        &self.archive
+    pub fn archive(&self) -> Arc<Archive> {
+        Arc::clone(&self.archive)
     }
 
     /// Adds a segment. Nothing changes unless this succeeds.
@@ -109,7 +110,7 @@ impl ArchiveWriter {
         // The end may only be there when all that it speaks of is.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
-        file.sync_all().map_err(io)
+        file.sync_data().map_err(io)
     }
 
     /// Replaces all segments by one.

@@ -52,6 +52,30 @@ fn an_efficiency_reaches_the_model_and_the_words() {
 }
 
 #[test]
+fn kernels_recorded_elsewhere_say_where() {
+    let args = parse(&["--recorded-on", "dgx-h100"]).unwrap();
+    assert!(matches!(args.model(), ComputeModel::RecordedOn(_)));
+    assert_eq!(
+        args.text(&kernels(7, 2, 1, 0)),
+        "1 kernels as recorded, 7 by the ratio of rooflines, 2 by roofline"
+    );
+    let mut options = Map::new();
+    args.describe(&mut options);
+    let text = Value::Object(options).to_string();
+    assert_eq!(text, r#"{"compute":"recorded-on:dgx-h100"}"#);
+    for (args, said) in [
+        (["--compute", "roofline"], "cannot be used with"),
+        (["--efficiency", "0.5"], "cannot be used with"),
+    ] {
+        let args = [&["--recorded-on", "dgx-h100"][..], &args].concat();
+        let error = parse(&args).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+    let error = parse(&["--recorded-on", "dgx-h10"]).unwrap_err();
+    assert!(error.contains("dgx-h100"), "{error}");
+}
+
+#[test]
 fn the_text_counts_kernels_by_their_basis() {
     let text = |args: &[&str], basis| parse(args).unwrap().text(&basis);
     assert_eq!(text(&[], kernels(9, 0, 0, 0)), "kernels as recorded");

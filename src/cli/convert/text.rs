@@ -33,7 +33,10 @@ pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()>
         thousands(sum(|r| r.written.causes)),
         paths(ranks),
     )?;
-    if summary.host_computes {
+    let untimed = |rank: &RankConversion| rank.method == LinkMethod::HostAlone;
+    if ranks.iter().all(untimed) {
+        writeln!(out, "no Kineto trace: operators stand for kernels")?;
+    } else if summary.host_computes {
         writeln!(
             out,
             "nothing ran on a device: operators on the host are what computes"

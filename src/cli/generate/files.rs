@@ -7,6 +7,7 @@ use crate::generate::GeneratedJob;
 use crate::job::JobOutputs;
 use crate::report::summary::counted;
 use crate::trace::job::JobFile;
+use crate::trace::members::{MEMBERS, TraceMembers};
 use crate::trace::roles;
 use crate::trace::scan::CORE;
 use crate::trace::work_amounts;
@@ -14,19 +15,29 @@ use crate::trace::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Nodes above which files are said to become large before they are written.
 const MANY: u64 = 20_000_000;
 
-/// Writes all ranks, and says what their files are called. Those that are alike are one file under several names if
-/// `link` says so and the file system has that. `machine` is what the job was made for.
+/// Sharing of files among ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSharing {
+    /// Whether ranks that are alike have one file under several names, where the file system has that, and copies otherwise.
+    pub link: bool,
+    /// Whether ranks are alike that differ in their peers, groups and cores alone.
+    pub members: bool,
+}
+
+/// Writes all ranks, and says what their files are called. `machine` is what the job was made for.
 pub fn write(
     job: &GeneratedJob,
     output: &Path,
     outputs: OutputSet,
-    link: bool,
+    sharing: FileSharing,
     machine: Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
+    let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let roles = job.roles().to_string();
     let amounts = job.amounts().map(|amounts| amounts.to_string());
@@ -38,9 +49,20 @@ pub fn write(
     let said = said.into_iter();
     let metadata = said.filter_map(|(name, text)| Some((name, AttributeValue::Text(text?))));
     let metadata: Vec<_> = metadata.collect();
-    let mut written: BTreeMap<u32, OutputHandle> = BTreeMap::new();
+    let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
+    // By rank, the members of the trace that stands for it.
+    let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
+    if sharing.members {
+        for of in job.members()?.into_iter().map(Rc::new) {
+            members.extend(of.ranks.iter().map(|&rank| (rank, Rc::clone(&of))));
+        }
+    }
+    let class_of = |rank: u32| match members.get(&rank) {
+        Some(of) => (true, of.ranks[0]),
+        None => (false, job.class_of(rank)),
+    };
     // Ranks that are alike are written once, as far as files can be shared.
-    let classes: BTreeMap<u32, u32> = (0..job.ranks()).map(|r| (job.class_of(r), r)).collect();
+    let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
     if nodes > MANY {
         terminal::note(format_args!(
@@ -55,7 +77,7 @@ pub fn write(
     };
     let progress = Progress::start("writing", "nodes", all);
     for rank in 0..job.ranks() {
-        let class = job.class_of(rank);
+        let class = class_of(rank);
         if let Some(&known) = written.get(&class)
             && outputs.share(rank, known, link)?.is_some()
         {
@@ -69,12 +91,18 @@ pub fn write(
         let core = core
             .as_deref()
             .map(|core| (CORE, AttributeValue::Text(core)));
-        let metadata: Vec<_> = metadata.iter().cloned().chain(core).collect();
+        let shared = members.get(&rank).filter(|of| of.ranks[0] == rank);
+        let shared = shared.map(|of| of.to_text());
+        let shared = shared
+            .as_deref()
+            .map(|text| (MEMBERS, AttributeValue::Text(text)));
+        let metadata: Vec<_> = metadata.iter().cloned().chain(core).chain(shared).collect();
         let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
-        let nodes = job.nodes(class, &mut CountedSink(&progress, &mut writer));
+        let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
-        written.insert(class, done);
+        // Where files cannot be shared others of the class have been written for themselves.
+        written.entry(class).or_insert(done);
     }
     let groups = job.groups();
     if !groups.is_empty() {

@@ -162,7 +162,7 @@ impl ModelSizes {
 pub enum RuleArg {
     /// One a chip in each step
     Steps,
-    /// When a chip is free, as long as they have operations
+    /// As soon as a chip is free, as long as they have operations
     Durations,
     /// DEAP's Algorithm 1 as printed
     Printed,

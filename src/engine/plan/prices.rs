@@ -64,10 +64,18 @@ pub(super) fn price_graph(
             let (memory, curves) = (class.memory.bandwidth, &class.curves);
             let price = options.compute.price(&kernel, &class.peaks, memory, curves);
             match (price, options.correction) {
-                (KernelTiming::Curve { span, deviation }, Some(factor)) => {
-                    let span = Span::from_seconds(span.seconds() * factor);
-                    KernelTiming::Curve { span, deviation }
-                }
+                (
+                    KernelTiming::Curve {
+                        span,
+                        deviation,
+                        class,
+                    },
+                    Some(factor),
+                ) => KernelTiming::Curve {
+                    span: Span::from_seconds(span.seconds() * factor),
+                    deviation,
+                    class,
+                },
                 (price, _) => price,
             }
         };

@@ -39,14 +39,18 @@
 //! (4), difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits (`4 +
 //! d`).
 
-use super::super::{GenerateError, MOST_WORK, check_limit};
+use super::super::GenerateError;
 use super::residency::OperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::OperatorKind;
 use crate::trace::{Dtype, KernelShape, MovingKernel};
 
+mod kernel;
 mod linear;
+mod unfused;
 
+pub(super) use kernel::{LoweredKernel, OperatorKernels};
+use kernel::{bytes, chain, gemm, kernel};
 pub(super) use linear::pair_bytes;
 
 /// Sizes that all kernels share.
@@ -74,106 +78,6 @@ pub(super) struct CostParameters {
     pub scaling: ScalingRecipe,
     /// Kernels beside products.
     pub elementwise: ElementwiseKernels,
-}
-
-/// One kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct LoweredKernel {
-    /// Suffix to the operator's name, with its dot; often empty.
-    pub suffix: &'static str,
-    pub flops: u64,
-    pub bytes: u64,
-    /// True for a kernel that only moves bytes.
-    pub moves: bool,
-    /// Class and shape, where prices know any.
-    pub shape: Option<KernelShape>,
-    /// Number format that it computes in, if that is not the plan's.
-    pub dtype: Option<Dtype>,
-    pub inputs: String,
-    pub outputs: String,
-    /// Operands of the operator, at the kernel that stands for them in memory traffic.
-    pub operands: Option<OperandBytes>,
-}
-
-/// All kernels of an operator.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct OperatorKernels {
-    pub forward: Vec<LoweredKernel>,
-    /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
-    pub backward: Vec<LoweredKernel>,
-    /// The one that finds the gradient of the weights, if it is one of its own.
-    pub weights: Option<LoweredKernel>,
-    /// Kernels behind that one, which find gradients too.
-    pub after_weights: Vec<LoweredKernel>,
-    /// Bytes kept from the forward to the backward pass.
-    pub keeps: u64,
-    /// Bytes kept that selective recomputation finds again.
-    pub scores: u64,
-}
-
-/// A shape as PyTorch writes it.
-fn shape(sizes: &[u128]) -> String {
-    format!("{sizes:?}")
-}
-
-fn shapes(all: &[&[u128]]) -> String {
-    let all: Vec<_> = all.iter().map(|one| shape(one)).collect();
-    format!("[{}]", all.join(", "))
-}
-
-const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
-
-fn bytes(amount: u128) -> Result<u64, GenerateError> {
-    check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
-}
-
-fn kernel(
-    suffix: &'static str,
-    flops: u128,
-    moved: u128,
-    inputs: &[&[u128]],
-    outputs: &[&[u128]],
-) -> Result<LoweredKernel, GenerateError> {
-    Ok(LoweredKernel {
-        suffix,
-        flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
-        bytes: bytes(moved)?,
-        moves: flops == 0,
-        shape: None,
-        dtype: None,
-        inputs: shapes(inputs),
-        outputs: shapes(outputs),
-        operands: None,
-    })
-}
-
-impl LoweredKernel {
-    /// Returns the kernel with its class and shape.
-    fn of(self, shape: KernelShape) -> Self {
-        let shape = Some(shape);
-        Self { shape, ..self }
-    }
-
-    fn moving(self, class: MovingKernel) -> Self {
-        self.of(KernelShape::Moving(class))
-    }
-}
-
-/// The shape of `batch` products; what does not fit has been refused for its FLOPs, or is empty.
-fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
-    let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
-    KernelShape::Gemm { batch, m, n, k }
-}
-
-/// Kernels one after another, each with its name, class, and bytes that it moves for each element of `x`.
-fn chain(
-    x: [u128; 2],
-    kernels: &[(&'static str, MovingKernel, u128)],
-) -> Result<Vec<LoweredKernel>, GenerateError> {
-    let one = |&(name, class, bytes): &(&'static str, MovingKernel, u128)| {
-        Ok(kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving(class))
-    };
-    kernels.iter().map(one).collect()
 }
 
 impl CostParameters {
@@ -540,85 +444,6 @@ impl CostParameters {
         Ok(OperatorKernels {
             forward: vec![kernel("", 0, forward * elements, &[&x], &[&x])?.moving(class)],
             backward: vec![kernel("", 0, backward * elements, &[&x], &[&x])?.moving(class)],
-            ..OperatorKernels::default()
-        })
-    }
-
-    fn unfused(
-        &self,
-        dropout: bool,
-        n: u128,
-        s: u128,
-        [a, v, w]: [u128; 3],
-        q: [u128; 4],
-        kv: [u128; 4],
-    ) -> Result<OperatorKernels, GenerateError> {
-        let d = u128::from(self.number);
-        let product = 2 * n * s * a * w;
-        let all = n * a * s;
-        let moved = d * (n * a * w + n * v * w + all);
-        let p = [q[0], a, s, s];
-        // Of each sequence and head, scores of all tokens with all, or as many sums of values.
-        let (scores, sums) = (gemm(q[0] * a, s, s, w), gemm(q[0] * a, s, w, s));
-        let softmax = MovingKernel::Softmax;
-        let in_one = match self.softmax {
-            SoftmaxKernel::Fused => true,
-            SoftmaxKernel::Unfused => false,
-            SoftmaxKernel::Megatron => (q[0] * a).is_multiple_of(4),
-        };
-        // In single precision, each reads and writes all scores.
-        let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
-            let moved = [first, 8, 8, 8, last];
-            let parts = names.into_iter().zip(moved);
-            let part = |(name, bytes): (_, u128)| kernel(name, 0, bytes * all, &[&p], &[&p]);
-            parts
-                .map(|one| part(one).map(|kernel| kernel.moving(softmax)))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let mut forward = vec![kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores)];
-        if in_one {
-            forward.push(kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax));
-        } else {
-            let names = [".single", ".scale", ".mask", ".softmax", ".half"];
-            forward.extend(parts([d + 4, 4 + d], names)?);
-        }
-        let mut backward = vec![
-            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
-            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(sums),
-        ];
-        if dropout {
-            let moved = (2 * d + 1) * all;
-            let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            // Of scores, by whose rate random numbers go as those of a softmax do.
-            let dropout = dropout.moving(softmax);
-            forward.push(dropout.clone());
-            backward.push(dropout);
-        }
-        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
-        let megatron = self.elementwise == ElementwiseKernels::Megatron;
-        if megatron {
-            // Heads are laid beside one another for the product behind, and taken apart on the way back.
-            let merge = kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
-            let merge = merge.moving(MovingKernel::Copy);
-            backward.insert(0, merge.clone());
-            forward.push(merge);
-        }
-        if in_one {
-            backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
-        } else {
-            let names = [".half", ".softmax", ".mask", ".scale", ".single"];
-            backward.extend(parts([d + 4, 4 + d], names)?);
-        }
-        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
-        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(sums));
-        if megatron {
-            let moved = 2 * d * n * (a + 2 * v) * w;
-            let split = kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
-            backward.push(split.moving(MovingKernel::Copy));
-        }
-        Ok(OperatorKernels {
-            forward,
-            backward,
             ..OperatorKernels::default()
         })
     }

@@ -2,12 +2,19 @@
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{CollectiveCurve, CollectiveProtocol};
-use crate::config::{ConfigError, ConfigTable, quoted};
+use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::topology::TopologyDimension;
 use crate::trace::CollectiveKind;
 use crate::units::{Bandwidth, Bytes, Span};
 
-const KEYS: &[&str] = &["collective", "members", "first", "factor", "times"];
+const KEYS: &[&str] = &[
+    "collective",
+    "members",
+    "points",
+    "first",
+    "factor",
+    "times",
+];
 
 const PROTOCOL: &[&str] = &["collective", "start", "step", "members", "bandwidths"];
 
@@ -34,24 +41,10 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
         let expected = format!("a whole number from 1 to {MOST}");
         let kind = table.choice("collective", &KINDS)?;
         let members = table.need("members", &expected)?.count(MOST)?;
-        let first = super::size(&table, "first", CAPACITY)?;
-        let factor = f64::from(table.need("factor", &expected)?.count(MOST)?);
-        let list = "a list of times, one for each size";
-        let field = table.need("times", list)?;
-        let mut points = Vec::new();
-        let Bytes(first) = first;
-        let mut bytes = first as f64;
-        for item in field.items(list)? {
-            let time: Span = item.quantity(LATENCY)?;
-            if time == Span::ZERO {
-                return Err(item.refuse("no time", "more than zero"));
-            }
-            points.push((bytes, time.seconds()));
-            bytes *= factor;
-        }
-        if points.is_empty() || factor < 2.0 && points.len() > 1 {
-            return Err(field.refuse("no time, or a factor of 1", list));
-        }
+        let points = match table.get("points") {
+            Some(field) => measured_points(&field)?,
+            None => regular_points(&table)?,
+        };
         if curves
             .iter()
             .any(|curve| curve.kind == kind && curve.members == members)
@@ -69,6 +62,51 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
         });
     }
     Ok(curves)
+}
+
+/// Points at sizes of which each is `factor` times the one before.
+fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+    let Bytes(first) = super::size(table, "first", CAPACITY)?;
+    let factor = table.need("factor", format_args!("a whole number from 1 to {MOST}"))?;
+    let factor = f64::from(factor.count(MOST)?);
+    let list = "a list of times, one for each size";
+    let field = table.need("times", list)?;
+    let mut points = Vec::new();
+    let mut bytes = first as f64;
+    for item in field.items(list)? {
+        let time: Span = item.quantity(LATENCY)?;
+        if time == Span::ZERO {
+            return Err(item.refuse("no time", "more than zero"));
+        }
+        points.push((bytes, time.seconds()));
+        bytes *= factor;
+    }
+    if points.is_empty() || factor < 2.0 && points.len() > 1 {
+        return Err(field.refuse("no time, or a factor of 1", list));
+    }
+    Ok(points)
+}
+
+/// Points as pairs of bytes and time; at least one.
+fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+    let list = "a list of [bytes, time], bytes ascending";
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for item in field.items(list)? {
+        let pair = item.items("bytes and a time")?;
+        let [bytes, time] = pair.as_slice() else {
+            return Err(item.refuse(format_args!("{} values", pair.len()), list));
+        };
+        let bytes = bytes.between(1, MOST_BYTES)? as f64;
+        let span: Span = time.quantity(LATENCY)?;
+        if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
+            return Err(item.refuse("no time, or no more bytes than before", list));
+        }
+        points.push((bytes, span.seconds()));
+    }
+    if points.is_empty() {
+        return Err(field.refuse("no point", list));
+    }
+    Ok(points)
 }
 
 const MEASURED: &[&str] = &["dimension", "collective", "members", "points"];
@@ -96,22 +134,9 @@ pub(super) fn add_measured(
         let expected = format!("a whole number from 2 to {MOST}");
         let members = table.need("members", &expected)?.count(MOST)?;
         let list = "a list of [bytes, time], bytes ascending";
-        let field = table.need("points", list)?;
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for item in field.items(list)? {
-            let pair = item.items("bytes and a time")?;
-            let [bytes, time] = pair.as_slice() else {
-                return Err(item.refuse(format_args!("{} values", pair.len()), list));
-            };
-            let bytes = bytes.between(1, MOST_BYTES)? as f64;
-            let span: Span = time.quantity(LATENCY)?;
-            if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
-                return Err(item.refuse("no time, or no more bytes than before", list));
-            }
-            points.push((bytes, span.seconds()));
-        }
-        if points.is_empty() || seen.contains(&(at, kind, members)) {
-            let found = "no point, or a second table of its kind and number of members";
+        let points = measured_points(&table.need("points", list)?)?;
+        if seen.contains(&(at, kind, members)) {
+            let found = "a second table of its kind and number of members";
             return Err(table.refuse(found, "one for each dimension, kind and number of members"));
         }
         seen.push((at, kind, members));

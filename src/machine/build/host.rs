@@ -3,6 +3,7 @@
 use super::LATENCY;
 use crate::config::{ConfigError, ConfigTable};
 use crate::machine::{Host, HostWait};
+use crate::units::Span;
 
 const KEYS: &[&str] = &[
     "launch",
@@ -13,6 +14,7 @@ const KEYS: &[&str] = &[
     "queue",
     "waits",
     "error",
+    "jitter",
 ];
 
 /// Relative error of launches where the file does not state it.
@@ -47,6 +49,10 @@ pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> 
         error: match table.get("error") {
             Some(field) => field.positive(10.0)?,
             None => UNSTATED_ERROR,
+        },
+        jitter: match table.get("jitter") {
+            Some(field) => field.quantity(LATENCY)?,
+            None => Span::ZERO,
         },
     }))
 }

@@ -32,16 +32,16 @@ pub(super) fn add(
         let curve = curves::in_short_runs(class, curve)?;
         let expected = "a list of [rows, columns, summed over, time]";
         let field = table.need("shapes", expected)?;
-        let mut ratios = Vec::new();
+        let mut shapes = Vec::new();
         for item in field.items(expected)? {
             let (sizes, seconds) = shape(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone = curve.seconds([1, m, n, k], element, peak.per_second(), memory);
-            ratios.push((sizes, seconds / alone));
+            let alone = curve.estimate([1, m, n, k], element, peak.per_second(), memory);
+            shapes.push((sizes, seconds, alone));
         }
         let error = table.need("error", "a relative error")?.positive(10.0)?;
-        let Some(measured) = MeasuredGemms::new(&ratios, error) else {
+        let Some(measured) = MeasuredGemms::new(&shapes, error) else {
             return Err(field.refuse("no shape", expected));
         };
         if curves.products[dtype as usize].replace(measured).is_some() {

@@ -57,63 +57,59 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
     assert_eq!(trace.schema, json["schema"]);
     let mut comms = 0;
     for (node, json) in trace.nodes.iter().zip(nodes) {
-        let mut all: Map<String, Value> = json.as_object().unwrap().clone();
+        let fields = json.as_object().unwrap().iter();
+        let mut all: BTreeMap<&str, &Value> = fields.map(|(name, v)| (&name[..], v)).collect();
         for attr in list(&json["attrs"]) {
-            all.insert(
-                attr["name"].as_str().unwrap().to_owned(),
-                attr["value"].clone(),
-            );
+            all.insert(attr["name"].as_str().unwrap(), &attr["value"]);
         }
         let text = |number: u32| trace.texts.get(number);
-        assert_eq!(text(node.name), all["name"]);
-        assert_eq!(text(node.op_schema), all["op_schema"]);
-        assert_eq!(node.id, all["id"]);
+        assert_eq!(text(node.name), *all["name"]);
+        let form = trace.form(node);
+        assert_eq!(text(form.op_schema), *all["op_schema"]);
+        assert_eq!(node.id, *all["id"]);
         assert_eq!(
             node.parent,
-            *all.get("ctrl_deps").unwrap_or_else(|| &all["parent"])
+            **all.get("ctrl_deps").unwrap_or_else(|| &all["parent"])
         );
-        assert_eq!(node.rf_id, all["rf_id"]);
-        assert_eq!(node.seq_id, all["seq_id"]);
-        assert_eq!(node.fw_parent, all["fw_parent"]);
-        assert_eq!(node.scope, all["scope"]);
-        assert_eq!(
-            (&all["tid"], &all["fw_tid"]),
-            (&node.tid.into(), &node.fw_tid.into())
-        );
+        assert_eq!(node.rf_id, *all["rf_id"]);
+        assert_eq!(node.seq_id, *all["seq_id"]);
+        assert_eq!(node.fw_parent, *all["fw_parent"]);
+        assert_eq!(form.scope, *all["scope"]);
+        assert_eq!(node.tid, *all["tid"]);
         let side = |side: &str, part: &str| {
             let flat = format!("{}_{part}", side.trim_end_matches('s'));
-            let nested = all[side].get(part).or_else(|| all.get(&flat));
-            nested.unwrap_or(&all[side]).clone()
+            let nested = all[side].get(part).or_else(|| all.get(&flat[..]).copied());
+            nested.unwrap_or(all[side])
         };
         for (name, shapes, types, range, bytes) in [
             (
                 "inputs",
-                node.shapes_in,
-                node.types_in,
+                form.shapes_in,
+                form.types_in,
                 node.storages_in,
-                node.bytes_in,
+                form.bytes_in,
             ),
             (
                 "outputs",
-                node.shapes_out,
-                node.types_out,
+                form.shapes_out,
+                form.types_out,
                 node.storages_out,
-                node.bytes_out,
+                form.bytes_out,
             ),
         ] {
-            assert_eq!(text(shapes), python(&side(name, "shapes")));
-            assert_eq!(text(types), python(&side(name, "types")));
-            let (storages, expected) = summary(&side(name, "values"), &side(name, "types"));
+            assert_eq!(text(shapes), python(side(name, "shapes")));
+            assert_eq!(text(types), python(side(name, "types")));
+            let (storages, expected) = summary(side(name, "values"), side(name, "types"));
             assert_eq!(trace.storages[range.0 as usize..range.1 as usize], storages);
             assert_eq!(bytes, expected);
         }
         if let Some(args) = trace.args.get(node.args as usize) {
             comms += 1;
             let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap();
-            assert_eq!(parse(&args.inputs), side("inputs", "values"));
-            assert_eq!(parse(&args.outputs), side("outputs", "values"));
+            assert_eq!(parse(&args.inputs), *side("inputs", "values"));
+            assert_eq!(parse(&args.outputs), *side("outputs", "values"));
             for (key, value) in &args.attrs {
-                let same = all[key] == *value.as_str() || all[key] == parse(value);
+                let same = *all[&key[..]] == *value.as_str() || *all[&key[..]] == parse(value);
                 assert!(same, "{key}: {value}");
             }
         }

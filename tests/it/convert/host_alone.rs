@@ -1,6 +1,6 @@
 //! Host traces without Kineto, of every schema: no communication is lost, and what operators compute has a price.
 
-use super::rig::{Job, json, try_convert};
+use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
 use crate::corpus::corpus;
 use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
@@ -137,6 +137,64 @@ fn host_traces_of_real_jobs_lose_no_communication() {
     }
     println!("{held} held, refused {refused:?}");
     assert!(held >= 8, "{refused:?}");
+}
+
+/// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1): the observer's file while it was called ExecutionGraphObserver,
+/// with that word in the names of threads and the benchmark's process and time in its own.
+#[test]
+fn execution_graphs_are_host_traces() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder
+        .path()
+        .join("benchmark_result_2244333_1691065899_eg.json");
+    let node = |id: u32, parent: u32, name: &str, tensors: &str, shapes: &str, types: &str| {
+        format!(
+            r#"{{"name": "{name}", "id": {id}, "rf_id": {id}, "parent": {parent}, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 1,
+            "fw_tid": 0, "op_schema": "", "inputs": [{tensors}], "input_shapes": [{shapes}], "input_types": [{types}],
+            "outputs": [], "output_shapes": [], "output_types": []}}"#
+        )
+    };
+    let (a, b) = (r#"[1,2,0,32,4,"cpu"]"#, r#"[3,4,0,64,4,"cpu"]"#);
+    let nodes = [
+        node(
+            1,
+            1,
+            "[pytorch|profiler|execution_graph|process]",
+            "",
+            "",
+            "",
+        ),
+        node(
+            2,
+            1,
+            "[pytorch|profiler|execution_graph|thread]",
+            "",
+            "",
+            "",
+        ),
+        node(
+            5,
+            2,
+            "aten::mm",
+            &format!("{a},{b}"),
+            "[4,8],[8,8]",
+            r#""Tensor(float)","Tensor(float)""#,
+        ),
+    ];
+    let text = format!(
+        r#"{{"schema": "1.0.1", "pid": 7, "start_ts": 1, "nodes": [{}], "finish_ts": 2}}"#,
+        nodes.join(",")
+    );
+    std::fs::write(&path, text).expect("there is room");
+    let job = try_convert(&[path], &Conversion::default()).unwrap_or_else(|e| panic!("{e}"));
+    let [rank] = &job.summary.ranks[..] else {
+        panic!("{:?}", job.summary.ranks);
+    };
+    assert_eq!((rank.rank, rank.method), (0, LinkMethod::HostAlone));
+    let named = job.traces[0].nodes.iter().filter(|n| n.name == "aten::mm");
+    // 2 · 4 · 8 · 8.
+    let flops: Vec<_> = named.map(|node| attribute(node, "num_ops")).collect();
+    assert_eq!(flops, [Some(512)]);
 }
 
 /// Files that Chakra's linker made of two have kernels as copies of host nodes: they are named, not converted.

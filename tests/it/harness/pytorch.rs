@@ -35,7 +35,8 @@ pub fn host(data: &[u8]) {
         assert_eq!(trace.nodes.len(), count);
     }
     for node in &trace.nodes {
-        for number in [node.name, node.op_schema, node.shapes_in, node.types_in] {
+        let form = trace.form(node);
+        for number in [node.name, form.op_schema, form.shapes_in, form.types_in] {
             let _ = trace.texts.get(number);
         }
         for (from, to) in [node.storages_in, node.storages_out] {

@@ -236,9 +236,10 @@ fn on_of(pass: u64) -> i64 {
     (pass % 2) as i64
 }
 
-/// Random stages in random places of meshes and tori, over three networks.
-fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 2] {
-    let mut all = [0; 2];
+/// Random stages in random places of meshes and tori, over three networks. Returns the groups, those that stayed together, and
+/// how often parts of others were joined again.
+fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
+    let mut all = [0; 3];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let (ranks, groups) = stages(random);
@@ -261,6 +262,7 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 2] {
             let counts = both(&workload, &machine, (network, &order), &what);
             all[0] += u64::from(counts[1].groups);
             all[1] += u64::from(counts[1].together);
+            all[2] += counts[1].rejoined;
         }
     }
     all
@@ -268,11 +270,12 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 2] {
 
 #[test]
 fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
-    let [groups, together] = random_stages(0..150);
+    let [groups, together, rejoined] = random_stages(0..150);
     // A sum and a kernel that wait for one lane, which ranks take in an order of their own.
     random_stages(1592..1593);
-    // Both kinds occur: those that stay together and those that do not.
+    // All kinds occur: those that stay together, those that do not, and those that come together again.
     assert!(0 < together && together < groups, "{together} of {groups}");
+    assert!(rejoined > 100, "{rejoined}");
 }
 
 #[test]
@@ -344,6 +347,126 @@ fn places_that_differ_are_found() {
     let split = together.split.expect("it was split");
     assert_eq!(split.node, "n2");
     assert_ne!(split.ahead, split.behind);
+}
+
+/// A load that some cores have to wait for tells them apart, and a sum around a ring of neighbours brings them together: the last
+/// to come sends its first part to the next at once, which passes it on, and so on around, so that nobody ends before the
+/// others. Ports are at (0, 0) and (3, 1): of the row two cores load at each. Their kernels before the load are one for
+/// all, those between it and the sum two, and those behind it one again.
+#[test]
+fn a_ring_brings_members_together_again() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let load = line(Op::Memory {
+        store: false,
+        place: MemoryLocation::Remote,
+        bytes: 1000,
+        in_switch: false,
+    });
+    let mut lines = vec![kernel(100)];
+    for round in 0..3 {
+        let first = lines.len() as u64;
+        lines.push(load.clone().after(&[first]).on(1));
+        lines.push(kernel(50).after(&[first + 1]));
+        lines.push(call(K::AllReduce, 16_000).on(2).after(&[first + 2]));
+        for behind in 0..round + 5 {
+            lines.push(kernel(70).after(&[first + 3 + behind]));
+        }
+    }
+    let workload = job(&vec![lines; 4], &[]);
+    let [_, together] = both(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
+    assert_eq!((together.groups, together.together), (1, 0));
+    assert_eq!(together.rejoined, 3, "{together:?}");
+    // On a line the way back is longer, so they do not come together as one group.
+    let line = machine("mesh", [1, 1], [4, 2], 8);
+    let [_, apart] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
+    assert_eq!(apart.together, 0);
+}
+
+/// Two ranks that have ended as many nodes, but not the same: each has the message of another sender when a sum ends for both.
+/// They are in different states, and stay apart.
+#[test]
+fn as_many_nodes_are_not_the_same_nodes() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let receiver = vec![
+        receive(2, 1000),
+        receive(3, 1000),
+        kernel(50).on(1).after(&[1]),
+        kernel(70).on(2).after(&[2]),
+        call(K::AllReduce, 400_000).group("pair").on(3),
+        kernel(90).on(4).after(&[3, 4, 5]),
+    ];
+    // Rank 2 sends to rank 0 at once and to rank 1 when the sum is over, rank 3 the other way round.
+    let sender = |first: u32, second: u32| {
+        vec![
+            send(first, 1000).on(1),
+            kernel(5000),
+            send(second, 1000).on(2).after(&[2]),
+        ]
+    };
+    let ranks = [receiver.clone(), receiver, sender(0, 1), sender(1, 0)];
+    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    for network in [ContentionFree, Exclusive] {
+        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        // The senders stay together.
+        let found = (counts.groups, counts.together, counts.rejoined);
+        assert_eq!(found, (2, 1, 0), "{counts:?}");
+    }
+}
+
+/// Two ranks that have ended the same nodes, but began others in another order: each answers first whom it heard first, over one
+/// lane, and the answers of 1 us are under way when a sum ends for both.
+#[test]
+fn the_same_nodes_in_another_order_are_another_state() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let answering = vec![
+        receive(2, 1000),
+        receive(3, 1000),
+        send(2, 1_000_000).on(1).after(&[1]),
+        send(3, 1_000_000).on(1).after(&[2]),
+        call(K::AllReduce, 400_000).group("pair").on(3),
+        kernel(90).on(4).after(&[3, 5]),
+    ];
+    let asking = |first: u32, second: u32| {
+        vec![
+            send(first, 1000).on(1),
+            kernel(100),
+            send(second, 1000).on(2).after(&[2]),
+            receive(first, 1_000_000),
+            receive(second, 1_000_000),
+        ]
+    };
+    let ranks = [answering.clone(), answering, asking(0, 1), asking(1, 0)];
+    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    for network in [ContentionFree, Exclusive] {
+        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        assert!(
+            counts.groups > counts.together && counts.rejoined == 0,
+            "{counts:?}"
+        );
+    }
+}
+
+/// A sum that shares its lane with kernels is let go when the last member is ready, in the middle of the posts of a round. Where
+/// nothing else comes to the lane then, one runs for all; a kernel beside it disbands the group.
+#[test]
+fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
+    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let turns = |beside: bool| {
+        let mut lines = vec![kernel(100).on(0), kernel(30).on(1).after(&[1])];
+        lines.push(call(K::AllReduce, 16_000).on(0).after(&[2]));
+        if beside {
+            lines.push(kernel(40).on(0).after(&[2]));
+        }
+        lines.push(kernel(20).on(1).after(&[3]));
+        job(&vec![lines; 4], &[])
+    };
+    let row = [0, 1, 2, 3];
+    for network in [ContentionFree, Exclusive] {
+        let [_, counts] = both(&turns(false), &ring, (network, &row), "a sum alone");
+        assert_eq!((counts.groups, counts.together), (1, 1), "{counts:?}");
+        let [_, counts] = both(&turns(true), &ring, (network, &row), "a sum and a kernel");
+        assert_eq!((counts.groups, counts.together), (1, 0), "{counts:?}");
+    }
 }
 
 /// Loads of four cores at one port come one after another; at ports of their own they end together.

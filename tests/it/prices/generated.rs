@@ -39,6 +39,43 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
     (makespan, report.get("interval").is_some())
 }
 
+/// Hosts that come to a collective of two members `jitter` apart: the last is `jitter / sqrt(pi)` after the mean, and that over
+/// the makespan, once for each collective, is one more part of the interval's variance.
+#[test]
+fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let preset = include_str!("../../../src/machine/presets/dgx-a100.toml");
+    let jitter = "jitter = \"36 us\"";
+    assert!(preset.contains(jitter), "the preset states another one");
+    let report = |stated: &str| -> Value {
+        let machine = folder.path().join("machine.toml");
+        std::fs::write(&machine, preset.replace(jitter, stated)).expect("there is room");
+        let machine = machine.to_str().expect("a plain name");
+        let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
+        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        serde_json::from_slice(&output.stdout).expect("it is JSON")
+    };
+    let [none, some] = ["", "jitter = \"5 us\""].map(report);
+    assert_eq!(none["makespan_ps"], some["makespan_ps"]);
+    let variance = |report: &Value| {
+        let end = |key: &str| report["interval"][key].as_f64().expect("a number").ln();
+        ((end("high_ps") - end("low_ps")) / (2.0 * 1.645)).powi(2)
+    };
+    let rows = some["collectives"].as_array().expect("a list");
+    let calls = |row: &Value| {
+        assert_eq!(row["members"], 2);
+        row["calls"].as_f64().expect("a number")
+    };
+    let calls: f64 = rows.iter().map(calls).sum();
+    assert!(calls > 40.0, "{calls}");
+    let seconds = some["makespan_ps"].as_f64().expect("a number") / 1e12;
+    let late = 5e-6 * calls / std::f64::consts::PI.sqrt() / seconds;
+    let found = variance(&some) - variance(&none);
+    assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
+}
+
 /// Without flags a model is priced by curves, its host launches it, and collectives are measured, whether it is replayed
 /// at once or from files; with an efficiency, or on machines without curves, it is as by roofline.
 #[test]

@@ -42,6 +42,37 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
     )
 }
 
+/// A machine file that a file of columns names lies beside it, wherever the command runs.
+#[test]
+fn machines_are_found_beside_the_columns() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let preset = include_str!("../../../src/machine/presets/dgx-a100.toml");
+    let slow = preset.replace("launch = \"117 us\"", "launch = \"1170 us\"");
+    assert_ne!(slow, preset);
+    std::fs::write(folder.path().join("slow.toml"), slow).expect("there is room");
+    let seconds = |columns: &str| {
+        let at = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("there is room");
+            path.to_str().expect("a plain name").to_owned()
+        };
+        let runs = at("runs.csv", "width,tp,seconds\n256,1,1\n");
+        let columns = at("columns.toml", columns);
+        let output = chakram(&["score", &runs, "--columns", &columns, "--format", "json"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        scores["runs"][0]["predicted_s"].as_f64().expect("a number")
+    };
+    let of = |machine: &str| COLUMNS.replace("\"dgx-a100\"", machine);
+    let when = format!("{COLUMNS}[when.width]\n256 = {{ machine = \"slow.toml\" }}\n");
+    let (preset, slow) = (seconds(COLUMNS), seconds(&of("\"slow.toml\"")));
+    assert!(slow > 3.0 * preset, "{slow} {preset}");
+    assert_eq!(seconds(&when), slow);
+    let fixed = COLUMNS.replace("[fixed]", "[fixed]\nmachine = \"slow.toml\"");
+    assert_eq!(seconds(&fixed), slow);
+}
+
 /// A run that is predicted as it was measured has no error, whatever else the table holds.
 #[test]
 fn scores_are_errors_of_predictions() {
@@ -181,7 +212,10 @@ fn measured_iterations_are_predicted() {
         assert!(output.status.success(), "{error}");
         let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
         let ours = &scores["scores"]["chakram"];
-        println!("{table}: {ours}");
+        let held = scores["intervals"]["coverage"].as_f64().expect("a number");
+        println!("{table}: {ours}, intervals hold {held}");
+        // Plans on many NPUs have runs that no price explains.
+        assert!((if table == "single" { 0.88 } else { 0.8 }..0.95).contains(&held));
         assert!(
             ours["mean"].as_f64().expect("it is a number") < mean,
             "{ours}"

@@ -5,7 +5,7 @@ use crate::files::Folder;
 
 /// Of a stage's ranks one runs for all while they do the same; the report is the one of each by itself but for what it says of
 /// that. On the wafer cores of a stage lie differently to their neighbours, which is found. The first and the last stage share
-/// embeddings, whose sum takes a lane with other nodes, so their ranks run each by itself.
+/// embeddings, whose sum takes a lane with other nodes.
 #[test]
 fn one_core_runs_for_all_that_do_the_same() {
     let folder = Folder::new();
@@ -23,9 +23,9 @@ fn one_core_runs_for_all_that_do_the_same() {
         let alone = json(&folder, &args(machine, more));
         let mut together = json(&folder, &args(machine, &[more, &["--aggregate"]].concat()));
         let found = together["aggregation"].take();
-        assert_eq!(found["groups"], 2, "{found}");
-        assert_eq!(found["ranks"], 16, "{found}");
-        assert_eq!(found["split"].is_null(), found["together"] == 2, "{found}");
+        assert_eq!(found["groups"], 4, "{found}");
+        assert_eq!(found["ranks"], 32, "{found}");
+        assert_eq!(found["split"].is_null(), found["together"] == 4, "{found}");
         assert!(alone["aggregation"].is_null());
         for key in [
             "makespan_ps",
@@ -41,7 +41,7 @@ fn one_core_runs_for_all_that_do_the_same() {
         }
     }
     let text = folder.ok(&args("dgx-a100x4", &["--aggregate"]));
-    assert!(text.contains("16 ranks in 2 groups; in "), "{text}");
+    assert!(text.contains("32 ranks in 4 groups; in "), "{text}");
     let refused = folder.refused(&args("dgx-a100x4", &["--aggregate", "--comm", "recorded"]));
     assert!(refused.contains("leave one of the two out"), "{refused}");
 }

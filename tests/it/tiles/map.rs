@@ -1,69 +1,77 @@
 //! Pictures of a machine of tiles against the report.
 
-use super::{args, json, makespan};
+use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
 use serde_json::Value;
 
-/// Every link and port of the report is in the picture with its time, and every core with its rank, stage and tensor group.
-#[test]
-fn the_map_shows_what_the_report_says() {
-    let folder = Folder::new();
-    let more = [
-        "--place",
-        "s_shape",
-        "--residency",
-        "corrected",
-        "--tile-map",
-        "map.svg",
-    ];
-    let report = json(&folder, &args("wafer-5x4", &more));
-    let map = String::from_utf8(folder.read("map.svg")).unwrap();
+/// Holds a picture against its report: every link and port in it with its time and its share of the replay, and every core
+/// with its rank, stage and tensor group, as `stage_and_group` says them of a rank. Nothing else is in it.
+fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();
     let (links, ports) = (of("links"), of("ports"));
-    assert!(
-        links.len() > 20 && ports.len() == 8,
-        "{} {}",
-        links.len(),
-        ports.len()
-    );
     let number = |value: &Value| value.as_u64().unwrap();
     let place = |value: &Value| format!("({}, {})", value[0], value[1]);
     let mark = |title: &str| {
         let at = map
             .find(&format!("<title>{title}"))
             .unwrap_or_else(|| panic!("{title}"));
-        map[..at].rsplit('<').next().unwrap().to_owned()
+        let said = map[at + 7 + title.len()..].split('<').next().unwrap();
+        (
+            map[..at].rsplit('<').next().unwrap().to_owned(),
+            said.to_owned(),
+        )
+    };
+    let shows = |title: String, busy: u64| {
+        let (attributes, said) = mark(&title);
+        assert!(
+            attributes.contains(&format!("data-busy=\"{busy}\"")),
+            "{title}"
+        );
+        let share = 100.0 * busy as f64 / makespan(report) as f64;
+        assert!(
+            said.contains(&format!("{share:.1} %")),
+            "{title}{said}: {share}"
+        );
+        // Nothing is busy longer than the replay.
+        assert!(share <= 100.0, "{title}");
     };
     for link in &links {
         let title = format!("link {} to {}: ", place(&link["from"]), place(&link["to"]));
-        let busy = format!("data-busy=\"{}\"", number(&link["busy_ps"]));
-        assert!(mark(&title).contains(&busy), "{title}");
+        shows(title, number(&link["busy_ps"]));
     }
     for port in &ports {
         let title = format!("memory port at {}: ", place(&port["core"]));
-        let busy = format!("data-busy=\"{}\"", number(&port["busy_ps"]));
-        assert!(mark(&title).contains(&busy), "{title}");
+        shows(title, number(&port["busy_ps"]));
     }
     assert_eq!(map.matches("data-busy").count(), links.len() + ports.len());
-    // Rank r is of stage r / 8 and of tensor group r / 4 % 2; NPUs count the 20 columns of the wafer first.
-    for row in report["npus"].as_array().unwrap() {
+    let rows = report["npus"].as_array().unwrap();
+    for row in rows {
         let (rank, npu) = (number(&row["rank"]), number(&row["npu"]));
-        let title = format!("core ({}, {}): ", npu % 20, npu / 20);
-        let (stage, group) = (rank / 8, rank / 4 % 2);
+        let title = format!("core ({}, {}): ", npu % width, npu / width);
+        let (stage, group) = stage_and_group(rank);
         let data = format!("data-rank=\"{rank}\" data-stage=\"{stage}\" data-group=\"{group}\"");
-        assert!(mark(&title).contains(&data), "{title}");
+        assert!(mark(&title).0.contains(&data), "{title}");
     }
-    // Nothing is busy longer than the replay, and all of a mesh of 20 x 16 is 2 (19 x 16 + 15 x 20) links.
-    let most = links
-        .iter()
-        .chain(&ports)
-        .map(|one| number(&one["busy_ps"]))
-        .max()
-        .unwrap();
-    assert!(most <= makespan(&report));
-    assert_eq!(number(&report["tiles"]["links_of_machine"]), 1208);
-    assert_eq!(number(&report["tiles"]["ports_of_machine"]), 80);
+    assert_eq!(map.matches("data-rank").count(), rows.len());
+}
+
+/// Rank r of this plan is of stage r / 8 and of tensor group r / 4 % 2; NPUs count the 20 columns of the wafer first.
+#[test]
+fn the_map_shows_what_the_report_says() {
+    let folder = Folder::new();
+    let report = json(&folder, &with_loads(&["--tile-map", "map.svg"]));
+    let map = String::from_utf8(folder.read("map.svg")).unwrap();
+    compare(&map, &report, 20, |rank| (rank / 8, rank / 4 % 2));
+    let count = |key: &str| report["tiles"][key].as_array().unwrap().len();
+    assert!(
+        count("links") > 20 && count("ports") == 8,
+        "{}",
+        report["tiles"]
+    );
+    // All of a mesh of 20 x 16 is 2 (19 x 16 + 15 x 20) links.
+    assert_eq!(report["tiles"]["links_of_machine"], 1208);
+    assert_eq!(report["tiles"]["ports_of_machine"], 80);
     let output = folder.run(&args("dgx-a100x4", &["--tile-map", "no.svg"]));
     assert!(
         text(&output.stderr).contains("has no tiles"),
@@ -73,13 +81,15 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// The picture of the case in the book; `BLESS=1` draws it anew.
+/// The picture of the case in the book, against the report of the case: two stages of two replicas of two on the 4 columns of its
+/// wafer. `BLESS=1` draws it anew.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let case = root.join("traces/wafer-8");
-    folder.ok(&["replay", case.to_str().unwrap(), "--tile-map", "map.svg"]);
+    let replay = ["replay", case.to_str().unwrap(), "--tile-map", "map.svg"];
+    let report = json(&folder, &replay);
     let (found, picture) = (folder.read("map.svg"), root.join("docs/images/wafer-8.svg"));
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&picture, &found).unwrap();
@@ -89,4 +99,6 @@ fn the_book_shows_the_map_of_the_case() {
         found == expected,
         "docs/images/wafer-8.svg is of another replay"
     );
+    let map = String::from_utf8(expected).unwrap();
+    compare(&map, &report, 4, |rank| (rank / 4, rank / 2 % 2));
 }

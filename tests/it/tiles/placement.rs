@@ -1,6 +1,6 @@
 //! Where ranks sit, and how far neighbours are.
 
-use super::{args, json, makespan};
+use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
 use serde_json::Value;
 
@@ -39,15 +39,7 @@ fn written_traces_replay_as_they_were_generated() {
 #[test]
 fn one_job_runs_over_every_network_that_tiles_have() {
     let folder = Folder::new();
-    let more = [
-        "--place",
-        "s_shape",
-        "--residency",
-        "corrected",
-        "-o",
-        "job",
-    ];
-    folder.ok(&args("wafer-5x4", &more));
+    folder.ok(&with_loads(&["-o", "job"]));
     let run = |network: &str| {
         let replay = [
             "replay",

@@ -1,0 +1,91 @@
+//! Bytes of operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
+//!
+//! Kineto states the shapes in a list and no element type; the name of the kernel does, as an argument of its template. What
+//! such a kernel moves is all lists that it reads, and one like the longest that it writes.
+
+use super::kineto::elements_of;
+use serde_json::Value;
+
+/// Element types in names of kernels, with their bytes.
+const ELEMENTS: [(&str, u64); 14] = [
+    ("OpaqueType<1u>", 1),
+    ("OpaqueType<2u>", 2),
+    ("OpaqueType<4u>", 4),
+    ("OpaqueType<8u>", 8),
+    ("OpaqueType<16u>", 16),
+    ("BFloat16", 2),
+    ("Half", 2),
+    ("half", 2),
+    ("bfloat16", 2),
+    ("Float8", 1),
+    ("float", 4),
+    ("double", 8),
+    ("long", 8),
+    ("int", 4),
+];
+
+/// Returns the bytes that `kernel` moves for an operator with inputs of these shapes, as Python shows them; `None` if none of
+/// them is a list of tensors, or the kernel's name tells no element type.
+pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
+    let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
+    let is_list = |argument: &&Value| {
+        let tensors = argument.as_array().map_or(&[][..], Vec::as_slice);
+        tensors.iter().any(Value::is_array)
+    };
+    let lists = arguments.iter().filter(is_list).map(elements_of);
+    let (all, longest) = lists.fold((0_u64, 0), |(all, longest), one| {
+        (all.saturating_add(one), one.max(longest))
+    });
+    let size = element_bytes(kernel).filter(|_| all > 0)?;
+    Some(all.saturating_add(longest).saturating_mul(size))
+}
+
+/// Returns the bytes of the element type that stands first among the template arguments of a kernel.
+fn element_bytes(kernel: &str) -> Option<u64> {
+    let (_, arguments) = kernel.split_once('<')?;
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let found = ELEMENTS.iter().filter_map(|&(name, size)| {
+        let whole = |&(at, _): &(usize, &str)| {
+            let before = arguments[..at].chars().next_back();
+            let after = arguments[at + name.len()..].chars().next();
+            // `Float8_e4m3fn` goes on; `Int` and `UnsignedInt` are other words.
+            !before.is_some_and(word) && (name == "Float8" || !after.is_some_and(word))
+        };
+        let (at, _) = arguments.match_indices(name).find(whole)?;
+        Some((at, size))
+    });
+    found.min().map(|(_, size)| size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_one_is_written() {
+        let cat = "void at::native::CatArrayBatchedCopy_contig<at::native::OpaqueType<2u>, unsigned int, 3, 128, 1>(int)";
+        // 2 · 3 + 4 elements of two bytes, read and written.
+        assert_eq!(bytes_moved("[[[2, 3], [4]], []]", cat), Some(40));
+        let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
+        // Two lists of 10 read, one of them written: 30 floats.
+        assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
+        // A tensor alone is no list, and a name without a template tells nothing.
+        assert_eq!(bytes_moved("[[10], []]", add), None);
+        assert_eq!(bytes_moved("[[[10]]]", "triton_cat_0"), None);
+        assert_eq!(bytes_moved("no list", add), None);
+    }
+
+    #[test]
+    fn the_first_element_type_counts() {
+        for (kernel, expected) in [
+            ("copy<c10::BFloat16, float>", Some(2)),
+            ("copy<float, c10::BFloat16>", Some(4)),
+            ("copy<c10::Float8_e4m3fn, float>", Some(1)),
+            ("copy<UnsignedInt, floats, long>", Some(8)),
+            ("copy<3>", None),
+            ("float", None),
+        ] {
+            assert_eq!(element_bytes(kernel), expected, "{kernel}");
+        }
+    }
+}

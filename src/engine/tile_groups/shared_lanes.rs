@@ -1,0 +1,81 @@
+//! Lanes that collectives which gather share with other nodes.
+//!
+//! Such a collective queues for its lane on all members when the last is ready, in the middle of the round's posts: ranks
+//! before that member have posted their own nodes by then, ranks behind it have not. A leader posts for all members
+//! at once, so it stands for them only where nothing else comes to that lane in the round. Where more than one node does, or one
+//! while another collective waits to be let go, the group is disbanded first.
+
+use crate::engine::Engine;
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::frames::{RunningInstance, key, node_of};
+use crate::engine::plan::NONE;
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Returns by lane of the NPU whether a collective of the instance that gathers shares it; nothing if none does.
+    pub(super) fn shared_lanes_of(&self, instance: u32) -> Vec<bool> {
+        let RunningInstance { graph, shared, .. } = &self.flow.instances[instance as usize];
+        let mut lanes = Vec::new();
+        for call in graph.calls() {
+            if shared.mixed[call.group as usize] {
+                lanes.resize(shared.lane_count as usize, false);
+                lanes[shared.lanes[graph.lane(call.node) as usize] as usize] = true;
+            }
+        }
+        lanes
+    }
+
+    /// Whether a collective node of a group's leader gathers, and shares a lane.
+    pub(super) fn gathers(&self, leader: u32, node: NodeIndex) -> bool {
+        let RunningInstance { graph, shared, .. } = &self.flow.instances[leader as usize];
+        graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
+    }
+
+    /// Returns the number of collectives of an instance that gather, are ready and do not queue for their lanes yet; those
+    /// that became ready in this round are not posted.
+    pub(super) fn parked_of(&self, instance: u32) -> u32 {
+        let running = &self.flow.instances[instance as usize];
+        let graph = running.graph;
+        let is_parked = |node: NodeIndex| {
+            let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
+            let word = key(instance, node);
+            self.flow.dependencies_left[running.first_node + node.index()] == 0
+                && !self.processors.lanes.knows(lane, word)
+                && !self.effects.ready.contains(&word)
+        };
+        let calls = graph.calls().iter();
+        let gathering = calls.filter(|call| running.shared.mixed[call.group as usize]);
+        gathering.filter(|call| is_parked(call.node)).count() as u32
+    }
+
+    /// Whether a leader that is to post the first of `left` cannot do so for all members.
+    #[inline]
+    pub(in crate::engine) fn is_out_of_turn(&self, left: &[u64]) -> bool {
+        let (instance, node) = node_of(left[0]);
+        let number = self.tile_groups.of.get(instance as usize);
+        let Some(&number) = number.filter(|&&number| number != NONE) else {
+            return false;
+        };
+        let group = &self.tile_groups.groups[number as usize];
+        let lanes = &self.tile_groups.origins[group.origin as usize].shared_lanes;
+        if lanes.is_empty() {
+            return false;
+        }
+        let RunningInstance { graph, shared, .. } = &self.flow.instances[instance as usize];
+        let lane = |node: NodeIndex| shared.lanes[graph.lane(node) as usize];
+        let is_shared = |node: NodeIndex| {
+            let lane = lane(node);
+            lane != NONE && lanes[lane as usize]
+        };
+        if !is_shared(node) {
+            return false;
+        }
+        let own = left.iter().map(|&word| node_of(word));
+        let own = own.take_while(|&(one, _)| one == instance);
+        let coming = own.filter(|&(_, node)| is_shared(node)).count();
+        coming as u32 + group.parked > 1
+    }
+}

@@ -1,0 +1,69 @@
+//! Copies for which the host waits: what it waits for is the device's, queue and all.
+
+use super::rig::{Job, convert, replay, set_lasts};
+use chakram::internals::engine::CommTiming;
+use chakram::internals::workload::MissingRankPolicy;
+
+/// A kernel of 1,000 us, launched at 0, and a copy behind it whose call lasts from 40 to 1,025; the copy itself takes 4, from
+/// 1,014 on, on `stream`.
+fn job(stream: u32) -> Job {
+    let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
+        format!(
+            r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": 1, "tid": {tid}, "ts": {ts}, "dur": {dur}, "args": {{{args}}}}}"#
+        )
+    };
+    let on = |stream: u32, correlation: u32| {
+        format!(r#""device": 0, "stream": {stream}, "correlation": {correlation}"#)
+    };
+    let by = |correlation: u32| format!(r#""correlation": {correlation}"#);
+    let events = [
+        event("cpu_op", "aten::mm", (1, 0, 20), String::new()),
+        event("cuda_runtime", "cudaLaunchKernel", (1, 0, 5), by(1)),
+        event("kernel", "gemm", (7, 12, 1000), on(7, 1)),
+        event("cpu_op", "aten::to", (1, 30, 1000), String::new()),
+        event("cuda_runtime", "cudaMemcpyAsync", (1, 40, 985), by(2)),
+        event(
+            "gpu_memcpy",
+            "Memcpy DtoH",
+            (stream, 1014, 4),
+            on(stream, 2),
+        ),
+        event("cpu_op", "aten::relu", (1, 1040, 10), String::new()),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("{{\"traceEvents\": [{}]}}", events.join(",\n"));
+    std::fs::write(folder.path().join("kineto.0.json"), text).unwrap();
+    convert(folder.path())
+}
+
+/// End of the job, us, with a kernel of `kernel` us.
+fn ends(mut job: Job, kernel: u64) -> u64 {
+    let nodes = job.traces[0].nodes.iter_mut();
+    for node in nodes.filter(|node| node.name == "gemm") {
+        set_lasts(node, kernel * 1000);
+    }
+    let log = replay(
+        &job.traces,
+        CommTiming::Recorded,
+        |_| 0,
+        MissingRankPolicy::Refuse,
+    );
+    log.ends()[0] / 1000
+}
+
+#[test]
+fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
+    assert_eq!(ends(job(7), 1000), 1050);
+    // The kernel ends at 22 and the call begins at 40: the copy runs 2 later, as far behind what it waits for as it was, to
+    // 46. The host continues 22 later, and ends 10 after that.
+    assert_eq!(ends(job(7), 10), 78);
+    // 100 longer, all are.
+    assert_eq!(ends(job(7), 1100), 1150);
+}
+
+/// On a stream of its own the copy waited for no kernel that the capture names, so the call's time is the host's.
+#[test]
+fn a_copy_on_an_idle_stream_waits_for_nothing() {
+    assert_eq!(ends(job(8), 1000), 1050);
+    assert_eq!(ends(job(8), 10), 1050);
+}

@@ -1,0 +1,76 @@
+//! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
+
+use crate::files::Folder;
+use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::NodeIndex;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive};
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::units::Time;
+use chakram::job::Job;
+
+/// Sees only what the loop counted.
+#[derive(Default)]
+struct CountedLoop(LoopCounts);
+
+impl Observer for CountedLoop {
+    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn counted(&mut self, counts: &LoopCounts) {
+        self.0 = counts.clone();
+    }
+}
+
+/// Replays traces each rank by itself and together, which come to the same end. Returns what the loop counted.
+fn both(job: &Job, machine: &Machine, network: NetworkKind) -> [(LoopCounts, ReplayOutcome); 2] {
+    let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
+        let options = ReplayOptions::with(|o| {
+            (o.network, o.aggregate) = (Some(network), aggregate);
+        });
+        let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
+        let (outcome, counted) = replay.run(CountedLoop::default()).unwrap();
+        (outcome, counted.0)
+    };
+    let [(alone, a), (together, b)] = [false, true].map(run);
+    assert_eq!(alone, together, "{network}");
+    [(a, alone), (b, together)]
+}
+
+/// A step of T-76B as in Table VII, in 20 stages of 16 cores.
+const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 --micro-batch 44 --batch 1848 \
+                     --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape -o job";
+
+/// Virtual tiles of T-76B: events of each core by itself, and of one for its stage while all do the same.
+///
+/// Without contention cores of a stage never differ. What is left are 16 times fewer ends of nodes, those of sums, and both ends of
+/// messages between stages, which every core has of its own. Over exclusive links the 16 messages that come in from the
+/// stage before share the four links of a border, so they come one after another, which tells the cores apart until the
+/// first sum of the pass brings each tensor group together again. No way of having one run for all could take less than
+/// the events of messages, of sums and of a sixteenth of the nodes.
+#[test]
+#[ignore = "long: T-76B on 320 cores"]
+fn one_core_runs_for_its_stage() {
+    let folder = Folder::new();
+    let machine = Machine::preset("wafer-5x4").unwrap();
+    folder.ok(&T_76B.split_whitespace().collect::<Vec<_>>());
+    let job = Job::open([folder.at("job")]).expect("it was written");
+    for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
+        let [(alone, outcome), (together, _)] = both(&job, &machine, network);
+        let fewer = alone.events as f64 / together.events as f64;
+        let bound = outcome.messages + outcome.closed + outcome.nodes / 16;
+        println!(
+            "{network}: {} events, {} together, {fewer:.2} times fewer, at least {bound}, {together:?}",
+            alone.events, together.events
+        );
+        assert!(
+            fewer >= least && together.events >= bound,
+            "{network}: {alone:?} {together:?}"
+        );
+        assert_eq!((together.groups, together.ranks), (20, 320));
+        let apart = network == Exclusive;
+        assert_eq!(together.together, if apart { 0 } else { 20 });
+        assert_eq!(together.rejoined > 0, apart);
+    }
+}
