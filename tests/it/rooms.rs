@@ -253,6 +253,7 @@ const DOCUMENTS: &[&str] = &[
     "inspect/fault.rs",
     "trace/groups.rs",
     "trace/job.rs",
+    "trace/members.rs",
     "archive.rs",
     "archive/",
     "regression.rs",
@@ -273,6 +274,7 @@ const DOCUMENTS: &[&str] = &[
 const JSON: &[&str] = &[
     "trace/groups.rs",
     "trace/job.rs",
+    "trace/members.rs",
     "cli.rs",
     "cli/",
     "diff/reports/read.rs",
