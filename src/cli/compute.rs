@@ -174,6 +174,12 @@ impl ComputeArgs {
                 self.name()
             ));
         }
+        if self.recorded_on.is_some() && !graphs.iter().any(has_recorded_kernels) {
+            return Err(
+                "--recorded-on says where kernels were recorded, and none of this job was\n  try: without --recorded-on"
+                    .to_owned(),
+            );
+        }
         if self.host != HostTiming::Recorded && !graphs.iter().any(has_host_time) {
             return Err(
                 "--host says how long host work lasts, and no node of this job is host work or has a delay on \
@@ -284,6 +290,13 @@ fn word(value: impl ValueEnum) -> String {
     let word = value.to_possible_value();
     word.map(|word| word.get_name().to_owned())
         .unwrap_or_default()
+}
+
+/// Returns whether a kernel of `graph` has a recorded duration.
+fn has_recorded_kernels(graph: &Graph) -> bool {
+    let recorded =
+        |node| graph.kind(node) == NodeKind::Compute && graph.recorded(node) > Span::ZERO;
+    graph.nodes().any(recorded)
 }
 
 /// Returns whether a kernel of `graph` has FLOPs or bytes and no recorded duration.

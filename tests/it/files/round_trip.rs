@@ -314,4 +314,10 @@ fn options_without_effect_are_refused() {
         error.contains("no node of this job is host work"),
         "{error}"
     );
+    kernels(&folder, "job.0.jsonl", &[WORK]);
+    let error = folder.refused(&[&replay[..], &["--recorded-on", "dgx-a100"]].concat());
+    assert!(
+        error.contains("where kernels were recorded, and none of this job was"),
+        "{error}"
+    );
 }
