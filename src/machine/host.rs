@@ -47,6 +47,6 @@ pub struct Host {
     /// Relative error of these times, one standard deviation.
     pub error: f64,
     /// Standard deviation of the time at which a host of a group comes to a collective. What the group waits longer for the
-    /// last one is not predicted, and counts for the [interval](crate::report::PredictionInterval).
+    /// last one is not predicted, and counts for the interval of a prediction.
     pub jitter: Span,
 }
