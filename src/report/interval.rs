@@ -21,11 +21,12 @@
 //! the others.
 
 use super::breakdown::TimeCategory;
-use super::summary::{CollectiveRow, Report};
+use super::summary::Report;
 use super::text::share;
 use crate::engine::{CommTiming, CompiledReplay};
 use crate::units::Span;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Relative errors, one standard deviation: of kernels by roofline at one efficiency, measured collectives, other transfers,
 /// loads and stores, and what is recorded.
@@ -180,12 +181,19 @@ impl PredictionInterval {
 /// launches them.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
-    let jitter = host.map_or(0.0, |host| host.jitter.seconds());
-    let late = |row: &CollectiveRow| {
-        (row.tally.calls * u64::from(row.present)) as f64 * expected_maximum(row.members)
+    let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
+        return 0.0;
     };
-    let sum: f64 = report.collectives.iter().map(late).sum();
-    jitter * sum / report.rows.len().max(1) as f64
+    // Many groups are of one size, and the integral takes longer than a row.
+    let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
+    for row in &report.collectives {
+        *calls.entry(row.members).or_default() += row.tally.calls * u64::from(row.present);
+    }
+    let calls = calls.into_iter();
+    let sum: f64 = calls
+        .map(|(members, calls)| calls as f64 * expected_maximum(members))
+        .sum();
+    host.jitter.seconds() * sum / report.rows.len().max(1) as f64
 }
 
 /// Expected maximum of `n` standard normal variables with the distribution function `F`: the integral over `x` above zero of

@@ -62,22 +62,13 @@ pub(super) fn price_graph(
                 return KernelTiming::Modeled(span);
             }
             let (memory, curves) = (class.memory.bandwidth, &class.curves);
-            let price = options.compute.price(&kernel, &class.peaks, memory, curves);
-            match (price, options.correction) {
-                (
-                    KernelTiming::Curve {
-                        span,
-                        deviation,
-                        class,
-                    },
-                    Some(factor),
-                ) => KernelTiming::Curve {
-                    span: Span::from_seconds(span.seconds() * factor),
-                    deviation,
-                    class,
-                },
-                (price, _) => price,
+            let mut price = options.compute.price(&kernel, &class.peaks, memory, curves);
+            if let (KernelTiming::Curve { span, .. }, Some(factor)) =
+                (&mut price, options.correction)
+            {
+                *span = Span::from_seconds(span.seconds() * factor);
             }
+            price
         };
         // A step has few kinds of kernels, and a price by shape or name takes a microsecond.
         let by_name = !class.curves.measured.is_empty();
