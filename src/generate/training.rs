@@ -11,7 +11,7 @@ use super::plan::{
 use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
 use super::{GenerateError, MOST_WORK, check_limit};
-use crate::model::{Model, OperatorKind};
+use crate::model::Model;
 use crate::trace::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -555,10 +555,4 @@ impl DistinctLayers {
             slots: lowering.slots,
         })
     }
-}
-
-/// Returns true if any of the model's operators satisfies `wanted`.
-fn any(model: &Model, mut wanted: impl FnMut(&OperatorKind) -> bool) -> bool {
-    let operators = model.layers.iter().flat_map(|layer| &layer.operators);
-    operators.into_iter().any(|operator| wanted(&operator.work))
 }

@@ -1,15 +1,15 @@
 //! Checks that a model can be distributed as a plan says.
 
+use super::bytes_of;
 use super::emit::MOST_PIECES;
 use super::model_chunks::chunk_starts;
-use super::{any, bytes_of};
 use crate::generate::plan::{
     AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
-use crate::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorAxis, TensorSplit};
 
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
 const MOST_MEMBERS: u64 = 1 << 12;
@@ -96,16 +96,7 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     for work in model.layers.iter().flat_map(|layer| &layer.operators) {
         let work = &work.work;
         // A tied matrix counts as a copy, which a pipeline's last stage has.
-        let copied = match *work {
-            OperatorKind::Linear {
-                inputs,
-                outputs,
-                tied: true,
-                ..
-            } => u128::from(inputs) * u128::from(outputs),
-            _ => 0,
-        };
-        weights += u128::from(work.parameters()) + copied;
+        weights += work.spec().gradients(true).fold(0, u128::saturating_add);
         multiplications += u128::from(work.multiplications());
         kept += u128::from(work.saved_bytes(number, fused));
         widest = widest
@@ -310,14 +301,12 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    if !any(model, |_| true)
-        || model.layers.iter().all(|layer| {
-            layer
-                .operators
-                .iter()
-                .all(|operator| operator.cut == TensorSplit::Replicated)
-        })
-    {
+    if model.layers.iter().all(|layer| {
+        layer
+            .operators
+            .iter()
+            .all(|operator| operator.cut == TensorSplit::Replicated)
+    }) {
         let expected = format!("1: no operator of {} can be cut", model.name);
         return Err(refused("tensor", members, expected));
     }
@@ -393,25 +382,21 @@ pub(super) fn messages(
 /// Checks that `operator` can be sharded among the `members` of a tensor group. Vocabularies are padded, so they need
 /// not divide.
 pub(super) fn divides(operator: &LayerOperator, members: u64) -> Result<(), GenerateError> {
-    let (what, size) = match (&operator.work, operator.cut) {
-        (_, TensorSplit::Replicated) => return Ok(()),
-        (OperatorKind::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => {
-            ("heads", *heads)
-        }
-        (OperatorKind::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
-        (OperatorKind::Linear { inputs, .. }, TensorSplit::RowParallel) => ("inputs", *inputs),
-        (OperatorKind::Convolution { inputs, .. }, TensorSplit::RowParallel) => {
-            ("channels", *inputs)
-        }
-        (OperatorKind::Convolution { outputs, .. }, TensorSplit::ColumnParallel) => {
-            ("channels", *outputs)
-        }
-        (OperatorKind::Activation { width, .. }, _) => ("columns", *width),
-        _ => return Ok(()),
+    let spec = operator.work.spec();
+    let axis = match operator.cut {
+        TensorSplit::Replicated => return Ok(()),
+        TensorSplit::RowParallel => OperatorAxis::K,
+        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
     };
-    if size.is_multiple_of(members) {
+    if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
         return Ok(());
     }
-    let expected = format!("a divisor of the {size} {what} of {}", operator.name);
-    Err(refused("tensor", members, expected))
+    let mut sizes = spec.sizes(axis);
+    match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
+        None => Ok(()),
+        Some((size, what)) => {
+            let expected = format!("a divisor of the {size} {what} of {}", operator.name);
+            Err(refused("tensor", members, expected))
+        }
+    }
 }

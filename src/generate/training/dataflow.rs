@@ -24,14 +24,15 @@
 //! rows that a member has, like BatchNorm without synchronized statistics.
 
 use super::layer::LoweringContext;
-use super::shard::rows;
-use super::shard_spec::{ShardSpec, columns};
+use super::shard_spec::ShardSpec;
 use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MeshAxis, OperatorAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
+    MeshAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
 };
 use crate::generate::{GenerateError, refused};
-use crate::model::{LayerOperator, ModelLayer, OperatorKind, TensorSplit};
+use crate::model::{
+    ChainRole, LayerOperator, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, TensorSplit,
+};
 
 /// A result on its way from operator to operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,23 +123,19 @@ impl<'p> DataflowTracer<'p> {
             } else {
                 way.main
             };
-            let (cutting, windows) = self.cutting(&layer.name, operator, stands.as_ref())?;
-            let need = cutting.input_layout(&operator.work);
+            let spec = operator.work.spec();
+            let (cutting, windows) = self.cutting(&layer.name, operator, &spec, stands.as_ref())?;
+            let need = cutting.input_layout(&spec);
             let gives = ShardedActivation {
                 layout: cutting.output_layout(),
                 partial_over: cutting.partial_axis(),
                 elements: operator.work.output_elements(),
-                columns: columns(&operator.work),
-                image: match operator.work {
-                    OperatorKind::Convolution { .. } | OperatorKind::Pool { .. } => true,
-                    OperatorKind::Norm { .. }
-                    | OperatorKind::Activation { .. }
-                    | OperatorKind::Residual { .. } => stands.is_some_and(|held| held.image),
-                    _ => false,
-                },
+                columns: spec.columns(),
+                image: spec.windows.is_some()
+                    || spec.is_by_column() && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
-            let inputs = way.pass(operator, need, gives, self.members);
+            let inputs = way.pass(operator, &spec, need, gives, self.members);
             steps.push(ShardedOperator {
                 operator,
                 cutting,
@@ -165,23 +162,16 @@ impl<'p> DataflowTracer<'p> {
         &self,
         layer: &str,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
-            return self.by_default(operator, before);
+            return self.by_default(operator, spec, before);
         };
         // Channels of an image are normed each by itself.
-        let work = match operator.work {
-            OperatorKind::Norm { rows, width, .. } if before.is_some_and(|held| held.image) => {
-                OperatorKind::Residual {
-                    rows,
-                    width,
-                    dropout: false,
-                }
-            }
-            _ => operator.work.clone(),
-        };
+        let image = before.is_some_and(|held| held.image);
+        let free = image.then(|| spec.clone().free_columns());
         let whose = |error: GenerateError| match error {
             GenerateError::Refused {
                 option,
@@ -194,15 +184,20 @@ impl<'p> DataflowTracer<'p> {
             },
             other => other,
         };
-        let sharding =
-            OperatorSharding::new(&work, self.samples, own.degrees, self.members).map_err(whose)?;
+        let sharding = OperatorSharding::of(
+            free.as_ref().unwrap_or(spec),
+            self.samples,
+            own.degrees,
+            self.members,
+        )
+        .map_err(whose)?;
         let cutting = ShardSpec {
             samples: sharding.digit(OperatorAxis::B),
             rows: sharding.digit(OperatorAxis::M),
             outputs: sharding.digit(OperatorAxis::N),
             inputs: sharding.digit(OperatorAxis::K),
         };
-        if let (Some(held), OperatorKind::Linear { .. }) = (before, &operator.work) {
+        if let (Some(held), true) = (before, spec.is_linear()) {
             let parts = u64::from(cutting.inputs.parts);
             if held.image && !held.columns.is_multiple_of(parts) {
                 let expected = format!(
@@ -212,8 +207,8 @@ impl<'p> DataflowTracer<'p> {
                 return Err(refused("k", parts, expected));
             }
         }
-        let windows = (cutting.rows.parts > 1 && work.window_rows() > 0).then_some(sharding);
-        if windows.is_some() && !cutting.shares_windows(&work) {
+        let windows = (cutting.rows.parts > 1 && spec.extent('h') > 0).then_some(sharding);
+        if windows.is_some() && !cutting.shares_windows(&operator.work) {
             let expected =
                 "1: the padding is as large as what a window of one row of the output reaches";
             return Err(whose(refused("m", cutting.rows.parts, expected)));
@@ -224,6 +219,7 @@ impl<'p> DataflowTracer<'p> {
     fn by_default(
         &self,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let work = &operator.work;
@@ -242,7 +238,7 @@ impl<'p> DataflowTracer<'p> {
             }
             TensorSplit::Replicated | TensorSplit::InsideRegion => {}
         }
-        let rows = rows(&mut work.clone()).copied();
+        let rows = spec.token_rows();
         let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
         if operator.cut == TensorSplit::Replicated
             && self.sequence
@@ -261,22 +257,17 @@ impl<'p> DataflowTracer<'p> {
         }
         let between = operator.cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
-        let by_itself = match *work {
-            OperatorKind::Activation { width, .. } | OperatorKind::Residual { width, .. } => {
-                width.is_multiple_of(parts)
-            }
-            OperatorKind::Pool { channels, .. } => channels.is_multiple_of(parts),
-            OperatorKind::Norm { width, .. } => before.image && width.is_multiple_of(parts),
-            OperatorKind::Attention {
-                heads, kv_heads, ..
-            } => {
-                super::check::divides(operator, parts)?;
-                heads.is_multiple_of(parts) && kv_heads.is_multiple_of(parts)
-            }
-            // Vocabularies are padded.
-            OperatorKind::Loss { .. } => between,
-            _ => false,
+        if spec.attends() {
+            super::check::divides(operator, parts)?;
+        }
+        // Vocabularies are padded.
+        let classes = spec.reduces_columns() && between;
+        let by_column = if before.image {
+            spec.clone().free_columns().divides(OperatorAxis::N, parts)
+        } else {
+            spec.divides(OperatorAxis::N, parts)
         };
+        let by_itself = classes || spec.is_by_column() && by_column;
         if by_itself {
             cutting.outputs = layout.columns;
         }
@@ -308,14 +299,14 @@ impl DataflowCursor {
     fn pass(
         &mut self,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // Whether branch and skip path both consume the current result. Tables consume nothing.
-        let table = matches!(operator.work, OperatorKind::Embedding { .. });
-        let fork = self.around == self.main && !table;
+        let fork = self.around == self.main && spec.role != ChainRole::Table;
         if operator.around {
             let input = take(self.around);
             if fork {
@@ -324,37 +315,34 @@ impl DataflowCursor {
             self.around = Some(gives);
             return input.into_iter().collect();
         }
-        let inputs = match operator.work {
-            OperatorKind::Embedding { .. } => {
+        let inputs = match spec.role {
+            ChainRole::Table => {
                 // The result of an earlier table waits beside the chain.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
                 Vec::new()
             }
-            OperatorKind::EmbeddingBag { .. } => {
+            ChainRole::Beside => {
                 self.side.push(gives);
                 return Vec::new();
             }
-            OperatorKind::Residual { .. } | OperatorKind::Interaction { .. } => {
+            ChainRole::Join | ChainRole::Collect => {
                 let beside = std::mem::take(&mut self.side);
-                let alone =
-                    beside.is_empty() && matches!(operator.work, OperatorKind::Residual { .. });
+                let alone = beside.is_empty() && spec.role == ChainRole::Join;
                 let around = self.around.filter(|_| alone);
                 let others = merge_alike(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
                 all.map(|from| OperatorInput { from, need }).collect()
             }
-            _ => take(self.main).into_iter().collect(),
+            ChainRole::Next => take(self.main).into_iter().collect(),
         };
         if fork {
             summed(&mut self.around, &need, members);
         }
         self.main = Some(gives);
-        if matches!(
-            operator.work,
-            OperatorKind::Residual { .. } | OperatorKind::Embedding { .. }
-        ) || fork && self.behind && is_pre_norm(operator)
+        if matches!(spec.role, ChainRole::Join | ChainRole::Table)
+            || fork && self.behind && is_pre_norm(operator)
         {
             self.around = self.main;
         }

@@ -206,8 +206,9 @@ impl LoweringContext {
 
     /// Returns true if an operator of `layer` is left out entirely, with the communication that it needs.
     pub fn leaves_out(&self, layer: &ModelLayer, work: &OperatorKind) -> bool {
-        let loss = matches!(work, OperatorKind::Loss { .. });
-        let logits = layer.role == LayerRole::Output && matches!(work, OperatorKind::Linear { .. });
+        let spec = work.spec();
+        let loss = spec.reduces_columns();
+        let logits = layer.role == LayerRole::Output && spec.is_linear();
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
@@ -410,15 +411,7 @@ impl LoweringContext {
 
 /// Weights of a matrix that is tied to another.
 pub(super) fn tied_weights(work: &OperatorKind) -> Option<u64> {
-    match work {
-        OperatorKind::Linear {
-            inputs,
-            outputs,
-            tied: true,
-            ..
-        } => Some(inputs.saturating_mul(*outputs)),
-        _ => None,
-    }
+    work.spec().tied_weights()
 }
 
 pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {

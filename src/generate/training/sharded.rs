@@ -35,7 +35,7 @@ use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
 use crate::generate::check_limit;
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
-use crate::model::{LayerRole, ModelLayer, OperatorKind};
+use crate::model::{ChainRole, LayerRole, ModelLayer};
 use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 use std::collections::BTreeMap;
 
@@ -315,11 +315,11 @@ impl MemberProgramWriter<'_> {
     /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
     /// exponentials, and the right class's logit, one number of 4 bytes per row.
     fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
-        let (OperatorKind::Loss { rows, .. }, cutting) =
-            (&one.step.operator.work, &one.step.cutting)
-        else {
+        let (spec, cutting) = (one.step.operator.work.spec(), &one.step.cutting);
+        if !spec.reduces_columns() {
             return;
-        };
+        }
+        let rows = spec.extent('m');
         let silent = self
             .context()
             .without
@@ -380,10 +380,7 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_halo(one, true, phase, to);
         for input in one.step.inputs.iter().filter(|_| !one.idle) {
-            let product = matches!(
-                one.step.operator.work,
-                OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
-            );
+            let product = one.step.operator.work.spec().sums();
             let outputs = one.step.cutting.outputs;
             let moved = PendingRedistribution {
                 from: &input.need,
@@ -407,5 +404,5 @@ impl MemberProgramWriter<'_> {
 
 /// Returns true if the operator's output can be the output of its layer.
 fn hands_on(step: &ShardedOperator<'_>) -> bool {
-    !step.operator.around && !matches!(step.operator.work, OperatorKind::EmbeddingBag { .. })
+    !step.operator.around && step.operator.work.spec().role != ChainRole::Beside
 }
