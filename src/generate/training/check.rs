@@ -1,6 +1,7 @@
 //! Checks that a model can be distributed as a plan says.
 
 use super::bytes_of;
+use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
 use super::model_chunks::chunk_starts;
 use crate::generate::plan::{
@@ -24,10 +25,12 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     layers(model, plan)?;
+    let derived = is_derived(model, plan);
     if plan.operators.is_empty() {
-        tensor(model, plan)?
-    } else {
-        operators(model, plan)?
+        tensor(model, plan)?;
+    }
+    if derived || !plan.operators.is_empty() {
+        operators(model, plan)?;
     }
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
@@ -301,18 +304,9 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    if model.layers.iter().all(|layer| {
-        layer
-            .operators
-            .iter()
-            .all(|operator| operator.cut == TensorSplit::Replicated)
-    }) {
-        let expected = format!("1: no operator of {} can be cut", model.name);
-        return Err(refused("tensor", members, expected));
-    }
     let operators = model.layers.iter();
     for operator in operators.flat_map(|layer| &layer.operators) {
-        divides(operator, members)?;
+        divides(operator, operator.cut, members)?;
     }
     Ok(())
 }
@@ -320,8 +314,8 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
 /// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
 fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
-        let expected =
-            "false where operators have degrees: results go to the next stage as they lie";
+        let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
+             they lie";
         return Err(refused("scatter_gather", "true", expected));
     }
     check_limit(
@@ -379,11 +373,15 @@ pub(super) fn messages(
     .map(drop)
 }
 
-/// Checks that `operator` can be sharded among the `members` of a tensor group. Vocabularies are padded, so they need
-/// not divide.
-pub(super) fn divides(operator: &LayerOperator, members: u64) -> Result<(), GenerateError> {
+/// Checks that `operator` can be sharded among the `members` of a tensor group by `cut`. Vocabularies are padded, so
+/// they need not divide.
+pub(super) fn divides(
+    operator: &LayerOperator,
+    cut: TensorSplit,
+    members: u64,
+) -> Result<(), GenerateError> {
     let spec = operator.work.spec();
-    let axis = match operator.cut {
+    let axis = match cut {
         TensorSplit::Replicated => return Ok(()),
         TensorSplit::RowParallel => OperatorAxis::K,
         TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,

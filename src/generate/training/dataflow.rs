@@ -31,7 +31,8 @@ use crate::generate::sharding::{
 };
 use crate::generate::{GenerateError, refused};
 use crate::model::{
-    ChainRole, LayerOperator, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, TensorSplit,
+    ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec,
+    TensorSplit,
 };
 
 /// A result on its way from operator to operator.
@@ -91,11 +92,14 @@ pub(super) struct DataflowTracer<'p> {
     pub members: u32,
     pub samples: u64,
     pub sequence: bool,
+    /// True if the model states no cut and the plan no degrees, so that Megatron's cut is derived.
+    pub derives: bool,
 }
 
 impl<'p> DataflowTracer<'p> {
-    pub fn new(plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
+    pub fn new(model: &Model, plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
         Self {
+            derives: is_derived(model, plan),
             operators: &plan.operators,
             members: plan.tensor,
             samples: context.sizes.samples,
@@ -151,10 +155,52 @@ impl<'p> DataflowTracer<'p> {
             .map(|held| ShardedActivation {
                 produced_by: None,
                 partial_over: None,
+                layout: self.scattered(&held),
                 ..held
             })
             .ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
         Ok(LayerDataflow { steps, end })
+    }
+
+    /// Layout in which the output of a layer is passed on: with sequence parallelism a sum over all members leaves each
+    /// its tokens.
+    fn scattered(&self, held: &ShardedActivation) -> ShardLayout {
+        let all = MeshAxis::new(self.members, 1);
+        let rows = held.elements / held.columns.max(1);
+        let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
+        if scatters && rows.is_multiple_of(self.members.into()) {
+            let layout = held.layout;
+            return ShardLayout {
+                rows: all,
+                ..layout
+            };
+        }
+        held.layout
+    }
+
+    /// Megatron's cut of an operator of a model that states none.
+    fn derived(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
+        let members = u64::from(self.members);
+        let arrives = before.filter(|held| held.layout.columns.parts == self.members);
+        let fits = |axis| spec.divides(axis, members);
+        let tied = spec.tied_weights().is_some();
+        // An image that becomes a row is cut by whole channels.
+        let channels =
+            |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
+        let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
+        match spec.role {
+            ChainRole::Table => TensorSplit::RowParallel,
+            ChainRole::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
+            ChainRole::Beside if by_inputs => TensorSplit::RowParallel,
+            ChainRole::Next if spec.sums() => match (arrives, by_inputs, fits(OperatorAxis::N)) {
+                (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
+                (_, _, true) => TensorSplit::ColumnParallel,
+                _ if tied => TensorSplit::ColumnParallel,
+                _ => TensorSplit::Replicated,
+            },
+            _ if arrives.is_some() => TensorSplit::InsideRegion,
+            _ => TensorSplit::Replicated,
+        }
     }
 
     /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
@@ -225,14 +271,18 @@ impl<'p> DataflowTracer<'p> {
         let work = &operator.work;
         let all = MeshAxis::new(self.members, 1);
         let mut cutting = ShardSpec::WHOLE;
-        match operator.cut {
+        let cut = match self.derives {
+            true => self.derived(spec, before),
+            false => operator.cut,
+        };
+        match cut {
             TensorSplit::ColumnParallel => {
-                super::check::divides(operator, self.members.into())?;
+                super::check::divides(operator, cut, self.members.into())?;
                 cutting.outputs = all;
                 return Ok((cutting, None));
             }
             TensorSplit::RowParallel => {
-                super::check::divides(operator, self.members.into())?;
+                super::check::divides(operator, cut, self.members.into())?;
                 cutting.inputs = all;
                 return Ok((cutting, None));
             }
@@ -240,7 +290,7 @@ impl<'p> DataflowTracer<'p> {
         }
         let rows = spec.token_rows();
         let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
-        if operator.cut == TensorSplit::Replicated
+        if cut == TensorSplit::Replicated
             && self.sequence
             && rows.is_some_and(|rows| divides(rows, all))
         {
@@ -255,10 +305,10 @@ impl<'p> DataflowTracer<'p> {
         if rows.is_some_and(|rows| divides(rows, layout.rows)) {
             cutting.rows = layout.rows;
         }
-        let between = operator.cut == TensorSplit::InsideRegion;
+        let between = cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
         if spec.attends() {
-            super::check::divides(operator, parts)?;
+            super::check::divides(operator, TensorSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded.
         let classes = spec.reduces_columns() && between;
@@ -292,6 +342,13 @@ impl<'p> DataflowTracer<'p> {
         }
         Ok((cutting, windows))
     }
+}
+
+/// Returns true if Megatron's cut of `model` is derived, since neither the model nor the plan states one.
+pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
+    let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
+    plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
 }
 
 impl DataflowCursor {

@@ -28,14 +28,15 @@
 
 use super::super::GenerateError;
 use super::buckets;
-use super::cost::OperatorKernels;
-use super::dataflow::{LayerDataflow, ShardedActivation, ShardedOperator};
-use super::layer::{LoweredLayer, LoweringContext, behind, name, stamp, tied_weights};
-use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
+use super::cost::{LoweredKernel, OperatorKernels};
+use super::dataflow::{LayerDataflow, OperatorInput, ShardedActivation, ShardedOperator};
+use super::layer::{LoweredLayer, LoweringContext, behind, name, stamp};
+use super::operator_recompute::{RecomputedPart, recomputed};
+use super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
 use crate::generate::check_limit;
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
-use crate::model::{ChainRole, LayerRole, ModelLayer};
+use crate::model::{ChainRole, LayerRole, ModelLayer, OperatorSpec};
 use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ mod redistribution_cache;
 mod tests;
 
 use redistribution::PendingRedistribution;
-use redistribution_cache::RedistributionCache;
+use redistribution_cache::{GroupRedistribution, RedistributionCache};
 
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
@@ -67,7 +68,12 @@ pub(super) struct ShardedLowering {
 /// An operator as a member has it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
+    spec: OperatorSpec,
     kernels: OperatorKernels,
+    /// Part that is done again, where that is chosen operator by operator.
+    again: RecomputedPart,
+    /// True if its input, of which it keeps a shard, is gathered again backwards.
+    regathers: bool,
     parameters: u64,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
@@ -117,6 +123,22 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
+    /// Shards of the input of a product that members gather, and gather again backwards: with sequence parallelism
+    /// each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2).
+    fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
+        let [input] = &step.inputs[..] else {
+            return None;
+        };
+        let [from, need] = [input.from.layout.rows, input.need.rows];
+        let gathers = from.parts > 1 && need.parts == 1;
+        (self.context.sequence && gathers && spec.sums()).then_some(from.parts.into())
+    }
+
+    /// Bytes that an operator keeps over the forward pass, unless its layer is run again as a whole.
+    fn kept(&self, one: &MemberOperator<'_>) -> u64 {
+        self.context.keeps(&one.kernels) - one.again.dropped
+    }
+
     /// Lowers `layer`, whose operators are sharded as in `flow`.
     pub fn lower(
         &mut self,
@@ -128,6 +150,7 @@ impl ShardedLowering {
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
+            let spec = step.operator.work.spec();
             let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
@@ -135,24 +158,37 @@ impl ShardedLowering {
             let weights = work.parameters();
             parameters = parameters.saturating_add(weights);
             let behind = flow.steps.len() - 1 - i;
-            tied = tied.or(tied_weights(&work).map(|weights| (behind, weights)));
+            let tied_weights = work.spec().tied_weights();
+            tied = tied.or(tied_weights.map(|weights| (behind, weights)));
             // On one stage both operators add to one gradient, which is summed for the table.
-            let copy = tied_weights(&work).filter(|_| self.copies);
+            let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
             let apart = MemberPartition::over(&[cutting.samples, cutting.rows], self.members());
             if gradient > 0 && apart.size() > 1 {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }
-            self.context
-                .leave_out(layer, &step.operator.work, &mut kernels);
+            let regathers = self.regathers(step, &spec);
+            if let Some(shards) = regathers {
+                kernels.keeps /= shards;
+            }
+            self.context.leave_out(layer, &spec, &mut kernels);
+            let chosen = self.context.recompute == RecomputePolicy::Operators;
+            let again = if chosen && layer.role == LayerRole::Block {
+                recomputed(&layer.operators, i, &work, &kernels, &sizes)?
+            } else {
+                RecomputedPart::default()
+            };
             own.push(MemberOperator {
                 step,
                 kernels,
+                again,
+                regathers: regathers.is_some(),
                 parameters: weights,
                 found: buckets::found(&work),
                 wanted: !step.inputs.is_empty(),
-                idle: self.context.leaves_out(layer, &step.operator.work),
+                idle: self.context.leaves_out(layer, &spec),
+                spec,
             });
         }
         let full =
@@ -162,9 +198,10 @@ impl ShardedLowering {
             .sizes
             .samples
             .saturating_mul(self.context.sizes.number);
-        let first = flow.steps.first().and_then(|step| step.inputs.first());
-        let kept_input = first.map_or(0, |input| {
-            input.from.elements.saturating_mul(bytes) / input.from.layout.parts()
+        let kept_input = flow.steps.first().map_or(0, |step| {
+            let shards = step.inputs.first().map_or(1, |one| one.from.layout.parts());
+            let elements = step.operator.work.input_elements();
+            elements.saturating_mul(bytes) / shards
         });
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let mut alike = false;
@@ -193,7 +230,7 @@ impl ShardedLowering {
             }
         }
         debug_assert!(alike || forward.len() == self.members() as usize);
-        let all = own.iter().map(|one| self.context.keeps(&one.kernels)).sum();
+        let all = own.iter().map(|one| self.kept(one)).sum();
         Ok(LoweredLayer {
             forward,
             backward,
@@ -239,8 +276,18 @@ impl MemberProgramWriter<'_> {
             if full.is_some() {
                 self.forward(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
-            for one in own.iter().rev() {
-                self.backward(own, one, &mut backward);
+            for one in own {
+                backward.allocate(TensorClass::Activations, one.again.dropped);
+                let operator = &one.step.operator.name;
+                push_kernels(
+                    &one.again.kernels,
+                    TrainingPhase::Recompute,
+                    operator,
+                    &mut backward,
+                );
+            }
+            for i in (0..own.len()).rev() {
+                self.backward(own, end, i, &mut backward);
             }
             backward.free(TensorClass::Activations, full.unwrap_or(0));
         }
@@ -255,50 +302,79 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut ProgramBuilder,
     ) {
-        for one in own {
-            for input in &one.step.inputs {
-                let from = &input.from;
-                // A pending sum is completed even if its consumer is left out, but only if it was computed.
-                let found = from.produced_by.is_some_and(|by| !own[by].idle);
-                let sums = from.partial_over.is_some() && found;
-                let moved = PendingRedistribution {
-                    from: &from.layout,
-                    over: from.partial_over,
-                    need: if one.idle { &from.layout } else { &input.need },
-                    elements: if one.idle && !sums { 0 } else { from.elements },
-                };
-                // A sum is named after the operator that left it pending, a move after the one that needs it.
-                let whose = [self.by(own, &input.from, one), &one.step.operator.name];
-                self.moved(&moved, whose, phase, to);
+        for (i, one) in own.iter().enumerate() {
+            // What an operator of this layer left to be summed was summed behind it.
+            for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
+                self.enters(own, one, input, phase, to);
             }
             self.exchange_halo(one, false, phase, to);
             if keeps {
-                let kept = self.context().keeps(&one.kernels);
+                let kept = self.lowering.kept(one);
                 to.allocate(TensorClass::Activations, kept);
             }
-            for kernel in &one.kernels.forward {
-                let (task, shapes) = stamp(kernel);
-                let name = name(phase, &one.step.operator.name, kernel.suffix);
-                to.push_chained(name, phase, task, shapes);
-            }
+            push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
             self.classes(one, phase, to);
+            for (whose, input) in pending(own, i) {
+                self.enters(own, whose, input, phase, to);
+            }
         }
         // The output of a layer is always summed.
-        let Some(last) = own.last() else { return };
-        let main = own.iter().rev().find(|one| hands_on(one.step));
-        if let Some(one) = main
+        if let Some(one) = last(own)
             && let Some(over) = one.step.cutting.partial_axis()
             && !one.idle
         {
             let moved = PendingRedistribution {
-                from: &end.layout,
+                from: &one.step.cutting.output_layout(),
                 over: Some(over),
                 need: &end.layout,
                 elements: end.elements,
             };
             let name: &str = &one.step.operator.name;
-            self.moved(&moved, [name, &last.step.operator.name], phase, to);
+            self.moved(&moved, [name, name], phase, to);
         }
+    }
+
+    /// Brings an input of `one` into the layout that it needs.
+    fn enters(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        one: &MemberOperator<'_>,
+        input: &OperatorInput,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let from = &input.from;
+        // A pending sum is completed even if its consumer is left out, but only if it was computed.
+        let found = from.produced_by.is_some_and(|by| !own[by].idle);
+        let sums = from.partial_over.is_some() && found;
+        let moved = PendingRedistribution {
+            from: &from.layout,
+            over: from.partial_over,
+            need: if one.idle { &from.layout } else { &input.need },
+            elements: if one.idle && !sums { 0 } else { from.elements },
+        };
+        // A sum is named after the operator that left it pending, a move after the one that needs it.
+        let whose = [self.by(own, from, one), &one.step.operator.name];
+        self.moved(&moved, whose, phase, to);
+    }
+
+    /// Brings the gradient of an input of `one` back to the layout of what it is the gradient of.
+    fn leaves(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        one: &MemberOperator<'_>,
+        input: &OperatorInput,
+        to: &mut ProgramBuilder,
+    ) {
+        let outputs = one.step.cutting.outputs;
+        let moved = PendingRedistribution {
+            from: &input.need,
+            over: (one.spec.sums() && outputs.parts > 1).then_some(outputs),
+            need: &input.from.layout,
+            elements: input.from.elements,
+        };
+        let whose = [&*one.step.operator.name, self.by(own, &input.from, one)];
+        self.moved(&moved, whose, TrainingPhase::Backward, to);
     }
 
     /// Name of the operator that produced `held`, or of `one` if another layer did.
@@ -315,7 +391,7 @@ impl MemberProgramWriter<'_> {
     /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
     /// exponentials, and the right class's logit, one number of 4 bytes per row.
     fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
-        let (spec, cutting) = (one.step.operator.work.spec(), &one.step.cutting);
+        let (spec, cutting) = (&one.spec, &one.step.cutting);
         if !spec.reduces_columns() {
             return;
         }
@@ -340,20 +416,58 @@ impl MemberProgramWriter<'_> {
     fn backward(
         &mut self,
         own: &[MemberOperator<'_>],
-        one: &MemberOperator<'_>,
+        end: &ShardedActivation,
+        i: usize,
         to: &mut ProgramBuilder,
     ) {
-        let phase = TrainingPhase::Backward;
+        let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.context();
         let operator = &one.step.operator.name;
+        // The gradient of a sum that was scattered is gathered.
+        for (whose, input) in pending(own, i).filter(|(whose, _)| !whose.idle) {
+            self.leaves(own, whose, input, to);
+        }
+        let is_last = last(own).is_some_and(|last| std::ptr::eq(last, one));
+        if is_last && one.step.cutting.partial_axis().is_some() && !one.idle {
+            let moved = PendingRedistribution {
+                from: &end.layout,
+                over: None,
+                need: &one.step.cutting.output_layout(),
+                elements: end.elements,
+            };
+            self.moved(&moved, [operator, operator], phase, to);
+        }
         let entry = to.front.clone();
+        let gathered = one
+            .step
+            .inputs
+            .first()
+            .filter(|_| one.regathers && !one.idle);
+        let gathered = gathered.and_then(|input| {
+            let moves = self.lowering.moves(&input.from.layout, &input.need);
+            let GroupRedistribution::Gather { family, of } = *moves else {
+                return None;
+            };
+            let (kind, bytes) = (CollectiveKind::AllGather, self.bytes(input.from.elements));
+            let bytes = bytes.div_ceil(of);
+            let task = ProgramTask::Collective {
+                kind,
+                bytes,
+                family,
+            };
+            let name = name(phase, operator, ".all-gather");
+            let silent = context.without.has(AblationEffect::TensorCommunication);
+            (!silent && bytes > 0).then(|| {
+                if context.overlap {
+                    to.push_parallel(name, phase, task, entry.clone(), ["", ""])
+                } else {
+                    to.push_chained(name, phase, task, ["", ""])
+                }
+            })
+        });
         if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
             to.allocate(TensorClass::Activations, one.kernels.scores);
-            for kernel in &one.kernels.forward {
-                let (task, shapes) = stamp(kernel);
-                let name = name(TrainingPhase::Recompute, operator, kernel.suffix);
-                to.push_chained(name, TrainingPhase::Recompute, task, shapes);
-            }
+            push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
@@ -367,38 +481,67 @@ impl MemberProgramWriter<'_> {
             }
         }
         // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
-        let found = |to: &mut ProgramBuilder, after: Vec<ProgramDependency>, beside: bool| {
+        let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
             let name = name(phase, operator, kernel.suffix);
+            after.extend(gathered.map(ProgramDependency::Node));
             let item = to.push_parallel(name, phase, task, after, shapes);
             to.push_behind(item, behind(&one.kernels, operator), beside);
         };
+        // What was kept is needed until the operator's own kernels are done, and not for sums of its gradients.
+        let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
-        if !context.overlap {
+        let overlaps = context.overlap && weights.is_some();
+        if !overlaps {
             found(to, before.clone(), false);
+            to.free(TensorClass::Activations, kept);
         }
         self.exchange_halo(one, true, phase, to);
-        for input in one.step.inputs.iter().filter(|_| !one.idle) {
-            let product = one.step.operator.work.spec().sums();
-            let outputs = one.step.cutting.outputs;
-            let moved = PendingRedistribution {
-                from: &input.need,
-                over: (product && outputs.parts > 1).then_some(outputs),
-                need: &input.from.layout,
-                elements: input.from.elements,
-            };
-            let whose = [operator, self.by(own, &input.from, one)];
-            self.moved(&moved, whose, phase, to);
+        let inputs = one.step.inputs.iter().filter(|input| !is_pending(input));
+        for input in inputs.filter(|_| !one.idle) {
+            self.leaves(own, one, input, to);
         }
-        if context.overlap {
+        if overlaps {
             let beside = to.front != before;
             let after = if beside { entry } else { before };
             found(to, after, beside);
+            to.free(TensorClass::Activations, kept);
         }
-        let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
-        to.free(TensorClass::Activations, kept);
         to.found(one.found);
+    }
+}
+
+/// Returns true for a sum that an operator of the same layer left pending.
+fn is_pending(input: &OperatorInput) -> bool {
+    input.from.partial_over.is_some() && input.from.produced_by.is_some()
+}
+
+/// Inputs that operator `i` left to be summed, each with the operator that needs it.
+fn pending<'o, 's>(
+    own: &'o [MemberOperator<'s>],
+    i: usize,
+) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInput)> {
+    let each = own[i..].iter();
+    let inputs = each.flat_map(|one| one.step.inputs.iter().map(move |input| (one, input)));
+    inputs.filter(move |(_, input)| is_pending(input) && input.from.produced_by == Some(i))
+}
+
+/// The operator whose output is the layer's.
+fn last<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
+    own.iter().rev().find(|one| hands_on(one.step))
+}
+
+/// Adds `kernels` of `operator` to the chain.
+fn push_kernels(
+    kernels: &[LoweredKernel],
+    phase: TrainingPhase,
+    operator: &str,
+    to: &mut ProgramBuilder,
+) {
+    for kernel in kernels {
+        let (task, shapes) = stamp(kernel);
+        to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
     }
 }
 

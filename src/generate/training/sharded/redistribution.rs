@@ -35,6 +35,13 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
+    /// Bytes of `elements` of a sample, of all samples.
+    pub(super) fn bytes(&self, elements: u64) -> u64 {
+        let sizes = self.context().sizes;
+        let each = sizes.samples.saturating_mul(sizes.number);
+        elements.saturating_mul(each)
+    }
+
     /// Emits the sum of `what`, and its redistribution to the needed layout.
     pub(super) fn moved(
         &mut self,
@@ -47,8 +54,7 @@ impl MemberProgramWriter<'_> {
         if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
             return;
         }
-        let bytes = context.sizes.samples.saturating_mul(context.sizes.number);
-        let total = what.elements.saturating_mul(bytes);
+        let total = self.bytes(what.elements);
         let own = total / what.from.parts();
         if let Some(over) = what.over {
             if let Some(family) = self.lowering.scatters(what.from, over, what.need) {
@@ -139,8 +145,8 @@ impl MemberProgramWriter<'_> {
         {
             return;
         }
-        let (cutting, spec) = (&one.step.cutting, one.step.operator.work.spec());
-        let columns = cutting.input_layout(&spec).columns;
+        let (cutting, spec) = (&one.step.cutting, &one.spec);
+        let columns = cutting.input_layout(spec).columns;
         // Channels of each pixel of a row.
         let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
