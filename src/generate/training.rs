@@ -25,6 +25,7 @@ mod emit;
 mod layer;
 mod model_chunks;
 mod operator_recompute;
+mod padded_heads;
 mod parameter_state;
 mod process_groups;
 mod program;
@@ -181,7 +182,7 @@ impl TrainingGenerator {
             lowered_of,
             mut partitions,
             slots,
-        } = DistinctLayers::new(&model, &plan, &context)?;
+        } = DistinctLayers::new(&*padded_heads::padded(&model, &plan)?, &plan, &context)?;
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();

@@ -213,6 +213,12 @@ plan_options! {
                 "false with tensor = 1: it shards tokens over a tensor group"),
         ]
     };
+    pad_heads: bool = false, "Pad attention heads to a multiple of --tensor" {
+        value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.pad_heads && p.tensor == 1, |_| "true".to_owned(),
+                "false with tensor = 1, which every number of heads is a multiple of"),
+        ]
+    };
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
@@ -333,7 +339,7 @@ plan_options! {
     overlap: bool = true, "Overlap gradient reduction with the backward pass" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
-    tensor_overlap: bool = true, "Overlap tensor-parallel all-reduces with weight gradients" {
+    tensor_overlap: bool = true, "Overlap tensor-parallel sums with weight gradients" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     pipeline_overlap: bool = true, "Overlap messages between stages with the passes behind them" {

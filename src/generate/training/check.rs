@@ -4,6 +4,7 @@ use super::bytes_of;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
 use super::model_chunks::chunk_starts;
+use super::padded_heads::padded;
 use crate::generate::plan::{
     AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
 };
@@ -25,6 +26,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     layers(model, plan)?;
+    let model = &*padded(model, plan)?;
     let derived = is_derived(model, plan);
     if plan.operators.is_empty() {
         tensor(model, plan)?;
@@ -393,7 +395,13 @@ pub(super) fn divides(
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
-            let expected = format!("a divisor of the {size} {what} of {}", operator.name);
+            // Heads can be padded, as columns of a perceptron cannot.
+            let or = if spec.attends() {
+                "; or pad_heads = true"
+            } else {
+                ""
+            };
+            let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
             Err(refused("tensor", members, expected))
         }
     }

@@ -123,14 +123,14 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Shards of the input of a product that members gather, and gather again backwards: with sequence parallelism
-    /// each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2).
+    /// Shards of the input of a product cut by outputs that members gather, and gather again backwards: with sequence
+    /// parallelism each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2).
     fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
         };
         let [from, need] = [input.from.layout.rows, input.need.rows];
-        let gathers = from.parts > 1 && need.parts == 1;
+        let gathers = from.parts > 1 && need.parts == 1 && step.cutting.outputs.parts > 1;
         (self.context.sequence && gathers && spec.sums()).then_some(from.parts.into())
     }
 
