@@ -129,26 +129,39 @@ impl ModelLayer {
 }
 
 impl Model {
+    /// Equal layers in a row, each with their number.
+    pub fn runs(&self) -> impl Iterator<Item = (&ModelLayer, u64)> {
+        let alike = |one: &ModelLayer, other: &ModelLayer| {
+            (one.role, &one.operators) == (other.role, &other.operators)
+        };
+        let runs = self.layers.chunk_by(alike);
+        runs.map(|run| (&run[0], run.len() as u64))
+    }
+
+    /// The sum of a count over layers.
+    pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
+        sum(self
+            .runs()
+            .map(|(layer, times)| count(layer).saturating_mul(times)))
+    }
+
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
-        sum(self.layers.iter().map(ModelLayer::parameters))
+        self.over_layers(ModelLayer::parameters)
     }
 
     /// Multiplications of a forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
-        sum(self.layers.iter().map(ModelLayer::multiplications))
+        self.over_layers(ModelLayer::multiplications)
     }
 
     /// Number of its multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
-        sum(self
-            .layers
-            .iter()
-            .map(ModelLayer::skippable_multiplications))
+        self.over_layers(ModelLayer::skippable_multiplications)
     }
 
     /// Weights of its tables.
     pub fn table_weights(&self) -> u64 {
-        sum(self.layers.iter().map(ModelLayer::table_weights))
+        self.over_layers(ModelLayer::table_weights)
     }
 }

@@ -41,6 +41,6 @@ impl ModelLayer {
 impl Model {
     /// Bytes kept for the backward pass of one sample, as [`OperatorKind::saved_bytes`] has them.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
-        sum(self.layers.iter().map(|l| l.saved_bytes(element, fused)))
+        self.over_layers(|layer| layer.saved_bytes(element, fused))
     }
 }

@@ -98,12 +98,15 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         plan.attention == AttentionKernel::Flash,
     );
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
-    for work in model.layers.iter().flat_map(|layer| &layer.operators) {
-        let work = &work.work;
+    let operators = model.runs().flat_map(|(layer, times)| {
+        let works = layer.operators.iter().map(|operator| &operator.work);
+        works.map(move |work| (work, u128::from(times)))
+    });
+    for (work, times) in operators {
         // A tied matrix counts as a copy, which a pipeline's last stage has.
-        weights += work.spec().gradients(true).fold(0, u128::saturating_add);
-        multiplications += u128::from(work.multiplications());
-        kept += u128::from(work.saved_bytes(number, fused));
+        weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
+        multiplications += times * u128::from(work.multiplications());
+        kept += times * u128::from(work.saved_bytes(number, fused));
         widest = widest
             .max(work.input_elements())
             .max(work.output_elements());
@@ -306,8 +309,7 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    let operators = model.layers.iter();
-    for operator in operators.flat_map(|layer| &layer.operators) {
+    for operator in model.runs().flat_map(|(layer, _)| &layer.operators) {
         divides(operator, operator.cut, members)?;
     }
     Ok(())

@@ -31,8 +31,7 @@ use crate::generate::sharding::{
 };
 use crate::generate::{GenerateError, refused};
 use crate::model::{
-    ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec,
-    TensorSplit,
+    ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
 /// A result on its way from operator to operator.
@@ -420,10 +419,7 @@ fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32
 /// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
 /// output of the norm behind a sum takes the skip path around the next branch.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
-    matches!(
-        operator.work,
-        OperatorKind::Norm { .. } | OperatorKind::Activation { .. }
-    )
+    operator.work.spec().is_elementwise()
 }
 
 /// Results that lie alike, side by side as one.
