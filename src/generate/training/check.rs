@@ -3,10 +3,10 @@
 use super::bytes_of;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
-use super::model_chunks::chunk_starts;
 use super::padded_heads::padded;
+use super::stage_cuts::chunk_starts;
 use crate::generate::plan::{
-    AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
+    AdapterSums, AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
@@ -193,7 +193,7 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
     }
-    if plan.split == SplitUnit::Layers {
+    if plan.split != SplitUnit::Blocks {
         return split_layers(plan, count as u64, parts);
     }
     let blocks = model
@@ -207,7 +207,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             _ => format!("a number that times {chunks} chunks is "),
         };
         let expected = format!(
-            "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has, which are {}",
+            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or stages that say which layers each \
+             has, which are {}",
             model.name,
             describe_layers(model)
         );
@@ -217,14 +218,19 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Refuses a pipeline that does not split all `count` layers into equal parts.
+/// Refuses a pipeline that does not split all `count` layers into equal parts, or into one at least for each part.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
-    if count.is_multiple_of(parts) {
+    let (fits, divides) = match plan.split {
+        SplitUnit::Multiplications => (parts <= count, "at most"),
+        SplitUnit::Blocks | SplitUnit::Layers => (count.is_multiple_of(parts), "a divisor of"),
+    };
+    if fits {
         return Ok(());
     }
     let expected = format!(
-        "a number that times {} chunks is a divisor of all {count} layers, with split = layers",
-        plan.schedule.chunks()
+        "a number that times {} chunks is {divides} all {count} layers, with split = {}",
+        plan.schedule.chunks(),
+        plan.split
     );
     Err(refused("pipeline", plan.pipeline, expected))
 }
@@ -321,6 +327,11 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
         let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
              they lie";
         return Err(refused("scatter_gather", "true", expected));
+    }
+    if plan.adapter_sums == AdapterSums::Destination {
+        let expected =
+            "source where operators have degrees, or a cut that the model does not state";
+        return Err(refused("adapter_sums", plan.adapter_sums, expected));
     }
     check_limit(
         "members of a tensor group whose operators have degrees",

@@ -1,11 +1,12 @@
-//! Layouts of results over the members of a tensor group where operators have degrees of their own, and the inputs of
-//! each operator.
+//! Layouts of results over the members of a tensor group, and the inputs of each operator.
 //!
 //! The sharding of an operator follows from the first of these that applies:
 //!
 //! 1. the degrees that the plan has for it;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are
-//!    members;
+//!    members. Where neither the model nor the plan states any, it is derived: a product whose input lies by columns is
+//!    cut by inputs, another one by outputs, or by inputs where these alone divide; tables that are summed up are cut
+//!    by columns, whose gathering moves half of what summing over rows would;
 //! 3. with sequence parallelism, shards of its tokens, if these divide;
 //! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
 //!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
