@@ -129,20 +129,16 @@ impl ModelLayer {
 }
 
 impl Model {
-    /// Equal layers in a row, each with their number.
-    pub fn runs(&self) -> impl Iterator<Item = (&ModelLayer, u64)> {
-        let alike = |one: &ModelLayer, other: &ModelLayer| {
-            (one.role, &one.operators) == (other.role, &other.operators)
-        };
-        let runs = self.layers.chunk_by(alike);
-        runs.map(|run| (&run[0], run.len() as u64))
+    /// Layers in order, those alike that follow one another together.
+    pub fn runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
+        self.layers
+            .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))
     }
 
     /// The sum of a count over layers.
     pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
-        sum(self
-            .runs()
-            .map(|(layer, times)| count(layer).saturating_mul(times)))
+        let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
+        sum(self.runs().map(each))
     }
 
     /// Number of weights.

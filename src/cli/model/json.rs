@@ -1,8 +1,7 @@
 //! Models as JSON.
 
-use super::text::{LayerRun, groups};
 use super::{blocks, labels};
-use crate::model::{LayerOperator, LayerRole, ModelDefinition, OperatorKind};
+use crate::model::{LayerOperator, LayerRole, ModelDefinition, ModelLayer, OperatorKind};
 use serde::Serialize;
 
 /// A list of models.
@@ -94,7 +93,6 @@ impl<'a> ModelDetails<'a> {
     /// Describes `found`, with `element` bytes per element of saved activations.
     pub(super) fn of(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
-        let layers = groups(&model.layers).into_iter();
         Self {
             summary: ModelSummary::of(found),
             skippable_macs: model.skippable_multiplications(),
@@ -102,21 +100,22 @@ impl<'a> ModelDetails<'a> {
             element_bytes: element,
             saved_activation_bytes: model.saved_bytes(element, false),
             saved_activation_bytes_fused: model.saved_bytes(element, true),
-            layers: layers
-                .map(|run| LayersDocument::of(&run, element))
+            layers: model
+                .runs()
+                .map(|run| LayersDocument::of(run, element))
                 .collect(),
         }
     }
 }
 
 impl<'a> LayersDocument<'a> {
-    fn of(run: &LayerRun<'a>, element: u64) -> Self {
-        let layer = run.first;
+    fn of(run: &'a [ModelLayer], element: u64) -> Self {
+        let (layer, last) = (&run[0], &run[run.len() - 1]);
         let operators = layer.operators.iter();
         Self {
             first: &layer.name,
-            last: &run.last.name,
-            count: run.count,
+            last: &last.name,
+            count: run.len() as u64,
             role: match layer.role {
                 LayerRole::Input => "input",
                 LayerRole::Block => "block",

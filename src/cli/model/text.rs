@@ -1,42 +1,11 @@
 //! A model for people: one line for each operator of each kind of layer.
 
 use super::{blocks, labels};
-use crate::model::{ModelDefinition, ModelLayer};
+use crate::model::{Model, ModelDefinition};
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
 use crate::units::Bytes;
-
-/// Layers that follow one another and are alike.
-pub(super) struct LayerRun<'m> {
-    /// The first of them.
-    pub(super) first: &'m ModelLayer,
-    /// The last of them.
-    pub(super) last: &'m ModelLayer,
-    /// Number of layers.
-    pub(super) count: u64,
-}
-
-/// The layers of `model`, those alike together.
-pub(super) fn groups(layers: &[ModelLayer]) -> Vec<LayerRun<'_>> {
-    let mut groups: Vec<LayerRun<'_>> = Vec::new();
-    for layer in layers {
-        match groups.last_mut() {
-            Some(group)
-                if group.first.role == layer.role && group.first.operators == layer.operators =>
-            {
-                group.last = layer;
-                group.count += 1;
-            }
-            _ => groups.push(LayerRun {
-                first: layer,
-                last: layer,
-                count: 1,
-            }),
-        }
-    }
-    groups
-}
 
 /// `found` in text, with `element` bytes per element of saved activations.
 pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
@@ -52,7 +21,7 @@ pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
     text += &format!("\n{}\n\n", model.source);
     text += &totals(found, element);
     text.push('\n');
-    text += &operators(&model.layers, element);
+    text += &operators(model, element);
     text
 }
 
@@ -100,7 +69,7 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
     rows.into_iter().map(line).collect()
 }
 
-fn operators(layers: &[ModelLayer], element: u64) -> String {
+fn operators(model: &Model, element: u64) -> String {
     let mut table = TextTable::new([
         left("LAYER", 0),
         left("OPERATOR", 0),
@@ -110,24 +79,24 @@ fn operators(layers: &[ModelLayer], element: u64) -> String {
         right("ACTIVATIONS", 0),
     ])
     .indented(0);
-    for group in groups(layers) {
-        let name = match group.count {
-            1 => group.first.name.clone(),
-            _ => format!("{} … {}", group.first.name, group.last.name),
-        };
-        let each = match group.count {
-            1 => String::new(),
-            count => format!("{count} identical, each"),
+    for run in model.runs() {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let [name, each] = match run.len() {
+            1 => [first.name.clone(), String::new()],
+            count => [
+                format!("{} … {}", first.name, last.name),
+                format!("{count} identical, each"),
+            ],
         };
         table.add(&[
             &name,
             &each,
             &"",
-            &thousands(group.first.parameters()),
-            &thousands(group.first.multiplications()),
-            &Bytes(group.first.saved_bytes(element, false)),
+            &thousands(first.parameters()),
+            &thousands(first.multiplications()),
+            &Bytes(first.saved_bytes(element, false)),
         ]);
-        for operator in &group.first.operators {
+        for operator in &first.operators {
             let saved = match operator.saved_bytes(element, false) {
                 0 => "-".to_owned(),
                 bytes => Bytes(bytes).to_string(),

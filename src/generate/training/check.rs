@@ -98,9 +98,9 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         plan.attention == AttentionKernel::Flash,
     );
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
-    let operators = model.runs().flat_map(|(layer, times)| {
-        let works = layer.operators.iter().map(|operator| &operator.work);
-        works.map(move |work| (work, u128::from(times)))
+    let operators = model.runs().flat_map(|run| {
+        let works = run[0].operators.iter().map(|operator| &operator.work);
+        works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
         // A tied matrix counts as a copy, which a pipeline's last stage has.
@@ -315,7 +315,7 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    for operator in model.runs().flat_map(|(layer, _)| &layer.operators) {
+    for operator in model.runs().flat_map(|run| &run[0].operators) {
         divides(operator, operator.cut, members)?;
     }
     Ok(())
