@@ -41,6 +41,7 @@ mod stream;
 pub mod summary;
 mod tensor_lists;
 mod tensors;
+mod timeline_events;
 mod token_repair;
 mod transfer_times;
 

@@ -212,7 +212,8 @@ impl RankConversion {
         path: &Path,
     ) -> Self {
         let role = |role: HostIntervalKind| {
-            rank.items.iter().filter(|item| item.role == role).count() as u64
+            let items = rank.items.iter();
+            items.filter(|item| rank.role(item) == role).count() as u64
         };
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
         let mut host_left_out = vec![
@@ -228,7 +229,7 @@ impl RankConversion {
             ),
         ];
         let mut events_left_out = rank.kineto.left_out.clone();
-        let on_host = rank.kineto.events.iter().filter(|event| {
+        let on_host = rank.events.iter().filter(|event| {
             use super::kineto::EventCategory::{Copy, Kernel, Set, Sync};
             !matches!(event.category, Copy | Kernel | Set | Sync)
         });
@@ -284,7 +285,7 @@ impl RankConversion {
             device_ns: (device_ns(rank), written.device_ns),
             unsized_calls: unsized_calls(calls),
             host_nodes: rank.host.nodes.len() as u64,
-            events: rank.kineto.events.len() as u64,
+            events: rank.events.len() as u64,
             linked: link.linked,
             host_left_out,
             events_left_out,

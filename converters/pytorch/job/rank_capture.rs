@@ -140,9 +140,10 @@ impl RankCapture {
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
-        let rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
+        let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         // Its items have their nodes.
         link.host_of = Vec::new();
+        rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(TraceError::refused_in(
                 file,
@@ -166,7 +167,7 @@ impl RankCapture {
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
-            .filter(|item| item.role == HostIntervalKind::Annotation)
+            .filter(|item| self.rank.role(item) == HostIntervalKind::Annotation)
             .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
             .collect();
         steps.sort_unstable();

@@ -110,6 +110,9 @@ impl<'a> JsonScanner<'a> {
         match self.peek()? {
             b'"' => self.string(),
             b'[' => {
+                if self.whole_numbers() {
+                    return Some(());
+                }
                 let deeper = deeper.checked_sub(1)?;
                 self.list(|scan| scan.skip_within(deeper))
             }
@@ -122,6 +125,47 @@ impl<'a> JsonScanner<'a> {
             b'n' => self.literal("null"),
             _ => self.number(),
         }
+    }
+
+    /// Skips a list of whole numbers, or of such lists, as shapes are; returns whether it is one, and skips nothing if not.
+    fn whole_numbers(&mut self) -> bool {
+        let bytes = self.text.as_bytes();
+        let (mut at, mut depth) = (self.at, 0);
+        // Whether a value comes next, and whether the list that it would be in may end instead, as it has none yet.
+        let (mut expected, mut optional) = (true, false);
+        while let Some(&byte) = bytes.get(at) {
+            at += 1;
+            match byte {
+                b'[' if expected && depth < DEEPEST => {
+                    depth += 1;
+                    optional = true;
+                    continue;
+                }
+                b']' if !expected || optional => {
+                    depth -= 1;
+                    if depth == 0 {
+                        self.at = at;
+                        return true;
+                    }
+                    expected = false;
+                }
+                b',' if !expected => expected = true,
+                b'0'..=b'9' if expected => {
+                    let first = at;
+                    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+                        at += 1;
+                    }
+                    if byte == b'0' && at > first {
+                        return false;
+                    }
+                    expected = false;
+                }
+                b' ' => continue,
+                _ => return false,
+            }
+            optional = false;
+        }
+        false
     }
 
     /// Reads an object; `entry` reads the value of each key.
@@ -338,6 +382,7 @@ mod tests {
             "[1, 2]",
             "{}",
             "[]",
+            "[[3], 4,[5 ,[0]] ]",
         ];
         let mut below = numbers_below(7);
         let (mut legal, mut scanned) = (0, 0);
