@@ -10,6 +10,7 @@
 
 mod absent_ranks;
 mod activities;
+mod alike_kernels;
 mod call_matching;
 mod call_names;
 mod call_windows;

@@ -126,8 +126,7 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
         blocked,
         ..Activities::default()
     };
-    let chains = thread_chains::build(rank, calls, &bounds, &waits, &mut activities);
-    drop(bounds);
+    let chains = thread_chains::build(rank, calls, bounds, &waits, &mut activities);
     in_flight::place(rank, calls, &chains, &mut activities);
     let device_activities = device::place(rank, calls, &mut activities, &mut found);
     for wait in &waits {

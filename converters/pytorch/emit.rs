@@ -1,11 +1,12 @@
 //! Emission of a rank's activities as nodes of a trace.
 
 use super::activities::{Activities, Activity, ActivityKind, ActivityLane};
+use super::alike_kernels::{AlikeKernels, KernelWork};
 use super::calls::{CommCalls, CommOp, dtype};
 use super::event_links::LinkMethod;
 use super::group_inference::JobGroup;
 use super::kineto::EventCategory;
-use super::op_cost::{OpCost, OpCosts};
+use super::op_cost::{OpCost, OpCosts, length};
 use super::profiler_cost::ProfilerCharges;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::transfer_times::CallTime;
@@ -149,15 +150,17 @@ pub fn write<W: Write>(
     let text = groups_json(job.number, job.groups);
     writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
     written.nodes += 1;
-    let writing = ActivityEmitter {
+    let mut writing = ActivityEmitter {
         rank,
         calls,
         activities,
         job,
         ids: &ids,
         efforts: &OpCosts::new(rank, job.host_computes),
+        alike: AlikeKernels::default(),
         dtypes: &dtypes(rank),
     };
+    writing.alike = AlikeKernels::new(writing.kernels());
     let mut first = vec![0_u32; ids.len() + 1];
     for &(_, effect) in &activities.dependencies {
         first[effect as usize + 1] += 1;
@@ -288,6 +291,8 @@ struct ActivityEmitter<'a> {
     job: &'a EmitContext<'a>,
     ids: &'a [u32],
     efforts: &'a OpCosts,
+    /// Kernels that say what others of their names do.
+    alike: AlikeKernels,
     /// Element type of each form of the host's nodes.
     dtypes: &'a [Option<Dtype>],
 }
@@ -300,7 +305,32 @@ fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
         .collect()
 }
 
-impl ActivityEmitter<'_> {
+impl<'a> ActivityEmitter<'a> {
+    /// Returns the kernels of the rank that are no calls, with what their operators say that they do.
+    fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
+        let kernel = |activity: &Activity| {
+            let ActivityKind::Device(index) = activity.kind else {
+                return None;
+            };
+            let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
+            (event.category == EventCategory::Kernel).then(|| self.told(index))
+        };
+        self.activities.list.iter().filter_map(kernel)
+    }
+
+    /// Returns what the operator of a kernel says that it does.
+    fn told(&self, index: u32) -> KernelWork {
+        let own = &self.rank.devices[index as usize];
+        // The launch is a call of the driver inside the operator that the kernel belongs to.
+        let operator = self.rank.operator_of(own);
+        KernelWork {
+            name: self.rank.events[own.event as usize].name,
+            time: length(own),
+            cost: self.efforts.share(operator, own),
+            dtype: self.dtype(operator),
+        }
+    }
+
     fn node<W: Write>(
         &self,
         work: u32,
@@ -467,10 +497,14 @@ impl ActivityEmitter<'_> {
     fn kernel(&self, index: u32) -> Op<'_> {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
-        // The launch is a call of the driver inside the operator that the kernel belongs to.
-        let operator = self.rank.operator_of(own);
         let (effort, dtype) = match event.category {
-            EventCategory::Kernel => (self.efforts.share(operator, own), self.dtype(operator)),
+            EventCategory::Kernel => {
+                let told = self.told(index);
+                let unknown = told.cost == OpCost::default();
+                let alike = unknown.then(|| self.alike.of(told.name, told.time));
+                let work = alike.flatten().unwrap_or(told);
+                (work.cost, work.dtype)
+            }
             _ => {
                 let bytes = self.rank.details(event).bytes;
                 (OpCost { flops: 0, bytes }, None)

@@ -13,12 +13,9 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Makes a host trace of the operators of `kineto`, every one of which has an id.
-pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
-    let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
-    let mut order: Vec<u32> = (0..kineto.events.len() as u32)
-        .filter(|&i| on_host(kineto.events[i as usize].category))
-        .collect();
+/// Makes a host trace of the operators and annotations of `kineto`, every one of which has an id; `order` lists them in any
+/// order.
+pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
         (event.rf_id, event.start_ns, Reverse(event.duration_ns), i)

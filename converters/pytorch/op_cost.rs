@@ -95,14 +95,7 @@ impl OpCosts {
             return OpCost::default();
         };
         let LaunchedCost { cost, time, .. } = self.launched[found];
-        let part = |amount: u64| {
-            let share = u128::from(amount) * u128::from(length(device)) / u128::from(time.max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        OpCost {
-            flops: part(cost.flops),
-            bytes: part(cost.bytes),
-        }
+        cost.part(length(device), time)
     }
 }
 
@@ -207,7 +200,7 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     }
 }
 
-fn length(device: &DeviceInterval) -> u64 {
+pub(super) fn length(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
@@ -230,6 +223,20 @@ pub struct OpCost {
     pub flops: u64,
     /// Bytes read and written; zero if it moves none, as a view.
     pub bytes: u64,
+}
+
+impl OpCost {
+    /// Returns the part of a cost that falls to `time` of `whole`.
+    pub(super) fn part(self, time: u64, whole: u64) -> Self {
+        let part = |amount: u64| {
+            let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        Self {
+            flops: part(self.flops),
+            bytes: part(self.bytes),
+        }
+    }
 }
 
 /// Operators that return another view of their tensors, or allocate without writing.

@@ -211,10 +211,11 @@ impl RankConversion {
         times: &[CallTime],
         path: &Path,
     ) -> Self {
-        let role = |role: HostIntervalKind| {
-            let items = rank.items.iter();
-            items.filter(|item| rank.role(item) == role).count() as u64
-        };
+        let mut roles = [0; 3];
+        for item in &rank.items {
+            roles[rank.role(item) as usize] += 1;
+        }
+        let role = |role: HostIntervalKind| roles[role as usize];
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
         let mut host_left_out = vec![
             ("process and threads".to_owned(), link.roots),

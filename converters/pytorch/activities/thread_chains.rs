@@ -40,7 +40,7 @@ pub(super) struct ThreadChains(Vec<Vec<u32>>);
 pub(super) fn build(
     rank: &RankTimeline,
     calls: &CommCalls,
-    bounds: &ActivityBounds,
+    bounds: ActivityBounds,
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
@@ -103,6 +103,8 @@ pub(super) fn build(
             *place = (mark, mark);
         }
     }
+    // What follows takes as much memory again.
+    drop((earliest, bounds));
     // Time at which each thread had its last call behind it: a message when the caller has waited for it, any other
     // when its worker is done.
     let mut awaited = vec![None; rank.threads.len()];
@@ -217,12 +219,6 @@ impl ThreadChains {
         if free.len() < 2 {
             return;
         }
-        let mut ends: Vec<(i64, u32, u32)> = Vec::new();
-        for &thread in &free {
-            let chain = self.0[thread as usize].iter();
-            ends.extend(chain.map(|&work| (activities.list[work as usize].end, work, thread)));
-        }
-        ends.sort_unstable();
         for &thread in &free {
             let mut previous = None;
             for &work in &self.0[thread as usize] {
@@ -232,15 +228,14 @@ impl ThreadChains {
                 if begin.saturating_sub(since) < NOTICEABLE {
                     continue;
                 }
-                // The last end of an activity on another thread; those of this one all lie before the gap.
-                let until = ends.partition_point(|&(end, ..)| end <= begin);
-                let others = ends[..until].iter().rev();
-                let mut others = others.take_while(|&&(end, ..)| end > since);
-                let waker = others.find(|&&(.., other)| other != thread);
-                let Some(&(_, waker, _)) = waker else {
+                // The last end of an activity on another thread.
+                let others = free.iter().filter(|&&other| other != thread);
+                let last = others.map(|&other| self.before(other, begin, &activities.list));
+                let ended = last.filter(|&work| work != NONE);
+                let ended = ended.map(|work| (activities.list[work as usize].end, work));
+                let Some((woke, waker)) = ended.max() else {
                     continue;
                 };
-                let woke = activities.list[waker as usize].end;
                 // Closer to the end of the gap than to its start: then it ended the gap.
                 if woke > since && (since == i64::MIN || begin - woke < woke - since) {
                     activities.add_dependency(waker, work);

@@ -44,8 +44,8 @@ impl JoinedFiles {
             (Some(host), Some(kineto)) => (host, kineto),
             (None, kineto) => {
                 let mut kineto = kineto.unwrap_or_default();
-                let ordered = operator_order::assign_ids(&mut kineto);
-                let (host, link) = kineto_alone::host_trace(&kineto);
+                let (ordered, operators) = operator_order::assign_ids(&mut kineto);
+                let (host, link) = kineto_alone::host_trace(&kineto, operators);
                 return Ok(Self {
                     host,
                     kineto,

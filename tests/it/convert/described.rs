@@ -26,8 +26,9 @@ fn kernels_whose_operators_have_shapes_are_described() {
             "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
         ),
-        // What was launched before the capture began, a third of the time, has no operator.
-        ("mi300/resnet_act_checkpoint.json.gz", 390),
+        // Kernels that were launched before the capture began do what others of their names do; collectives among them, 46 %
+        // of the time, do none.
+        ("mi300/resnet_act_checkpoint.json.gz", 525),
         ("b200_eager.json.gz", 900),
         ("torch_compile_triton.json.gz", 999),
         ("inference/sglang_qwen3_8b_decode.json.gz", 0),
