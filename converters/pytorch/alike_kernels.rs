@@ -1,4 +1,4 @@
-//! Work of kernels without an operator, from kernels of the same name that have one.
+//! Work of kernels without an operator, from kernels of the same name that have one, and likewise of copies without bytes.
 //!
 //! What was launched before the capture began, or by a graph, has no operator that says its shapes. A kernel of the same
 //! name is the same program on other data: of several, the one that lasted most nearly as long tells how many FLOPs and
@@ -25,7 +25,8 @@ pub(super) struct KernelWork {
 }
 
 impl KernelWork {
-    fn is_known(&self) -> bool {
+    /// Returns whether anything says what it does.
+    pub fn is_known(&self) -> bool {
         self.cost != OpCost::default()
     }
 }

@@ -306,28 +306,35 @@ fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the kernels of the rank that are no calls, with what their operators say that they do.
+    /// Returns the work of the rank's devices that is no call, with what its operators and copies say that it does.
     fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
-        let kernel = |activity: &Activity| {
-            let ActivityKind::Device(index) = activity.kind else {
-                return None;
-            };
-            let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
-            (event.category == EventCategory::Kernel).then(|| self.told(index))
-        };
-        self.activities.list.iter().filter_map(kernel)
+        let work = self.activities.list.iter();
+        work.filter_map(|activity| match activity.kind {
+            ActivityKind::Device(index) => Some(self.told(index)),
+            _ => None,
+        })
     }
 
-    /// Returns what the operator of a kernel says that it does.
+    /// Returns what the operator of a kernel says that it does, or a copy itself.
     fn told(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
-        // The launch is a call of the driver inside the operator that the kernel belongs to.
-        let operator = self.rank.operator_of(own);
+        let event = &self.rank.events[own.event as usize];
+        let (cost, dtype) = match event.category {
+            EventCategory::Kernel => {
+                // The launch is a call of the driver inside the operator that the kernel belongs to.
+                let operator = self.rank.operator_of(own);
+                (self.efforts.share(operator, own), self.dtype(operator))
+            }
+            _ => {
+                let bytes = self.rank.details(event).bytes;
+                (OpCost { flops: 0, bytes }, None)
+            }
+        };
         KernelWork {
-            name: self.rank.events[own.event as usize].name,
+            name: event.name,
             time: length(own),
-            cost: self.efforts.share(operator, own),
-            dtype: self.dtype(operator),
+            cost,
+            dtype,
         }
     }
 
@@ -495,25 +502,16 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     fn kernel(&self, index: u32) -> Op<'_> {
-        let own = &self.rank.devices[index as usize];
-        let event = &self.rank.events[own.event as usize];
-        let (effort, dtype) = match event.category {
-            EventCategory::Kernel => {
-                let told = self.told(index);
-                let unknown = told.cost == OpCost::default();
-                let alike = unknown.then(|| self.alike.of(told.name, told.time));
-                let work = alike.flatten().unwrap_or(told);
-                (work.cost, work.dtype)
-            }
-            _ => {
-                let bytes = self.rank.details(event).bytes;
-                (OpCost { flops: 0, bytes }, None)
-            }
+        let told = self.told(index);
+        let alike = match told.is_known() {
+            true => None,
+            false => self.alike.of(told.name, told.time),
         };
+        let work = alike.unwrap_or(told);
         Op::Compute {
-            flops: effort.flops,
-            bytes: effort.bytes,
-            dtype,
+            flops: work.cost.flops,
+            bytes: work.cost.bytes,
+            dtype: work.dtype,
         }
     }
 

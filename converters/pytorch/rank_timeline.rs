@@ -305,7 +305,7 @@ impl RankTimeline {
             });
         }
         self.devices
-            .sort_by_key(|device| (device.stream, device.start, device.event));
+            .sort_unstable_by_key(|device| (device.stream, device.start, device.event));
     }
 
     /// Returns the operator that a device event belongs to: the item around its launch; [`NONE`] if unknown.
@@ -461,7 +461,9 @@ fn numbered(
         (event.category == category).then(|| (number(event), i as u32))
     };
     let all = items.iter().enumerate().filter_map(of);
-    let mut list: Vec<(u64, u32)> = all.filter(|&(number, _)| number != 0).collect();
+    let all = all.filter(|&(number, _)| number != 0);
+    let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
+    list.extend(all);
     list.sort_unstable();
     list
 }

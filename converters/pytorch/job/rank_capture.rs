@@ -212,20 +212,23 @@ impl RankCapture {
         };
         let slots: Vec<_> = pairs.iter().map(|_| Mutex::new(None)).collect();
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..threads.min(pairs.len()) {
-                scope.spawn(|| {
-                    loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(pair) = pairs.get(i) else { break };
-                        let part = Self::read(pair, options);
-                        if let Ok(mut slot) = slots[i].lock() {
-                            *slot = Some(part);
-                        }
-                        progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
-                    }
-                });
+        let read_next = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(pair) = pairs.get(i) else { break };
+                let part = Self::read(pair, options);
+                if let Ok(mut slot) = slots[i].lock() {
+                    *slot = Some(part);
+                }
+                progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
+        };
+        // The caller's thread is one of them: memory that it frees serves it again when it writes.
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(pairs.len()) {
+                scope.spawn(read_next);
+            }
+            read_next();
         });
         // Nesting and linking held as much again for a while.
         return_freed();

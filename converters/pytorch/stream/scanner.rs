@@ -110,7 +110,7 @@ impl<'a> JsonScanner<'a> {
         match self.peek()? {
             b'"' => self.string(),
             b'[' => {
-                if self.whole_numbers() {
+                if self.plain_list() {
                     return Some(());
                 }
                 let deeper = deeper.checked_sub(1)?;
@@ -127,8 +127,9 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips a list of whole numbers, or of such lists, as shapes are; returns whether it is one, and skips nothing if not.
-    fn whole_numbers(&mut self) -> bool {
+    /// Skips a list of whole numbers and texts, or of such lists, as arguments of operators are; returns whether it is one, and
+    /// skips nothing if not.
+    fn plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
         // Whether a value comes next, and whether the list that it would be in may end instead, as it has none yet.
@@ -158,6 +159,13 @@ impl<'a> JsonScanner<'a> {
                     if byte == b'0' && at > first {
                         return false;
                     }
+                    expected = false;
+                }
+                b'"' if expected => {
+                    let Some(end) = string_end(bytes, at) else {
+                        return false;
+                    };
+                    at = end;
                     expected = false;
                 }
                 b' ' => continue,
@@ -222,25 +230,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     fn string(&mut self) -> Option<()> {
-        let bytes = self.text.as_bytes();
-        let mut at = self.at + 1;
-        loop {
-            at = plain_end(bytes, at)?;
-            match bytes[at] {
-                b'"' => break,
-                b'\\' => {}
-                _ => return None,
-            }
-            at += match bytes.get(at + 1)? {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
-                b'u' => {
-                    let digits = bytes.get(at + 2..at + 6)?;
-                    digits.iter().all(u8::is_ascii_hexdigit).then_some(6)?
-                }
-                _ => return None,
-            };
-        }
-        self.at = at + 1;
+        self.at = string_end(self.text.as_bytes(), self.at + 1)?;
         Some(())
     }
 
@@ -281,6 +271,27 @@ impl SeenKeys {
         let new = self.0 & 1 << key == 0;
         self.0 |= 1 << key;
         new.then_some(())
+    }
+}
+
+/// Returns the place behind the string whose text begins at `at`.
+#[inline]
+fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at = plain_end(bytes, at)?;
+        match bytes[at] {
+            b'"' => return Some(at + 1),
+            b'\\' => {}
+            _ => return None,
+        }
+        at += match bytes.get(at + 1)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
+            b'u' => {
+                let digits = bytes.get(at + 2..at + 6)?;
+                digits.iter().all(u8::is_ascii_hexdigit).then_some(6)?
+            }
+            _ => return None,
+        };
     }
 }
 
@@ -383,6 +394,7 @@ mod tests {
             "{}",
             "[]",
             "[[3], 4,[5 ,[0]] ]",
+            "[\"\",[\"a b\", 2]]",
         ];
         let mut below = numbers_below(7);
         let (mut legal, mut scanned) = (0, 0);
