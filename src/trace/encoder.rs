@@ -83,9 +83,12 @@ impl MessageEncoder {
         if length < 0x80 {
             self.0[start] = length as u8;
         } else {
-            let mut bytes = Vec::new();
-            varint(&mut bytes, length as u64);
-            self.0.splice(start..=start, bytes);
+            let end = self.0.len();
+            varint(&mut self.0, length as u64);
+            // The bytes of the length, behind the message, take the place of the one in front of it.
+            let bytes = self.0.len() - end;
+            self.0[start + 1..].rotate_right(bytes);
+            self.0.remove(start);
         }
     }
 

@@ -3,7 +3,6 @@
 //! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
 //! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
 
-use super::TraceError;
 use super::encoder::MessageEncoder;
 use super::groups::NODE_MARK;
 use super::op::{GroupName, MemoryLocation, NodeAttributes, Op};
@@ -11,6 +10,7 @@ use super::proto::NodeType;
 use super::scan::{self, NodeView};
 use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use super::wire::RawRecord;
+use super::{Dtype, TraceError};
 use crate::units::Span;
 use std::io::Write;
 
@@ -332,7 +332,7 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             push("num_ops", AttributeValue::Int(flops as i64));
             push("tensor_size", AttributeValue::Uint(bytes));
             if let Some(dtype) = dtype {
-                push("dtype", AttributeValue::Text(&dtype.to_string()));
+                push("dtype", AttributeValue::Text(Dtype::ALL[dtype as usize].1));
             }
             if let Some(kernel) = node.kernel {
                 push("kernel_shape", AttributeValue::Text(&kernel.to_string()));
