@@ -6,13 +6,13 @@
 //! replayed message by message from its start until now, which is exact, because it was alone, and goes on so. Its
 //! own messages of this instant are submitted together with the one that touched it.
 
-use super::Engine;
-use super::agenda::Agenda;
-use super::discipline::{CollectiveModel, Discipline};
-use super::event::{Event, EventClass};
-use crate::ids::{EndpointId, Npu};
+use super::Collectives;
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
+use crate::ids::Npu;
 use crate::network::{LinkReservations, NetworkBackend};
-use crate::report::Observer;
 use crate::units::{Span, Time};
 
 /// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
@@ -39,19 +39,32 @@ impl PresentRounds {
     }
 }
 
-/// Progress of the present instant.
+/// Progress of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InstantProgress {
+pub(in crate::engine) struct LoopProgress {
+    /// Events handled so far.
+    pub events: u64,
+    /// The present instant.
+    at: Time,
     /// Settlements of the instant so far.
     settled: u32,
     /// Rounds of events handled since.
-    pub rounds: u32,
+    rounds: u32,
 }
 
-impl InstantProgress {
-    /// Settlements so far.
+impl LoopProgress {
+    /// Settlements of the instant so far.
     pub fn settled(&self) -> u32 {
         self.settled
+    }
+
+    /// Counts a round of an instant.
+    #[inline]
+    pub fn end_round(&mut self, now: Time) {
+        if now > self.at {
+            (self.at, self.settled, self.rounds) = (now, 0, 0);
+        }
+        self.rounds += 1;
     }
 
     /// Counts a settlement.
@@ -61,58 +74,69 @@ impl InstantProgress {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
     /// Returns whether it could.
-    pub(super) fn fast_forward(&mut self, now: Time, id: u32, span: Span) -> bool {
+    pub(super) fn fast_forward<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        span: Span,
+    ) -> bool {
         let mut number = 0;
         if N::SHARED {
-            if !self.for_each_port(id, |links, npu, d| links.is_idle(now, npu, d)) {
+            if !self.for_each_port(fabric, id, |links, npu, d| links.is_idle(now, npu, d)) {
                 return false;
             }
-            self.for_each_port(id, |links, npu, d| {
+            self.for_each_port(fabric, id, |links, npu, d| {
                 links.reserve(npu, d, Some(id));
                 true
             });
             number = self.number_answer();
         }
-        let run = &mut self.collectives.runs[id as usize];
-        (run.answer.number, run.answer.settlement) = (number, self.instant.progress.settled);
+        let run = &mut self.runs[id as usize];
+        (run.answer.number, run.answer.settlement) = (number, effects.progress.settled);
         run.answer.start = now;
-        self.outcome.closed += 1;
+        self.counts.closed += 1;
         let event = Event::new(EventClass::Run, number, id);
-        self.agenda.push(now + span, event);
+        effects.agenda.push(now + span, event);
         true
     }
 
     /// Counts an answer that can be taken back, and returns its number.
     pub(super) fn number_answer(&mut self) -> u32 {
-        self.collectives.fast_forwarded += 1;
+        self.counts.revocable += 1;
         // Numbers wrap round from 1: 0 stands for no reservation.
-        self.collectives.fast_forward_count =
-            self.collectives.fast_forward_count % (FOLDINGS - 1) + 1;
-        self.collectives.fast_forward_count
+        self.counts.answers = self.counts.answers % (FOLDINGS - 1) + 1;
+        self.counts.answers
     }
 
     /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
-    pub(super) fn release_reservation(&mut self, id: u32, number: u32) -> bool {
-        let run = &mut self.collectives.runs[id as usize];
+    pub(super) fn release_reservation<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        id: u32,
+        number: u32,
+    ) -> bool {
+        let run = &mut self.runs[id as usize];
         if run.answer.number != number {
             return false;
         }
         if number > 0 {
             run.answer.number = 0;
-            self.collectives.fast_forwarded -= 1;
+            self.counts.revocable -= 1;
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
-                match self.fabric.network.rehearsed_links() {
+                match fabric.rehearsed_links() {
                     Some(links) if is_held => links.release(&rehearsal.links, id),
                     Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
                     None => {}
                 }
                 return true;
             }
-            self.for_each_port(id, |links, npu, d| {
+            self.for_each_port(fabric, id, |links, npu, d| {
                 links.reserve(npu, d, None);
                 true
             });
@@ -122,15 +146,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Calls `what` for each NPU and dimension that a run's members use, until it returns false. Returns whether it never did;
     /// false where links cannot be reserved.
-    fn for_each_port(
+    fn for_each_port<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
         id: u32,
         mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
     ) -> bool {
-        let extent = &self.collectives.groups[self.collectives.runs[id as usize].group as usize]
+        let extent = &self.groups[self.runs[id as usize].group as usize]
             .plan
             .extent;
-        let Some(links) = self.fabric.network.reservations() else {
+        let Some(links) = fabric.reservations() else {
             // A group of one uses none.
             return extent.phases.is_empty();
         };
@@ -140,37 +165,56 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         })
     }
 
-    /// Returns the lowest run whose reserved links bytes between `ends` would touch `now`, if any.
-    #[inline]
-    pub(super) fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
-        self.fabric.network.reservations()?.reservation(now, ends)
-    }
-
     /// Materializes all runs that a message submitted `now` would touch.
-    pub(super) fn materialize_touched(&mut self, now: Time) {
+    pub(in crate::engine) fn materialize_touched<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
         let mut next = 0;
-        while self.collectives.fast_forwarded > 0
-            && let Some(leaving) = self.effects.sends.get(next)
+        while self.counts.revocable > 0
+            && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
-            match self.reservation(now, (from.into(), to.into())) {
-                Some(id) => self.materialize(now, id),
+            match fabric.reservation(now, (from.into(), to.into())) {
+                Some(id) => self.materialize(fabric, effects, now, id),
                 None => next += 1,
             }
         }
     }
 
+    /// Materializes all runs that loads and stores submitted `now` would touch.
+    pub fn materialize_on_the_way<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
+        for next in 0..effects.accesses.len() {
+            while let Some(id) = fabric.reservation(now, effects.accesses[next].ends) {
+                self.materialize(fabric, effects, now, id);
+            }
+        }
+    }
+
     /// Has a run go on message by message that was answered or holds its links: replays it until `now`.
-    pub(super) fn materialize(&mut self, now: Time, id: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+    pub(super) fn materialize<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
         let number = run.answer.number;
         let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
             // The run counts as stepwise from here on, and `step` counts it as such.
-            self.outcome.closed -= 1;
-            self.outcome.unfolded += 1;
+            self.counts.closed -= 1;
+            self.counts.unfolded += 1;
             run.answer.materialized = true;
         }
         let unsettled = if run.answer.is_skewed {
@@ -178,31 +222,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } else {
             Vec::new()
         };
-        self.release_reservation(id, number);
+        self.release_reservation(fabric, id, number);
         let present = PresentRounds {
             now,
-            done: self.instant.progress.settled > settled,
-            rounds: self.instant.progress.rounds,
+            done: effects.progress.settled > settled,
+            rounds: effects.progress.rounds,
             all: unsettled.is_empty(),
         };
-        let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.effects.sends);
-        self.replay_alone(id, waves, Some(present));
-        if let Some(links) = self.fabric.network.rehearsed_links() {
+        let mut own = Effects::default();
+        self.replay_alone(fabric, &mut own, id, (waves, Some(present)));
+        if let Some(links) = fabric.rehearsed_links() {
             links.restore();
         }
-        // Pending events move to the shared agenda afterwards; order within an instant is by content, so they may be
-        // appended.
-        let mut rest: Agenda = std::mem::replace(&mut self.agenda, agenda);
-        let mut round = Vec::new();
-        while let Some(due) = rest.next_time() {
-            rest.take(&mut round);
-            for &event in &round {
-                self.agenda.push(due, event);
-            }
-        }
-        self.effects.sends.extend(leaving);
-        self.collectives.runs[id as usize].arrivals.arrived_now = unsettled;
+        effects.append(own);
+        self.runs[id as usize].arrivals.arrived_now = unsettled;
     }
 
     /// Replays a run whose members arrive in `waves`, by the rounds of the loop over an agenda that holds nothing else: up
@@ -211,15 +244,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
     /// last members arrived, or since the instant did, all its rounds are over and the replay continues until nothing is
     /// left; if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
-    pub(super) fn replay_alone(
+    pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        own: &mut Effects,
         id: u32,
-        waves: Vec<ArrivalWave>,
-        present: Option<PresentRounds>,
+        (waves, present): (Vec<ArrivalWave>, Option<PresentRounds>),
     ) {
-        let group = self.collectives.runs[id as usize].group as usize;
-        let everybody = self.collectives.groups[group].plan.present;
+        let group = self.runs[id as usize].group as usize;
+        let everybody = self.groups[group].plan.present;
         let mut waves = waves.into_iter().peekable();
+        let mut round = Vec::new();
         // Instant of the replay, and rounds handled there.
         let (mut at, mut handled) = (Time::ZERO, 0);
         loop {
@@ -227,9 +262,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if wave.is_none() && present.is_some_and(|present| present.is_reached(at, handled)) {
                 return;
             }
-            self.submit_pending(at);
+            fabric.submit_pending(at, own);
             // Time stays where it is: members of the next wave may send before the next event.
-            let due = self.agenda.peek_time();
+            let due = own.agenda.peek_time();
             let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
             match due {
                 Some(due) if wave.is_none_or(|wave| due <= wave) => {
@@ -238,22 +273,45 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     } else {
                         (at, handled + 1)
                     };
-                    self.agenda.next_time();
-                    M::Order::round(self, due);
+                    own.agenda.next_time();
+                    own.take_round(&mut round);
+                    fabric.sort(&mut round);
+                    for &event in &round {
+                        self.handle_alone(fabric, own, due, event);
+                    }
                 }
                 _ => {
                     let Some((wave, members)) = waves.next() else {
                         return;
                     };
                     (at, handled) = (wave, 0);
-                    let run = &mut self.collectives.runs[id as usize];
+                    let run = &mut self.runs[id as usize];
                     run.arrivals.arrived_now = members;
                     let all = run.arrivals.arrived == everybody
                         && waves.peek().is_none()
                         && present.is_none_or(|present| present.all);
-                    self.step(wave, id, all);
+                    self.step(fabric, own, wave, id, all);
                 }
             }
         }
+    }
+
+    /// Handles an event of a run that is replayed alone: of the network, or of the collective itself.
+    fn handle_alone<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        own: &mut Effects,
+        now: Time,
+        event: Event,
+    ) {
+        let Some(of_network) = event.of_network() else {
+            self.handle(fabric, own, now, (event, 0));
+            return;
+        };
+        fabric.handle(now, of_network, own);
+        while let Some(notice) = fabric.notice() {
+            self.notice(fabric, own, now, notice);
+        }
+        self.advance_begun(fabric, own, now);
     }
 }

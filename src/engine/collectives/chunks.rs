@@ -1,14 +1,15 @@
 //! Chunks of a collective in flight: admission to a stage, its steps, and the transition to the next stage.
 
-use super::Engine;
-use super::collective_run::{CellPlace, ChunkProgress, InFlightOp};
-use super::discipline::{CollectiveModel, Discipline};
-use super::event::{Event, EventClass};
-use super::plan::NONE;
+use super::Collectives;
+use super::run::{CellPlace, ChunkProgress};
 use crate::collective::{ChunkQueueSpec, LinePosition, ScriptEvent, SendStep};
+use crate::engine::discipline::{CollectiveModel, Discipline};
+use crate::engine::effects::{Effects, FollowUp};
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::{Fabric, InFlightOp};
+use crate::engine::plan::NONE;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{NetworkBackend, NetworkMessage};
-use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::Time;
 
@@ -27,46 +28,54 @@ enum StageAdmission {
     Ordered(usize),
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
-    pub(super) fn enroll_at(&mut self, now: Time, id: u32, position: u32) {
-        let run = &self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
+    pub(super) fn enroll_at<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+    ) {
+        let run = &self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
         if run.length == 0 {
             // A group of one is done at once. Where what follows is carried out within an event that takes an event of
             // its own, because ending here would overtake what the current one has still to do.
             if M::Order::AT_ONCE {
-                self.agenda
+                effects
+                    .agenda
                     .push(now, Event::new(EventClass::Vacant, id, position))
             } else {
-                self.end_member(now, id, position)
+                self.end_member(fabric, effects, now, id, position)
             }
             return;
         }
         let (chunks, stages) = (run.chunks, run.length);
         let npu = group.extent.npus[position as usize];
         for chunk in 0..chunks {
-            let cell = self.collectives.runs[id as usize].cell(chunk, position);
+            let cell = self.runs[id as usize].cell(chunk, position);
             for stage in 0..stages {
-                let run = &mut self.collectives.runs[id as usize];
-                let schedule = self.collectives.schedules.get(run.schedule_at(position));
+                let run = &mut self.runs[id as usize];
+                let schedule = self.schedules.get(run.schedule_at(position));
                 let of = schedule.stage(chunk, stage as u16);
                 let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.queue_slots[cell as usize * stages + stage] = queue_slot;
             }
-            if self.collectives.mixed_directions {
+            if self.mixed_directions {
                 self.number_deferred(id, cell);
             }
             let queue = self.enter_stage(npu, id, cell, 0);
-            self.admit_waiting(now, npu, (id, cell), queue);
+            self.admit_waiting(fabric, effects, now, npu, (id, cell), queue);
         }
     }
 
     /// Moves a chunk to a stage, and returns the admission that it has to pass first.
     #[inline]
     fn enter_stage(&mut self, npu: Npu, id: u32, cell: u32, stage: u16) -> StageAdmission {
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let (chunk, position) = (run.chunk(cell), run.position(cell));
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
@@ -75,7 +84,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let queue_slot = progress.queue_slots[cell as usize * run.length + stage as usize];
         let wait = self.wait(id, (chunk, position), stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
-            self.collectives.queues.put(npu, queue.number, (id, cell));
+            self.queues.put(npu, queue.number, (id, cell));
         }
         wait
     }
@@ -89,8 +98,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         stage: u16,
         queue_slot: u16,
     ) -> StageAdmission {
-        let run = &self.collectives.runs[id as usize];
-        let schedule = self.collectives.schedules.get(run.schedule_at(position));
+        let run = &self.runs[id as usize];
+        let schedule = self.schedules.get(run.schedule_at(position));
         let of = schedule.stage(chunk, stage).expect("it is one of them");
         match (schedule.admission(), self.backend.queue(of, queue_slot)) {
             (Some(_), _) => StageAdmission::Ordered(self.backend.phase(of)),
@@ -101,24 +110,40 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Begins the stage of every chunk that can be admitted where `cell` waits.
     #[inline]
-    fn admit_waiting(&mut self, now: Time, npu: Npu, (id, cell): (u32, u32), wait: StageAdmission) {
+    fn admit_waiting<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        (id, cell): (u32, u32),
+        wait: StageAdmission,
+    ) {
         match wait {
-            StageAdmission::Nothing => self.open(now, id, cell),
-            StageAdmission::Queue(queue) => self.admit(now, npu, queue),
+            StageAdmission::Nothing => self.open(fabric, effects, now, id, cell),
+            StageAdmission::Queue(queue) => self.admit(fabric, effects, now, (npu, queue)),
             StageAdmission::Ordered(phase) => {
-                let position = self.collectives.runs[id as usize].position(cell);
-                self.admit_in_order(now, id, position, phase);
+                let position = self.runs[id as usize].position(cell);
+                self.admit_in_order(fabric, effects, now, id, position, phase);
             }
         }
     }
 
     /// Admits chunks of the member at `position` to `phase` in the schedule's admission order, up to the capacity of
     /// the phase.
-    fn admit_in_order(&mut self, now: Time, id: u32, position: u32, phase: usize) {
+    fn admit_in_order<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+        phase: usize,
+    ) {
         loop {
-            let run = &mut self.collectives.runs[id as usize];
-            let group = self.collectives.groups[run.group as usize].plan;
-            let order = self.collectives.schedules.get(run.schedule).admission();
+            let run = &mut self.runs[id as usize];
+            let group = self.groups[run.group as usize].plan;
+            let order = self.schedules.get(run.schedule).admission();
             let order = order.expect("its chunks are admitted in order");
             let first = run.cell(0, position);
             let apart = run.cell(1, 0);
@@ -138,45 +163,77 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             admitted.next += 1;
             admitted.inside += 1;
-            self.open(now, id, cell);
+            self.open(fabric, effects, now, id, cell);
         }
+    }
+
+    /// Has a chunk leave a queue, which admits others.
+    #[inline]
+    pub fn leave<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (npu, queue): (Npu, ChunkQueueSpec),
+    ) {
+        self.queues.leave(npu, queue.number);
+        self.admit(fabric, effects, now, (npu, queue));
     }
 
     /// Begins chunks that wait in a queue while it has room.
     #[inline]
-    fn admit(&mut self, now: Time, npu: Npu, queue: ChunkQueueSpec) {
-        while let Some((run, cell)) = self.collectives.queues.admit(npu, queue) {
-            self.open(now, run, cell);
+    pub fn admit<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (npu, queue): (Npu, ChunkQueueSpec),
+    ) {
+        let before = effects.work.len();
+        while let Some((run, cell)) = self.queues.admit(npu, queue) {
+            self.open(fabric, effects, now, run, cell);
+            // A script may end as it begins, and what follows comes before the next.
+            if effects.work.len() > before {
+                effects.work.push(FollowUp::Admit(npu, queue));
+                return;
+            }
         }
     }
 
     /// Begins a chunk's stage at a member.
     #[inline]
-    fn open(&mut self, now: Time, id: u32, cell: u32) {
+    fn open<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
         let place = self.place(id, cell);
         let (stage, queue_slot, line) = place.expect("it is in a stage");
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         state.begun = true;
         let number = state.stage;
         if self.backend.is_scripted(&stage) {
-            self.play(now, id, cell, ScriptEvent::Begin);
+            self.play(fabric, effects, now, (id, cell), ScriptEvent::Begin);
             return;
         }
         // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
         // ready.
         if !M::Order::AT_ONCE {
-            self.collectives.begun_chunks.push((id, cell));
+            self.begun_chunks.push((id, cell));
         }
         let Some(line) = line else {
             return;
         };
-        self.open_strand(now, id, cell, (stage, queue_slot, line));
+        self.open_strand(fabric, effects, now, (id, cell), (stage, queue_slot, line));
         if !self.backend.is_bidirectional(&stage) {
             return;
         }
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let other = run.other_strand(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[other as usize] = ChunkProgress {
@@ -187,41 +244,56 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             arrived: 0,
             credits: 0,
         };
-        self.collectives.begun_chunks.push((id, other));
-        self.open_strand(now, id, other, (stage, queue_slot, line.reversed()));
+        self.begun_chunks.push((id, other));
+        self.open_strand(
+            fabric,
+            effects,
+            now,
+            (id, other),
+            (stage, queue_slot, line.reversed()),
+        );
     }
 
     /// Begins one strand of a chunk's stage at a member.
     #[inline]
-    fn open_strand(
+    fn open_strand<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        (id, cell): (u32, u32),
         (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
-        self.open_endpoint(now, id, cell, (stage, queue_slot, line));
+        self.open_endpoint(effects, now, (id, cell), (stage, queue_slot, line));
         let shared = self.shared_stage(id, cell);
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         // Messages that overtook their receiver were counted here; they are delivered now.
         let waiting = &mut progress.waiting[cell as usize * run.length + shared as usize];
         let waiting = std::mem::take(waiting);
-        self.post_receives(now, id, cell, waiting);
+        self.post_receives(fabric, effects, now, (id, cell), waiting);
     }
 
     /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
     #[inline]
-    pub(super) fn post_receives(&mut self, now: Time, id: u32, cell: u32, there: u32) {
-        if self.messages.rts_bytes.is_some() {
-            self.request_messages(now, id, cell);
+    pub(super) fn post_receives<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        there: u32,
+    ) {
+        if fabric.needs_requests() {
+            self.request_messages(fabric, effects, now, (id, cell));
         }
         for _ in 0..there {
             if M::Order::AT_ONCE {
-                self.agenda
+                effects
+                    .agenda
                     .push(now, Event::new(EventClass::Found, id, cell))
             } else {
-                self.on_receive(now, id, cell)
+                self.on_receive(effects, now, id, cell)
             }
         }
     }
@@ -229,23 +301,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken `recv_posted`
     /// steps.
     #[inline]
-    pub(super) fn on_arrival(
+    pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
-        stage: u16,
-        recv_posted: u32,
+        (id, cell): (u32, u32),
+        (stage, recv_posted): (u16, u32),
     ) {
         let shared = self.shared_stage(id, cell);
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[cell as usize];
         if shared == stage && state.begun && state.taken >= recv_posted {
-            self.on_receive(now, id, cell);
+            self.on_receive(effects, now, id, cell);
             if !M::Order::AT_ONCE {
-                self.advance(now, id, cell);
+                self.advance(fabric, effects, now, id, cell);
             }
         } else if recv_posted == 0 {
             // Without a step to wait for, a count per stage suffices.
@@ -257,43 +329,57 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Advances the chunks that began a stage, and those that begin one because of that.
     #[inline]
-    pub(super) fn advance_begun(&mut self, now: Time) {
+    pub fn advance_begun<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
         let mut next = 0;
-        while let Some(&(id, cell)) = self.collectives.begun_chunks.get(next) {
+        while let Some(&(id, cell)) = self.begun_chunks.get(next) {
             next += 1;
-            self.advance(now, id, cell);
+            self.advance(fabric, effects, now, id, cell);
         }
-        self.collectives.begun_chunks.clear();
+        self.begun_chunks.clear();
     }
 
     /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
     /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
-    pub(super) fn advance(&mut self, now: Time, id: u32, cell: u32) {
+    pub(super) fn advance<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
         if let Some(place) = self.place(id, cell) {
-            self.advance_at(now, (id, cell), place);
+            self.advance_at(fabric, effects, now, (id, cell), place);
         }
     }
 
-    /// Returns where a cell is ([`CollectiveRun::place`](super::collective_run::CollectiveRun::place)).
+    /// Returns where a cell is ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
     #[inline]
     pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace<M::Stage>> {
-        let run = &self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
+        let run = &self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
         let schedule = run.schedule_at(run.position(cell));
-        let schedule = self.collectives.schedules.get(schedule);
+        let schedule = self.schedules.get(schedule);
         run.place(cell, schedule, group, &*self.backend)
     }
 
     /// Advances a chunk at a member, as [`Self::advance`] does, from where it is.
-    pub(super) fn advance_at(
+    pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
         now: Time,
         (id, cell): (u32, u32),
         (stage, queue_slot, line): CellPlace<M::Stage>,
     ) {
         if let Some(line) = line {
             let state = |e: &Self| {
-                let progress = e.collectives.runs[id as usize].progress.as_ref();
+                let progress = e.runs[id as usize].progress.as_ref();
                 progress.expect("it has begun").cells[cell as usize]
             };
             let paced = self.backend.is_paced(&stage);
@@ -307,7 +393,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     break;
                 }
                 next = self.backend.step(&stage, queue_slot, line, at.taken + 1);
-                self.take_step(now, id, cell, step, paced || next.is_none());
+                self.take_step(
+                    fabric,
+                    effects,
+                    now,
+                    (id, cell),
+                    (step, paced || next.is_none()),
+                );
                 at = state(self);
             }
             let all = self.backend.receives(&stage, queue_slot, line)
@@ -316,32 +408,46 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             if self.backend.is_bidirectional(&stage) {
-                self.end_strand(now, id, cell);
+                self.end_strand(fabric, effects, now, id, cell);
                 return;
             }
         }
-        self.end_stage(now, id, cell);
+        self.end_stage(fabric, effects, now, id, cell);
     }
 
     /// Ends a strand of a chunk's stage; the second to end ends the stage.
-    fn end_strand(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+    fn end_strand<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
         let other = run.other_strand(cell);
         let progress = run.progress.as_mut().expect("it has begun");
         let is_last = !progress.cells[other as usize].begun;
         if std::mem::take(&mut progress.cells[cell as usize].begun) && is_last {
-            self.end_stage(now, id, cell.min(other));
+            self.end_stage(fabric, effects, now, id, cell.min(other));
         }
     }
 
     /// Takes a step: submits its message, and posts the receives that follow it. `matters` says that the member has
     /// to know when the message has left.
     #[inline]
-    fn take_step(&mut self, now: Time, id: u32, cell: u32, step: SendStep, matters: bool) {
+    fn take_step<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        (step, matters): (SendStep, bool),
+    ) {
         let topology = self.settings.topology;
         let shared = self.shared_stage(id, cell);
-        let run = &mut self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
         run.messages += 1;
         let position = run.position(cell);
         let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
@@ -353,7 +459,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let taken = state.taken;
         state.taken += 1;
         state.leaving = !M::Order::SENDS_END_ON_ARRIVAL && matters;
-        let schedule = self.collectives.schedules.get(schedule);
+        let schedule = self.schedules.get(schedule);
         let assignment = schedule.stage(chunk, number).expect("it is in one");
         let index = self.backend.phase(assignment);
         let phase = &group.extent.phases[index];
@@ -363,7 +469,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             _ => phase.size - 1 - step.to,
         };
         let to = phase.position(position, to);
-        let op = self.messages.ops.insert(InFlightOp::Step {
+        let op = fabric.op(InFlightOp::Step {
             run: id,
             from: cell,
             to: cell - position + to,
@@ -395,33 +501,41 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
         };
-        if self.messages.rts_bytes.is_some() {
+        if fabric.needs_requests() {
             let asked = progress.take_deferred(cell, shared, taken + 1, true) > 0;
-            self.messages.withheld_sends.insert(op, message);
+            fabric.withhold(message);
             if asked {
-                self.agenda
+                effects
+                    .agenda
                     .push(now, Event::new(EventClass::Requested, 0, op))
             } else {
-                self.messages.expected.insert((id, cell, shared, taken), op);
+                self.expected.insert((id, cell, shared, taken), op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
-            M::Order::submit(self, now, key, message);
+            fabric.submit::<M::Order>(now, key, message, effects);
         } else {
-            self.put_on_network(now, &message);
+            fabric.put(now, &message, effects);
         }
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let there = progress.take_deferred(cell, shared, taken + 1, false);
-        self.post_receives(now, id, cell, there);
+        self.post_receives(fabric, effects, now, (id, cell), there);
     }
 
     /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
-    pub(super) fn end_stage(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
+    pub(super) fn end_stage<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
         let position = run.position(cell);
         let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
         let progress = run.progress.as_mut().expect("it has begun");
@@ -432,30 +546,36 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if number as usize + 1 < length {
             // The chunk queues for the next stage before its place is released, because both may be one queue.
             let next = self.enter_stage(npu, id, cell, number + 1);
-            self.release_place(now, npu, (id, cell), passed);
-            self.admit_waiting(now, npu, (id, cell), next);
+            self.release_place(fabric, effects, now, npu, (id, cell), passed);
+            self.admit_waiting(fabric, effects, now, npu, (id, cell), next);
             return;
         }
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[cell as usize].stage = length as u16;
         progress.done[position as usize] += 1;
         if progress.done[position as usize] == run.chunks {
-            self.end_member(now, id, position);
+            self.end_member(fabric, effects, now, id, position);
             // All chunks have been admitted and the state of admission is gone; queues are shared by all
             // collectives.
-            if let StageAdmission::Queue(_) = passed {
-                self.release_place(now, npu, (id, cell), passed);
+            if let StageAdmission::Queue(queue) = passed {
+                if M::Order::AT_ONCE {
+                    effects.work.push(FollowUp::Leave(npu, queue));
+                } else {
+                    self.leave(fabric, effects, now, (npu, queue));
+                }
             }
         } else {
-            self.release_place(now, npu, (id, cell), passed);
+            self.release_place(fabric, effects, now, npu, (id, cell), passed);
         }
     }
 
     /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
     #[inline]
-    fn release_place(
+    fn release_place<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
         now: Time,
         npu: Npu,
         (id, cell): (u32, u32),
@@ -464,31 +584,37 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         match passed {
             StageAdmission::Nothing => {}
             StageAdmission::Queue(queue) => {
-                self.collectives.queues.leave(npu, queue.number);
-                self.admit(now, npu, queue);
+                self.leave(fabric, effects, now, (npu, queue));
             }
             StageAdmission::Ordered(phase) => {
-                let run = &mut self.collectives.runs[id as usize];
+                let run = &mut self.runs[id as usize];
                 let position = run.position(cell);
-                let group = self.collectives.groups[run.group as usize].plan;
+                let group = self.groups[run.group as usize].plan;
                 let place = position as usize * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.admission[place].inside -= 1;
-                self.admit_in_order(now, id, position, phase);
+                self.admit_in_order(fabric, effects, now, id, position, phase);
             }
         }
     }
 
     /// Completes the node of a member whose chunks are all done.
-    pub(super) fn end_member(&mut self, now: Time, id: u32, position: u32) {
-        let run = &mut self.collectives.runs[id as usize];
-        let running = &self.collectives.groups[run.group as usize];
+    pub(super) fn end_member<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let running = &self.groups[run.group as usize];
         let group = running.plan;
         let member = group.extent.member_at[position as usize];
         let node = run.arrivals.nodes[member as usize];
         let instance = running.instance(group.members[member as usize]);
         let has_ended = run.answer.has_told(position);
-        let rehearsed_ends = self.collectives.rehearsed_ends.as_mut();
+        let rehearsed_ends = self.rehearsed_ends.as_mut();
         let rehearsed = rehearsed_ends
             .map(|ends| ends.push((now, position)))
             .is_some();
@@ -499,14 +625,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;
-                self.fabric.network.close(ports);
+                fabric.close(ports);
             }
             if !rehearsed {
-                self.record(now, id, true);
+                self.record_model(effects, now, id, true);
             }
         }
         if instance != NONE && !rehearsed && !has_ended {
-            M::Order::end_node(self, now, (instance, NodeIndex(node)));
+            effects.end::<M::Order>(now, instance, NodeIndex(node));
         }
     }
 }
