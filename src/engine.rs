@@ -58,6 +58,7 @@ use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 
 mod agenda;
 mod collectives;
@@ -69,6 +70,7 @@ mod discipline;
 mod effects;
 mod error;
 mod event;
+mod event_loop;
 mod extensions;
 mod fabric;
 mod feed;
@@ -116,6 +118,7 @@ use compiled_replay::LaunchSource;
 use dataflow::Dataflow;
 use effects::Effects;
 use event::{Event, EventClass};
+use event_loop::Components;
 use fabric::{Fabric, InFlightOp, MessageNotice};
 use feeding::Feeds;
 use frames::Launches;
@@ -179,6 +182,27 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     observer: &'a mut O,
     /// Events of a round; kept for its allocation.
     round: Vec<Event>,
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Components
+    for Engine<'_, O, N, M>
+{
+    /// Handlers return no errors: a refusal is left among the effects and found before the next round.
+    #[inline]
+    fn next(&mut self) -> Option<Time> {
+        let next = self.effects.agenda.next_time();
+        next.filter(|&now| now < Time::END && self.effects.refusal.is_none())
+    }
+
+    #[inline]
+    fn round(&mut self, now: Time) {
+        M::Order::round(self, now);
+    }
+
+    #[inline]
+    fn end_round(&mut self, now: Time) -> ControlFlow<()> {
+        M::Order::end_round(self, now)
+    }
 }
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
@@ -247,18 +271,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
         self.tell_feeds(Time::ZERO);
-        while let Some(now) = self.effects.agenda.next_time() {
-            if now == Time::END {
-                return Err(ReplayError::TooLong);
-            }
-            // Handlers return no errors: a refusal is left here and found before the next round.
-            if let Some(refusal) = self.effects.refusal.take() {
-                return Err(refusal.into());
-            }
-            M::Order::round(self, now);
-            if M::Order::end_round(self, now).is_break() {
-                break;
-            }
+        event_loop::run(self);
+        if self.effects.agenda.next_time() == Some(Time::END) {
+            return Err(ReplayError::TooLong);
         }
         let disagreement = self.disagreement();
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
@@ -336,18 +351,21 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         settled
     }
 
-    /// Tells the observer what components left to be told, and carries out what they left to be done.
+    /// Carries out what components left to be told and done.
     #[inline]
     fn follow_up(&mut self, now: Time) {
-        if !self.effects.began.is_empty() {
-            for (number, node) in self.effects.began.drain(..) {
-                self.observer.began(now, number, node);
-            }
+        if self.effects.leave_something() {
+            self.tell_and_do(now);
         }
-        if !self.effects.records.is_empty() {
-            for record in self.effects.records.drain(..) {
-                self.observer.collective(&record);
-            }
+    }
+
+    #[inline(never)]
+    fn tell_and_do(&mut self, now: Time) {
+        for (number, node) in self.effects.began.drain(..) {
+            self.observer.began(now, number, node);
+        }
+        for record in self.effects.records.drain(..) {
+            self.observer.collective(&record);
         }
         M::Order::follow_up(self, now);
     }
@@ -358,11 +376,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.fabric.handle(now, event, &mut self.effects);
         while let Some(notice) = self.fabric.notice() {
             self.notice(now, notice);
+            if M::Order::AT_ONCE {
+                self.follow_up(now);
+            }
+        }
+        if !M::Order::AT_ONCE {
+            let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+            self.collectives.advance_begun(fabric, effects, now);
             self.follow_up(now);
         }
-        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        self.collectives.advance_begun(fabric, effects, now);
-        self.follow_up(now);
     }
 
     /// Handles a notice of the network about a message.
@@ -370,6 +392,19 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     fn notice(&mut self, now: Time, notice: MessageNotice) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match notice {
+            // By far the most messages.
+            MessageNotice::Arrived(InFlightOp::Step {
+                run,
+                from,
+                to,
+                stage,
+                recv_posted,
+            }) => {
+                let ends = (run, from, to);
+                let number = (stage, recv_posted);
+                self.collectives
+                    .step_arrived(fabric, effects, now, ends, number);
+            }
             MessageNotice::Left(InFlightOp::Send { sender, node, .. }) => {
                 effects.end::<M::Order>(now, sender, NodeIndex(node));
             }

@@ -17,6 +17,7 @@ use crate::network::NetworkBackend;
 use crate::units::Time;
 use std::collections::BTreeMap;
 
+mod admission;
 mod chunk_queues;
 mod chunks;
 mod description;
@@ -25,6 +26,7 @@ mod endpoints;
 mod fast_forward;
 mod group;
 mod launch_order;
+mod lone_run;
 mod own_schedules;
 mod recorded;
 mod rehearsal;
@@ -300,8 +302,33 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Handles a notice of the network about a message of a collective.
+    /// Handles the arrival of a step's message, from one cell of a run to another, of a stage and after so many steps as
+    /// the sender counts them.
     #[inline]
+    pub fn step_arrived<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (run, from, to): (u32, u32, u32),
+        (stage, mut number): (u16, u32),
+    ) {
+        if self.mixed_directions {
+            let message = UnsortedMessage {
+                from,
+                stage,
+                number,
+                is_request: false,
+            };
+            match self.number_for_receiver(run, to, message) {
+                Some(own) => number = own,
+                None => return,
+            }
+        }
+        self.on_arrival(fabric, effects, now, (run, to), (stage, number));
+    }
+
+    /// Handles a notice of the network about a message of a collective.
     pub fn notice<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -329,15 +356,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 stage,
                 recv_posted,
             }) => {
-                let message = UnsortedMessage {
-                    from,
-                    stage,
-                    number: recv_posted,
-                    is_request: false,
-                };
-                if let Some(number) = self.number_for_receiver(run, to, message) {
-                    self.on_arrival(fabric, effects, now, (run, to), (stage, number));
-                }
+                let number = (stage, recv_posted);
+                self.step_arrived(fabric, effects, now, (run, from, to), number);
             }
             MessageNotice::Arrived(InFlightOp::Scripted {
                 run,
@@ -363,7 +383,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                     number: step,
                     is_request: true,
                 };
-                if let Some(step) = self.number_for_receiver(run, to, request) {
+                let step = if self.mixed_directions {
+                    self.number_for_receiver(run, to, request)
+                } else {
+                    Some(step)
+                };
+                if let Some(step) = step {
                     self.on_request(fabric, effects, now, (run, to), (stage, step));
                 }
             }

@@ -72,9 +72,6 @@ impl Discipline for ContentOrder {
         engine: &mut Engine<'_, O, N, M>,
         _: Time,
     ) {
-        if engine.effects.ends.is_empty() {
-            return;
-        }
         let mut ends = std::mem::take(&mut engine.effects.ends);
         for end in ends.drain(..) {
             let effects = &mut engine.effects;

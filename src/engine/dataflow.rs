@@ -90,6 +90,14 @@ impl RunningInstance<'_> {
     }
 }
 
+/// Numbers of a program's first instance and group, and of the first table of what pairs exchange, among those of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaunchNumbers {
+    pub first_instance: u32,
+    pub first_group: u32,
+    pub first_splits: u32,
+}
+
 /// Indices of the first instance, group and pair of a launch in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchPlace<'a> {
@@ -270,40 +278,30 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Completes a node. Returns its kind.
-    #[inline]
+    /// Completes a node. Calls `ended` with its instance and kind, and then lets its successors go: they are ready, or
+    /// delayed.
+    #[inline(always)]
     pub fn complete(
         &mut self,
         effects: &mut Effects,
         now: Time,
-        instance: u32,
-        node: NodeIndex,
-    ) -> NodeKind {
+        (instance, node): (u32, NodeIndex),
+        ended: impl FnOnce(&mut Effects, &RunningInstance<'_>, NodeKind),
+    ) {
         let running = &mut self.instances[instance as usize];
-        let kind = running.graph.kind(node);
+        let (graph, first) = (running.graph, running.first_node);
+        let kind = graph.kind(node);
         running.left -= 1;
         running.collectives -= u32::from(kind == NodeKind::Collective);
         if running.left == 0 {
             effects.ended.push(instance);
         }
-        self.dependencies_left[running.first_node + node.index()] = COMPLETE;
+        self.dependencies_left[first + node.index()] = COMPLETE;
         self.completed += 1;
         self.last = now;
-        kind
-    }
-
-    /// Counts nodes as completed that another instance ran.
-    pub fn count_completed(&mut self, nodes: u64) {
-        self.completed += nodes;
-    }
-
-    /// Lets the successors of a node go that has completed: they are ready, or delayed.
-    #[inline]
-    pub fn release_successors(&mut self, effects: &mut Effects, instance: u32, node: NodeIndex) {
-        let running = &self.instances[instance as usize];
-        let left = &mut self.dependencies_left[running.first_node..];
-        for next in running.graph.successors(node) {
-            let left = &mut left[next.index()];
+        ended(effects, running, kind);
+        for next in graph.successors(node) {
+            let left = &mut self.dependencies_left[first + next.index()];
             *left -= 1;
             if *left == 0 {
                 effects.ready.push(key(instance, next));
@@ -312,6 +310,11 @@ impl<'a> Dataflow<'a> {
                 effects.delayed.push(key(instance, next));
             }
         }
+    }
+
+    /// Counts nodes as completed that another instance ran.
+    pub fn count_completed(&mut self, nodes: u64) {
+        self.completed += nodes;
     }
 
     /// Lets the nodes of an instance without dependencies go.

@@ -10,9 +10,9 @@ use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::fabric::ApproachingAccess;
-use super::messages::PendingSend;
 use crate::collective::ChunkQueueSpec;
 use crate::ids::{NodeIndex, Npu};
+use crate::network::NetworkMessage;
 use crate::report::CollectiveRecord;
 use crate::units::Time;
 
@@ -50,6 +50,19 @@ pub(super) struct Effects {
     pub progress: LoopProgress,
 }
 
+/// A message submitted at this instant.
+#[derive(Debug)]
+pub(super) struct PendingSend {
+    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
+    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
+    pub key: SendOrderKey,
+    /// The message.
+    pub message: NetworkMessage,
+}
+
+/// Content key of a message.
+pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
+
 /// Work that is to be done, in insertion order, before anything else.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
@@ -66,6 +79,12 @@ pub(super) enum FollowUp {
 }
 
 impl Effects {
+    /// Whether observers have to be told of something, or ends to be scheduled or carried out.
+    #[inline]
+    pub fn leave_something(&self) -> bool {
+        self.ends.len() | self.work.len() | self.began.len() | self.records.len() > 0
+    }
+
     /// Has a node of an instance end now.
     #[inline]
     pub fn end<D: Discipline>(&mut self, now: Time, instance: u32, node: NodeIndex) {

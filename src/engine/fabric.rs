@@ -3,9 +3,8 @@
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
 use super::discipline::Discipline;
-use super::effects::Effects;
+use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{Event, EventClass};
-use super::messages::{PendingSend, SendOrderKey};
 use crate::ids::{EndpointId, Npu};
 use crate::network::{
     DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,

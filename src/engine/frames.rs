@@ -4,7 +4,7 @@
 //! A program's frames are all alike, and one that ended is used again, so what is in flight bounds memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{Dataflow, HELD, REPRICED, RunningInstance, SLOWED};
+use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
@@ -23,14 +23,6 @@ struct LaunchFrame {
     prices: LaunchPrices,
     /// Ranks that have yet to end.
     ranks_left: u32,
-}
-
-/// Numbers of a program's first instance and group, and of the first table of what pairs exchange, among those of all.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LaunchNumbers {
-    pub first_instance: u32,
-    pub first_group: u32,
-    pub first_splits: u32,
 }
 
 /// The programs of a run, and their launches.

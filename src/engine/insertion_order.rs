@@ -68,13 +68,11 @@ impl Discipline for InsertionOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
-        if !engine.effects.ends.is_empty() {
-            let mut ends = std::mem::take(&mut engine.effects.ends);
-            for (end, instance, node) in ends.drain(..) {
-                engine.complete_at(end, instance, node);
-            }
-            engine.effects.ends = ends;
+        let mut ends = std::mem::take(&mut engine.effects.ends);
+        for (end, instance, node) in ends.drain(..) {
+            engine.complete_at(end, instance, node);
         }
+        engine.effects.ends = ends;
         if !engine.effects.work.is_empty() {
             engine.carry_out(now);
         }

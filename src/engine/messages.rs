@@ -6,7 +6,7 @@
 use super::CommTiming;
 use super::dataflow::Dataflow;
 use super::discipline::Discipline;
-use super::effects::{Effects, FollowUp};
+use super::effects::{Effects, FollowUp, SendOrderKey};
 use super::fabric::{Fabric, InFlightOp};
 use super::plan::{NONE, ReplayPlan};
 use crate::ids::{NodeIndex, Npu};
@@ -53,19 +53,6 @@ pub(super) struct Messages<'a> {
     /// By channel, that which counts its requests; in insertion order there is one launch.
     request_channels: &'a [u32],
 }
-
-/// A message submitted at this instant.
-#[derive(Debug)]
-pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
-    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
-    pub key: SendOrderKey,
-    /// The message.
-    pub message: NetworkMessage,
-}
-
-/// Content key of a message.
-pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 
 /// Returns the message of an op between two ranks.
 fn between_ranks(

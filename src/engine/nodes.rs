@@ -1,8 +1,9 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
 use super::collectives::MemberCall;
-use super::dataflow::{key, node_of};
+use super::dataflow::{RunningInstance, key, node_of};
 use super::discipline::{CollectiveModel, Discipline};
+use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
@@ -45,26 +46,26 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Completes a node of an instance, which is no member of a group or runs for all of its group.
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
+        let (observer, mut served) = (&mut *self.observer, false);
+        let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
+            if kind == NodeKind::Collective && groups.exist() {
+                groups.note_end_of_collective(instance, node);
+            }
+            observer.completed(now, running.number, node, kind);
+            served = running.serves(kind);
+            if !served {
+                processors.free::<M::Order>(effects, running, (instance, node));
+            }
+        };
         let effects = &mut self.effects;
-        let kind = self.flow.complete(effects, now, instance, node);
-        if kind == NodeKind::Collective && self.tile_groups.exist() {
-            self.tile_groups.note_end_of_collective(instance, node);
-        }
-        let running = self.flow.instance(instance);
-        self.observer.completed(now, running.number, node, kind);
-        let served = running.serves(kind);
+        self.flow.complete(effects, now, (instance, node), ended);
         if M::Order::AT_ONCE {
             self.flow.wake(effects, instance);
         }
         if served {
             self.end_job(now, instance, node);
-        } else {
-            let running = self.flow.instance(instance);
-            self.processors
-                .free::<M::Order>(effects, running, (instance, node));
         }
-        self.flow
-            .release_successors(&mut self.effects, instance, node);
         if !self.effects.delayed.is_empty() {
             self.delay(now);
         }
@@ -244,9 +245,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.observer.issued(now, running.number, node, kind);
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
-                let running = self.flow.instance(instance);
                 let end = now + self.launches.price(running, node);
-                self.complete_at(end, instance, node);
+                let npu = running.npu;
+                self.effects
+                    .end_held::<M::Order>(npu, end, (instance, node));
             }
             NodeKind::RemoteMemory if self.tile_groups.exist() => {
                 self.tile_groups.defer_access(instance, node);

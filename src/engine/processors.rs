@@ -44,7 +44,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Takes the lane of a node if it is free, and a place in its queue otherwise. Returns whether it took it.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, flow: &Dataflow<'_>, instance: u32, node: NodeIndex) -> bool {
         let running = flow.instance(instance);
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
@@ -57,7 +57,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Frees the lane of a node that is complete.
-    #[inline]
+    #[inline(always)]
     pub fn free<D: Discipline>(
         &mut self,
         effects: &mut Effects,

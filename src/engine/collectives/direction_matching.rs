@@ -25,16 +25,12 @@ pub(super) struct UnsortedMessage {
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
-    #[inline]
     pub(super) fn number_for_receiver(
         &mut self,
         id: u32,
         to: u32,
         message: UnsortedMessage,
     ) -> Option<u32> {
-        if !self.mixed_directions {
-            return Some(message.number);
-        }
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut()?;
         if progress.cells[to as usize].stage == OUTSIDE {

@@ -7,6 +7,7 @@
 //! own messages of this instant are submitted together with the one that touched it.
 
 use super::Collectives;
+use super::lone_run::PresentRounds;
 use crate::engine::discipline::CollectiveModel;
 use crate::engine::effects::Effects;
 use crate::engine::event::{Event, EventClass};
@@ -20,24 +21,6 @@ const FOLDINGS: u32 = 1 << 27;
 
 /// Members that arrive at one instant, which they are settled in together.
 pub(super) type ArrivalWave = (Time, Vec<u32>);
-
-/// Progress of the loop up to which a run is replayed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PresentRounds {
-    now: Time,
-    /// Whether all rounds of the instant that concern the run are over, and otherwise how many are.
-    done: bool,
-    rounds: u32,
-    /// Whether every member that has arrived is in a wave.
-    all: bool,
-}
-
-impl PresentRounds {
-    /// Whether a replay that has handled so many rounds of the instant `at` is as far.
-    fn is_reached(self, at: Time, handled: u32) -> bool {
-        at >= self.now && !self.done && handled >= self.rounds
-    }
-}
 
 /// Progress of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -230,88 +213,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             all: unsettled.is_empty(),
         };
         let mut own = Effects::default();
-        self.replay_alone(fabric, &mut own, id, (waves, Some(present)));
+        self.replay_alone(fabric, &mut own, (id, waves), Some(present));
         if let Some(links) = fabric.rehearsed_links() {
             links.restore();
         }
         effects.append(own);
         self.runs[id as usize].arrivals.arrived_now = unsettled;
-    }
-
-    /// Replays a run whose members arrive in `waves`, by the rounds of the loop over an agenda that holds nothing else: up
-    /// to the `present`, or to its end.
-    ///
-    /// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
-    /// last members arrived, or since the instant did, all its rounds are over and the replay continues until nothing is
-    /// left; if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
-    pub(super) fn replay_alone<N: NetworkBackend>(
-        &mut self,
-        fabric: &mut Fabric<'_, N>,
-        own: &mut Effects,
-        id: u32,
-        (waves, present): (Vec<ArrivalWave>, Option<PresentRounds>),
-    ) {
-        let group = self.runs[id as usize].group as usize;
-        let everybody = self.groups[group].plan.present;
-        let mut waves = waves.into_iter().peekable();
-        let mut round = Vec::new();
-        // Instant of the replay, and rounds handled there.
-        let (mut at, mut handled) = (Time::ZERO, 0);
-        loop {
-            let wave = waves.peek().map(|&(wave, _)| wave);
-            if wave.is_none() && present.is_some_and(|present| present.is_reached(at, handled)) {
-                return;
-            }
-            fabric.submit_pending(at, own);
-            // Time stays where it is: members of the next wave may send before the next event.
-            let due = own.agenda.peek_time();
-            let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
-            match due {
-                Some(due) if wave.is_none_or(|wave| due <= wave) => {
-                    (at, handled) = if due > at {
-                        (due, 1)
-                    } else {
-                        (at, handled + 1)
-                    };
-                    own.agenda.next_time();
-                    own.take_round(&mut round);
-                    fabric.sort(&mut round);
-                    for &event in &round {
-                        self.handle_alone(fabric, own, due, event);
-                    }
-                }
-                _ => {
-                    let Some((wave, members)) = waves.next() else {
-                        return;
-                    };
-                    (at, handled) = (wave, 0);
-                    let run = &mut self.runs[id as usize];
-                    run.arrivals.arrived_now = members;
-                    let all = run.arrivals.arrived == everybody
-                        && waves.peek().is_none()
-                        && present.is_none_or(|present| present.all);
-                    self.step(fabric, own, wave, id, all);
-                }
-            }
-        }
-    }
-
-    /// Handles an event of a run that is replayed alone: of the network, or of the collective itself.
-    fn handle_alone<N: NetworkBackend>(
-        &mut self,
-        fabric: &mut Fabric<'_, N>,
-        own: &mut Effects,
-        now: Time,
-        event: Event,
-    ) {
-        let Some(of_network) = event.of_network() else {
-            self.handle(fabric, own, now, (event, 0));
-            return;
-        };
-        fabric.handle(now, of_network, own);
-        while let Some(notice) = fabric.notice() {
-            self.notice(fabric, own, now, notice);
-        }
-        self.advance_begun(fabric, own, now);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::launch_order::LaunchOrder;
 use super::{CollectiveModel, Collectives};
-use crate::engine::frames::LaunchNumbers;
+use crate::engine::dataflow::LaunchNumbers;
 use crate::engine::plan::{BoundSlot, GroupPlan, NONE, ReplayPlan};
 use crate::ids::{NodeIndex, Rank};
 
