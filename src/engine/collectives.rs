@@ -37,7 +37,6 @@ mod scripts;
 mod settling;
 
 pub(super) use endpoints::NpuBusScheduler;
-pub(super) use fast_forward::LoopProgress;
 pub(super) use group::RunningGroup;
 
 use chunk_queues::ChunkQueues;

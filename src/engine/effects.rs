@@ -5,7 +5,6 @@
 //! anything else: components leave it as a stack of work, the last to be done first.
 
 use super::agenda::Agenda;
-use super::collectives::LoopProgress;
 use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
@@ -62,6 +61,46 @@ pub(super) struct PendingSend {
 
 /// Content key of a message.
 pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
+
+/// Progress of the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LoopProgress {
+    /// Events handled so far.
+    pub events: u64,
+    /// The present instant.
+    at: Time,
+    /// Settlements of the instant so far.
+    settled: u32,
+    /// Rounds of events handled since.
+    rounds: u32,
+}
+
+impl LoopProgress {
+    /// Settlements of the instant so far.
+    pub fn settled(&self) -> u32 {
+        self.settled
+    }
+
+    /// Rounds of events handled since the last of them.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Counts a round of an instant.
+    #[inline]
+    pub fn end_round(&mut self, now: Time) {
+        if now > self.at {
+            (self.at, self.settled, self.rounds) = (now, 0, 0);
+        }
+        self.rounds += 1;
+    }
+
+    /// Counts a settlement.
+    pub fn settle(&mut self) {
+        self.settled += 1;
+        self.rounds = 0;
+    }
+}
 
 /// Work that is to be done, in insertion order, before anything else.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +166,10 @@ impl Effects {
 
     /// Adds what was caused beside this, at instants of its own.
     pub fn append(&mut self, mut other: Self) {
+        debug_assert!(
+            other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
+            "what is beside the loop ends no node"
+        );
         // Order within an instant is by content, so events may be appended.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {

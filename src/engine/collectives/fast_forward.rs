@@ -22,41 +22,6 @@ const FOLDINGS: u32 = 1 << 27;
 /// Members that arrive at one instant, which they are settled in together.
 pub(super) type ArrivalWave = (Time, Vec<u32>);
 
-/// Progress of the loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct LoopProgress {
-    /// Events handled so far.
-    pub events: u64,
-    /// The present instant.
-    at: Time,
-    /// Settlements of the instant so far.
-    settled: u32,
-    /// Rounds of events handled since.
-    rounds: u32,
-}
-
-impl LoopProgress {
-    /// Settlements of the instant so far.
-    pub fn settled(&self) -> u32 {
-        self.settled
-    }
-
-    /// Counts a round of an instant.
-    #[inline]
-    pub fn end_round(&mut self, now: Time) {
-        if now > self.at {
-            (self.at, self.settled, self.rounds) = (now, 0, 0);
-        }
-        self.rounds += 1;
-    }
-
-    /// Counts a settlement.
-    pub fn settle(&mut self) {
-        self.settled += 1;
-        self.rounds = 0;
-    }
-}
-
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
     /// Returns whether it could.
@@ -80,7 +45,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             number = self.number_answer();
         }
         let run = &mut self.runs[id as usize];
-        (run.answer.number, run.answer.settlement) = (number, effects.progress.settled);
+        (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
         run.answer.start = now;
         self.counts.closed += 1;
         let event = Event::new(EventClass::Run, number, id);
@@ -208,8 +173,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.release_reservation(fabric, id, number);
         let present = PresentRounds {
             now,
-            done: effects.progress.settled > settled,
-            rounds: effects.progress.rounds,
+            done: effects.progress.settled() > settled,
+            rounds: effects.progress.rounds(),
             all: unsettled.is_empty(),
         };
         let mut own = Effects::default();
