@@ -5,11 +5,12 @@
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
-//! beyond the last: t = t_last w / w_last
-//! below the first: t = max(t_first w / w_first, shortest)
+//! beyond the last: t = w (sum of t) / (sum of w), over those of half the work of the last and more
+//! below the first: t = max(w (sum of t) / (sum of w), shortest), over those of twice the work of the first and less
 //! ```
 //!
-//! with the shortest time of any measured kernel, which a launch takes whatever it does. Times at equal work are averaged;
+//! Beyond both ends one size alone would carry its own deviation to all others; those within a factor of two do about the same.
+//! The shortest is the shortest time of any measured kernel, which a launch takes whatever it does. Times at equal work are averaged;
 //! sizes whose kernels took no time, because they ran within others, are met and not used between.
 
 use super::KernelProfile;
@@ -34,6 +35,8 @@ pub struct MeasuredKernel {
     times: Vec<MeasuredTime>,
     /// Work and seconds, by work, which is distinct.
     by_work: Vec<(f64, f64)>,
+    /// Seconds for each unit of work below the first and beyond the last.
+    ends: [f64; 2],
     /// Whether work is FLOPs, and not bytes.
     by_flops: bool,
     /// Error of a kernel of sizes that were measured.
@@ -63,8 +66,20 @@ impl MeasuredKernel {
             *count += 1.0;
         }
         let mean = |(work, (sum, count)): (u64, (f64, f64))| (work as f64, sum / count);
+        let by_work: Vec<_> = sums.into_iter().map(mean).collect();
+        let first = by_work.first().map_or(0.0, |&(work, _)| work);
+        let last = by_work.last().map_or(0.0, |&(work, _)| work);
+        let rate = |near: &dyn Fn(f64) -> bool| {
+            let near = by_work.iter().filter(|&&(work, _)| near(work));
+            let sums = near.fold((0.0, 0.0), |sums, at| (sums.0 + at.0, sums.1 + at.1));
+            sums.1 / f64::max(sums.0, 1.0)
+        };
         Some(Self {
-            by_work: sums.into_iter().map(mean).collect(),
+            ends: [
+                rate(&|work| work <= 2.0 * first),
+                rate(&|work| work >= last / 2.0),
+            ],
+            by_work,
             times,
             by_flops,
             error,
@@ -98,11 +113,8 @@ impl MeasuredKernel {
                     ta * libm::exp(libm::log(tb / ta) * part)
                 }
             }
-            (None, Some(&(first, seconds))) => (seconds * work / first).max(shortest),
-            (Some(last), None) => {
-                let (known, seconds) = self.by_work[last];
-                seconds * work / known.max(1.0)
-            }
+            (None, Some(_)) => (self.ends[0] * work).max(shortest),
+            (Some(_), None) => self.ends[1] * work,
             (None, None) => 0.0,
         };
         (seconds, self.between)
@@ -176,10 +188,27 @@ mod tests {
         // Halfway in the logarithm, 200 of 100 and 400: the square root of 2 x 4.
         let (seconds, error) = kernel.seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
-        // Twice the work of the last takes twice its time; half of the first half, but not less than the shortest.
+        // Twice the work of the last takes twice its time; half of the first half, but not less than the shortest. No other
+        // size is within a factor of two.
         assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);
+    }
+
+    #[test]
+    fn beyond_both_ends_sizes_within_a_factor_of_two_count_alike() {
+        let times = [
+            (100, 1.0),
+            (200, 5.0),
+            (1000, 10.0),
+            (1500, 40.0),
+            (2000, 5.0),
+        ];
+        let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
+        let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
+        // (10 + 40 + 5) / (1000 + 1500 + 2000) seconds an operation, and (1 + 5) / (100 + 200).
+        assert_eq!(kernel.seconds(9000, 1, 0.5).0, 110.0);
+        assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
     }
 
     #[test]

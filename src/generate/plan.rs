@@ -223,6 +223,18 @@ words! {
         Blocks = "blocks",
         /// All layers, among which embedding and head count as one each.
         Layers = "layers",
+        /// Multiplications, as far as whole layers go: no cut has a largest stage with fewer.
+        Multiplications = "multiplications",
+    }
+}
+
+words! {
+    /// Where the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
+    AdapterSums {
+        /// In the tensor group that has its parts, before it is sent (strategy 1, Eq. 7).
+        Source = "source",
+        /// By each adapter over its share, then by adapters of the destination (strategy 2, Eq. 8).
+        Destination = "destination",
     }
 }
 

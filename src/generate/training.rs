@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+mod adapters;
 mod buckets;
 mod check;
 mod cost;
@@ -33,6 +34,7 @@ mod residency;
 mod shard;
 mod shard_spec;
 mod sharded;
+mod stage_cuts;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,7 @@ pub use emit::{COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, TENSOR_
 pub use parameter_state::{ParameterState, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
 
+use adapters::AdapterGroups;
 use buckets::GradientBucket;
 use cost::CostParameters;
 use dataflow::{DataflowTracer, LayerDataflow};
@@ -131,8 +134,8 @@ pub(super) struct TrainingGenerator {
     /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
     /// group are all alike.
     slots: u32,
-    /// Groups in which activations of other stages are broadcast, and their members, if not all members receive them.
-    adapters: Option<(ParallelGroupKind, u32)>,
+    /// Groups that exchange activations with other stages, if not every member does for itself.
+    adapters: Option<AdapterGroups>,
     /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
     counts: Vec<OnceLock<u64>>,
 }
@@ -191,18 +194,7 @@ impl TrainingGenerator {
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&model, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
-        let broadcasts = plan.adapters.map(|adapters| plan.tensor / adapters);
-        let broadcasts = broadcasts.filter(|size| *size > 1 && plan.pipeline > 1);
-        let adapters = broadcasts.map(|size| match plan.adapters {
-            Some(1) => (ParallelGroupKind::Tensor, size),
-            _ => {
-                partitions.push(MemberPartition::runs(plan.tensor, size));
-                (
-                    ParallelGroupKind::Operator(partitions.len() as u16 - 1),
-                    size,
-                )
-            }
-        });
+        let adapters = AdapterGroups::new(&plan, &mut partitions);
         placement.use_partitions(partitions);
         if parts.tied().is_some() && plan.trains() {
             placement.use_embedding();

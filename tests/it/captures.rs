@@ -3,7 +3,7 @@
 
 mod plain;
 
-use crate::corpus::corpus;
+use crate::corpus::{corpus, one_of_each};
 use chakram::internals::converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
 use chakram::internals::trace::file::TraceContents;
 use serde_json::Value;
@@ -46,15 +46,16 @@ fn parsed(path: &Path) -> Option<Value> {
 }
 
 #[test]
-fn every_capture_is_read_as_a_plain_parse_reads_it() {
+fn captures_are_read_as_a_plain_parse_reads_them() {
     let Some(folder) = corpus("captures") else {
         return;
     };
     let mut paths = Vec::new();
     files(&folder, &mut paths);
     paths.sort();
+    assert!(paths.len() > 170, "{paths:?}");
     let (mut hosts, mut devices, mut others) = (0, 0, 0);
-    for path in paths {
+    for path in one_of_each(4, paths) {
         let name = path.to_string_lossy().replace('\\', "/");
         let broken = NOT_JSON
             .iter()
@@ -102,5 +103,5 @@ fn every_capture_is_read_as_a_plain_parse_reads_it() {
         );
     }
     println!("{hosts} host traces, {devices} device traces, {others} others");
-    assert!(hosts > 60 && devices > 100, "{hosts} {devices}");
+    assert!(hosts >= 15 && devices >= 25, "{hosts} {devices}");
 }

@@ -18,7 +18,7 @@ use chakram::internals::trace::file::TraceContents;
 use chakram::internals::trace::groups;
 use chakram::internals::units::Time;
 use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
-pub use skipped::{corpus, skipped};
+pub use skipped::{corpus, one_of_each, skipped};
 use std::collections::BTreeMap;
 
 /// Cases that are not replayed to the end, with a part of the reason.

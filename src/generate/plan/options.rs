@@ -2,9 +2,10 @@
 
 use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels,
-    LossKernel, OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
-    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BucketPolicy, CorePlacement,
+    ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy,
+    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
+    ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -232,7 +233,7 @@ plan_options! {
         and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks);
     split: SplitUnit = SplitUnit::Blocks,
-    "What stages have equally many of: blocks, or all layers, the embedding and the head among them" {
+    "What stages have equally many of: blocks; all layers, embedding and head among them; or multiplications" {
         value: "UNIT", default: "blocks", is_rare: true
     };
     order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
@@ -364,6 +365,15 @@ plan_options! {
                 "nothing beside scatter_gather and sequence_parallel, with which every member sends a part"),
         ]
     } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
+    adapter_sums: AdapterSums = AdapterSums::Source,
+    "Where adapters sum a stage's result: source (before it is sent) or destination (each share, then those that receive)" {
+        value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
+            (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
+                "source without adapters"),
+            (|p| p.adapter_sums == AdapterSums::Destination && !p.operators.is_empty(), |p| p.adapter_sums.to_string(),
+                "source where operators have degrees of their own"),
+        ]
+    };
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };

@@ -1,7 +1,7 @@
 //! Checks that a model can be distributed as a plan says.
 
 use super::emit::MOST_PIECES;
-use super::model_chunks::chunk_starts;
+use super::stage_cuts::chunk_starts;
 use super::{any, bytes_of};
 use crate::generate::plan::{
     AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
@@ -194,7 +194,7 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
     }
-    if plan.split == SplitUnit::Layers {
+    if plan.split != SplitUnit::Blocks {
         return split_layers(plan, count as u64, parts);
     }
     let blocks = model
@@ -208,7 +208,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             _ => format!("a number that times {chunks} chunks is "),
         };
         let expected = format!(
-            "{times}a divisor of the {blocks} blocks of {}; or stages that say which layers each has, which are {}",
+            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or stages that say which layers each \
+             has, which are {}",
             model.name,
             describe_layers(model)
         );
@@ -218,14 +219,19 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Refuses a pipeline that does not split all `count` layers into equal parts.
+/// Refuses a pipeline that does not split all `count` layers into equal parts, or into one at least for each part.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
-    if count.is_multiple_of(parts) {
+    let (fits, divides) = match plan.split {
+        SplitUnit::Multiplications => (parts <= count, "at most"),
+        SplitUnit::Blocks | SplitUnit::Layers => (count.is_multiple_of(parts), "a divisor of"),
+    };
+    if fits {
         return Ok(());
     }
     let expected = format!(
-        "a number that times {} chunks is a divisor of all {count} layers, with split = layers",
-        plan.schedule.chunks()
+        "a number that times {} chunks is {divides} all {count} layers, with split = {}",
+        plan.schedule.chunks(),
+        plan.split
     );
     Err(refused("pipeline", plan.pipeline, expected))
 }

@@ -48,6 +48,8 @@ pub(super) struct RankEmitter<'w, 's> {
     entry: Vec<u64>,
     /// Node ids of the current program, or of the last one.
     ids: Vec<u64>,
+    /// The layer and item of a sum that adapters form instead, in the current pass.
+    handed: Option<(usize, usize)>,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
     /// Nodes that produced gradients which no reduction depends on yet.
@@ -87,6 +89,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             chain_tail: Vec::new(),
             entry: Vec::new(),
             ids: Vec::new(),
+            handed: None,
             data: Vec::new(),
             unreduced_producers: Vec::new(),
             reduced: Vec::new(),
@@ -208,6 +211,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.receive(pass, at)?;
         }
         let reduces = !forward && plan.reduces(complete);
+        self.handed = plan.handed_sum(at, pass.direction);
         for (k, layer) in order.by_ref().enumerate() {
             if k > 0 {
                 self.gather(&mut gathers, k, pass)?;
@@ -305,7 +309,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if i + 1 == count {
                 add(&mut memory.frees, TensorClass::Temporary, freed);
             }
-            let id = self.item(item, layer, pass, memory)?;
+            let handed = self.handed == Some((layer, i));
+            let id = self.item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
             // Gradients complete with the last node are handled after the loop, when the chain has moved on.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
@@ -346,16 +351,22 @@ impl<'w, 's> RankEmitter<'w, 's> {
         layer: usize,
         pass: PipelinePass,
         memory: MemoryChanges,
+        handed: bool,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
         let name = &plan.model.layers[layer].name;
+        let own = if handed {
+            &item.name.replace("all-reduce", "reduce")
+        } else {
+            &item.name
+        };
         match plan.plan.steps {
             1 => self
                 .out
-                .name(format_args!("mb{}/{name}/{}", pass.micro_batch, item.name)),
+                .name(format_args!("mb{}/{name}/{own}", pass.micro_batch)),
             _ => self.out.name(format_args!(
-                "step{}/mb{}/{name}/{}",
-                self.step, pass.micro_batch, item.name
+                "step{}/mb{}/{name}/{own}",
+                self.step, pass.micro_batch
             )),
         }
         let (op, lane) = match item.task {
@@ -374,6 +385,12 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     },
                     Some(COMPUTE_LANE),
                 )
+            }
+            ProgramTask::Collective { bytes, .. } if handed => {
+                let shares = plan.adapters.as_ref().and_then(|groups| groups.shares);
+                // A share of one member has its sum.
+                let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
+                (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
             ProgramTask::Collective {
                 kind,

@@ -3,9 +3,10 @@
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
 use super::layer::LoweredLayer;
-use crate::generate::plan::{ParallelismPlan, SplitUnit};
-use crate::generate::schedule::{PassDirection, PipelineSchedule};
-use crate::model::{LayerRole, Model};
+use super::stage_cuts::chunk_starts;
+use crate::generate::plan::ParallelismPlan;
+use crate::generate::schedule::PassDirection;
+use crate::model::Model;
 use std::ops::Range;
 
 /// Layers, weights and gradients by part.
@@ -22,36 +23,6 @@ pub(super) struct ModelChunks {
     boundaries: Vec<u64>,
     /// Number of weights of which the first and the last stage have copies.
     tied: Option<u64>,
-}
-
-/// First layer of each part when blocks are distributed evenly; layers before the blocks go with the first part, and
-/// those behind with the last. With [`SplitUnit::Layers`] all of them count alike.
-pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
-    let count = model.layers.len();
-    let parts = plan.schedule.chunks() * plan.pipeline;
-    if !plan.stages.is_empty() {
-        let starts = plan.stages.iter().map(|[first, _]| *first as usize);
-        return starts.chain([count]).collect();
-    }
-    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
-        return (0..=count).collect();
-    }
-    if plan.split == SplitUnit::Layers {
-        // Divides exactly: `check` refuses other plans.
-        let each = count / parts as usize;
-        return (0..=parts as usize).map(|part| part * each).collect();
-    }
-    let is_block = |layer: &&crate::model::ModelLayer| layer.role == LayerRole::Block;
-    let blocks = model.layers.iter().filter(is_block).count();
-    // Divides exactly: `check` refuses other plans.
-    let each = blocks / parts as usize;
-    let before = model
-        .layers
-        .iter()
-        .take_while(|layer| !is_block(layer))
-        .count();
-    let inner = (1..parts as usize).map(|part| before + part * each);
-    [0].into_iter().chain(inner).chain([count]).collect()
 }
 
 impl ModelChunks {

@@ -44,6 +44,13 @@ fn ranks_are_like_those_of_their_stage() {
     plans[2].scatter_gather = true;
     plans[2].batch = 6 * 2;
     plans[2].ranks = (0..12).rev().collect();
+    // 14 layers in five stages: no divisor.
+    let uneven = || ParallelismPlan {
+        pipeline: 5,
+        split: plan::SplitUnit::Multiplications,
+        ..small()
+    };
+    plans.push(uneven());
     for plan in plans {
         every_rank(pattern(plan));
     }
@@ -211,8 +218,13 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.pipeline = 5,
-            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or stages that say which layers \
-             each has, which are 14, of which 0 is in front of and 13 is behind the 12 blocks",
+            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or split = multiplications; or stages that \
+             say which layers each has, which are 14, of which 0 is in front of and 13 is behind the 12 blocks",
+        ),
+        (
+            |p| (p.pipeline, p.split) = (15, plan::SplitUnit::Multiplications),
+            "`pipeline` is 15; expected a number that times 1 chunks is at most all 14 layers, with split = \
+             multiplications",
         ),
         (
             |p| p.data = 2,

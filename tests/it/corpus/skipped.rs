@@ -15,6 +15,12 @@ pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
+/// Of what there is too much of for every build, one of each `n`; with the variable `CHAKRAM_WHOLE_CORPUS` all of it.
+pub fn one_of_each<T>(n: usize, all: Vec<T>) -> Vec<T> {
+    let whole = std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some();
+    all.into_iter().step_by(if whole { 1 } else { n }).collect()
+}
+
 /// The calling test counts as skipped, because of what is `missing`.
 pub fn skipped(missing: &'static str) {
     // The test harness names threads after tests, and ends the process by `exit`.

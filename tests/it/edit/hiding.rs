@@ -2,7 +2,7 @@
 
 use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
-use crate::corpus::refusal;
+use crate::corpus::{one_of_each, refusal};
 use chakram::internals::trace::proto::{IoInfo, Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -54,15 +54,15 @@ fn replays_take_as_long_and_nothing_is_told() {
             "{name}: our own tell nothing"
         );
     }
-    for (name, path) in captures()
-        .iter()
-        .filter(|(name, _)| refusal(name).is_none())
-    {
-        let before = folder.path().join(name).join("plain");
+    for (name, path) in one_of_each(4, captures()) {
+        if refusal(&name).is_some() {
+            continue;
+        }
+        let before = folder.path().join(&name).join("plain");
         let plain = before.to_str().unwrap();
         ok(&["convert", "pytorch", path.to_str().unwrap(), "-o", plain]);
         assert_eq!(leaks(plain).0, 0, "{name}: nothing of these tells anything");
-        let after = hidden(&before, &folder.path().join(name));
+        let after = hidden(&before, &folder.path().join(&name));
         let after = after.to_str().unwrap();
         assert_eq!(leaks(after).0, 0, "{name}");
         let comm = ["--comm", "captured"];

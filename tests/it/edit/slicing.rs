@@ -1,7 +1,7 @@
 //! Slices by step, against conversions of that step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
-use crate::corpus::{corpus, refusal};
+use crate::corpus::{corpus, one_of_each, refusal};
 use chakram::internals::trace::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -124,12 +124,12 @@ fn compare(name: &str, capture: &Path) -> usize {
 fn steps_are_those_that_are_converted_alone() {
     assert_eq!(compare("ddp-resnet18", &case("ddp-resnet18/capture")), 1);
     let mut steps = 0;
-    for (name, path) in captures() {
+    for (name, path) in one_of_each(3, captures()) {
         if refusal(&name).is_none() {
             steps += compare(&name, &path);
         }
     }
-    assert_eq!(steps >= 8, corpus("").is_some(), "{steps} steps");
+    assert_eq!(steps >= 3, corpus("").is_some(), "{steps} steps");
 }
 
 #[test]

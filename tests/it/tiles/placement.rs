@@ -132,3 +132,47 @@ fn adapters_send_and_broadcast() {
     let refused = folder.refused(&args("wafer-5x4", &["--adapters", "2", "--scatter-gather"]));
     assert!(refused.contains("every member sends a part"), "{refused}");
 }
+
+/// With sums of the destination each handover has one all-reduce of the source's group less. The shares of the source reduce,
+/// and the adapters that receive all-reduce: twice as many reductions, and as many all-reduces, with two adapters; one
+/// reduction with one, which has nothing left to sum; with four, which are the whole group, the all-reduce moves.
+#[test]
+fn adapters_sum_what_they_receive() {
+    let folder = Folder::new();
+    let run = |more: &[&str]| {
+        let all = [&["--place", "s_shape"], more].concat();
+        let report = json(&folder, &args("wafer-5x4", &all));
+        let calls = |kind: &str, members: u64| {
+            let rows = report["collectives"].as_array().unwrap();
+            let own = rows.iter().filter(|row| row["kind"] == kind);
+            let own = own.filter(|row| row["members"] == members);
+            own.map(|row| row["calls"].as_u64().unwrap()).sum::<u64>()
+        };
+        let [whole, two] = [4, 2].map(|members| calls("all-reduce", members));
+        let [reduce_two, reduce_all] = [2, 4].map(|members| calls("reduce", members));
+        let [cast_two, cast_all] = [2, 4].map(|members| calls("broadcast", members));
+        (
+            [whole, two],
+            [reduce_two, reduce_all],
+            [cast_two, cast_all],
+            makespan(&report),
+        )
+    };
+    let handovers = 2 * 3 * 2 * 4;
+    let ([whole, pairs], reduces, casts, source) = run(&["--adapters", "2"]);
+    assert_eq!((reduces, casts), ([0, 0], [2 * handovers, 0]));
+    let destination =
+        |adapters: &'static str| run(&["--adapters", adapters, "--adapter-sums", "destination"]);
+    let two = destination("2");
+    assert_eq!(two.0, [whole - handovers, pairs + handovers]);
+    assert_eq!((two.1, two.2), ([2 * handovers, 0], casts));
+    assert_ne!(two.3, source);
+    let one = destination("1");
+    assert_eq!(one.0, [whole - handovers, pairs]);
+    assert_eq!((one.1, one.2), ([0, handovers], [0, handovers]));
+    let four = destination("4");
+    assert_eq!(four.0, [whole, pairs]);
+    assert_eq!((four.1, four.2), ([0, 0], [0, 0]));
+    let refused = folder.refused(&args("wafer-5x4", &["--adapter-sums", "destination"]));
+    assert!(refused.contains("source without adapters"), "{refused}");
+}

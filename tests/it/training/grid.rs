@@ -312,7 +312,7 @@ resnet-18: 16 done
 12 x `tensor` is 2; expected 1: no operator of resnet-18 can be cut
 4 x `tensor` is 4; expected 1: no operator of resnet-18 can be cut
 dlrm: 8 done
-24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or stages that say which layers each has, which are 5, of which 0 is in front of and 4 is behind the 3 blocks
+24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or split = multiplications; or stages that say which layers each has, which are 5, of which 0 is in front of and 4 is behind the 3 blocks
 16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 8 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 8 x `tensor` is 2; expected 1: no operator of dlrm can be cut

@@ -34,6 +34,12 @@ impl MemberPartition {
         Self::by(&keys).expect("all runs have one size")
     }
 
+    /// Groups of every `stride`-th member, of which `members` is a multiple.
+    pub fn strided(members: u32, stride: u32) -> Self {
+        let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
+        Self::by(&keys).expect("all strides have one size")
+    }
+
     /// Groups of members with equal keys, if all groups have one size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();

@@ -18,8 +18,8 @@ impl RankEmitter<'_, '_> {
 
     /// True if this member exchanges messages with other stages.
     fn is_adapter(&self) -> bool {
-        let size = self.plan.adapters.map_or(1, |(_, size)| size);
-        self.place.tensor.is_multiple_of(size)
+        let groups = self.plan.adapters.as_ref();
+        groups.is_none_or(|groups| self.place.tensor.is_multiple_of(groups.size))
     }
 
     /// The message between part `below` and the next: an activation, or its gradient.
@@ -51,9 +51,9 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
-        let mut received = None;
+        let mut id = None;
         if self.is_adapter() {
-            received = Some(self.node(StepNode {
+            id = Some(self.node(StepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/receive",
                     pass.chunk,
@@ -67,29 +67,38 @@ impl RankEmitter<'_, '_> {
                 memory: MemoryChanges::default(),
             })?);
         }
-        let mut id = match (plan.adapters, received) {
-            (None, Some(received)) => received,
-            (adapters, received) => {
-                let (family, _) = adapters.expect("otherwise every member receives");
-                self.data.clear();
-                self.data.extend_from_slice(&self.chain_tail);
-                self.data.extend(received);
-                // Without a root the first member is, which is the one that received.
-                self.node(StepNode {
-                    name: format_args!(
-                        "mb{mb}/chunk{}/{}/broadcast",
-                        pass.chunk,
-                        direction_label(pass)
-                    ),
-                    op: self.collective(CollectiveKind::Broadcast, plan.boundary(below), family),
-                    lane: Some(TENSOR_LANE),
-                    phase,
-                    pass: Some(pass),
-                    layer: None,
-                    memory: MemoryChanges::default(),
-                })?
-            }
-        };
+        let sender = if forward { at - 1 } else { at + 1 };
+        let sums = plan.handed_sum(sender, pass.direction).is_some();
+        let groups = plan.adapters.as_ref();
+        let summing = groups
+            .and_then(|groups| groups.summing)
+            .filter(|_| sums && id.is_some());
+        let shares = groups.and_then(|groups| groups.shares);
+        let exchanges = [
+            (summing, CollectiveKind::AllReduce, "all-reduce"),
+            // Without a root the first member is, which is the one that received.
+            (shares, CollectiveKind::Broadcast, "broadcast"),
+        ];
+        for (family, kind, label) in exchanges {
+            let Some(family) = family else { continue };
+            self.data.clear();
+            self.data.extend_from_slice(&self.chain_tail);
+            self.data.extend(id);
+            id = Some(self.node(StepNode {
+                name: format_args!(
+                    "mb{mb}/chunk{}/{}/{label}",
+                    pass.chunk,
+                    direction_label(pass)
+                ),
+                op: self.collective(kind, plan.boundary(below), family),
+                lane: Some(TENSOR_LANE),
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?);
+        }
+        let mut id = id.expect("members that receive nothing are of a share");
         // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);

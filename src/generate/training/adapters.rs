@@ -1,0 +1,104 @@
+//! Adapters between stages: members of a tensor group that exchange messages with other stages for their share of the group
+//! (PALM, Fig. 11).
+//!
+//! The last product of a stage leaves each member a part of a sum. With [`AdapterSums::Source`] the whole group has it
+//! summed before adapters send it, and each of the destination's broadcasts to its share (Eq. 7). With
+//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send parts of the sum, which those
+//! of the destination all-reduce before they broadcast (Eq. 8).
+
+use super::TrainingGenerator;
+use super::program::{LayerProgram, ProgramTask};
+use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan};
+use crate::generate::schedule::PassDirection;
+use crate::generate::sharding::MemberPartition;
+use crate::trace::CollectiveKind;
+
+/// Groups that exchange what is handed over between stages, if not every member does for itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdapterGroups {
+    /// Number of members of a share, the first of which is its adapter.
+    pub size: u32,
+    /// Shares of a tensor group; `None` where each has one member.
+    pub shares: Option<ParallelGroupKind>,
+    /// Adapters of a tensor group, if they sum what they receive and are more than one.
+    pub summing: Option<ParallelGroupKind>,
+    sums: AdapterSums,
+}
+
+impl AdapterGroups {
+    /// The groups of `plan`, whose partitions are added to `partitions`; `None` if all members exchange for themselves.
+    pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
+        let adapters = plan.adapters?;
+        let size = plan.tensor / adapters;
+        let own_sums = plan.adapter_sums == AdapterSums::Destination;
+        if plan.pipeline == 1 || plan.tensor == 1 || (size == 1 && !own_sums) {
+            return None;
+        }
+        let mut family = |partition: MemberPartition| {
+            partitions.push(partition);
+            ParallelGroupKind::Operator(partitions.len() as u16 - 1)
+        };
+        let shares = match adapters {
+            1 => Some(ParallelGroupKind::Tensor),
+            _ if size == 1 => None,
+            _ => Some(family(MemberPartition::runs(plan.tensor, size))),
+        };
+        let summing = match (own_sums, adapters) {
+            (false, _) | (true, 1) => None,
+            (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
+            (true, _) => Some(family(MemberPartition::strided(plan.tensor, size))),
+        };
+        Some(Self {
+            size,
+            shares,
+            summing,
+            sums: plan.adapter_sums,
+        })
+    }
+}
+
+/// The number of the all-reduce over the tensor group that leaves the result of `program`: no other collective and no matrix
+/// product comes behind it but for gradients of weights.
+fn last_sum(program: &LayerProgram) -> Option<usize> {
+    let is_sum = |task: &ProgramTask| {
+        matches!(
+            task,
+            ProgramTask::Collective {
+                kind: CollectiveKind::AllReduce,
+                family: ParallelGroupKind::Tensor,
+                ..
+            }
+        )
+    };
+    let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
+    // Gradients of weights take what the sum is formed of, whenever they run.
+    let takes_sum = |item: usize| {
+        let mut found = program.found.iter().flat_map(|found| &found.nodes);
+        !found.any(|&node| node as usize == item)
+    };
+    let mut behind = sum + 1..program.items.len();
+    let is_last = behind.all(|item| {
+        let task = &program.items[item].task;
+        !takes_sum(item) || matches!(task, ProgramTask::Kernel { flops: 0, .. })
+    });
+    is_last.then_some(sum)
+}
+
+impl TrainingGenerator {
+    /// The layer of part `at` and the item of its program in `direction` that adapters sum in its place, if they do.
+    pub(super) fn handed_sum(&self, at: u32, direction: PassDirection) -> Option<(usize, usize)> {
+        let groups = self.adapters.as_ref()?;
+        if groups.sums == AdapterSums::Source {
+            return None;
+        }
+        let layers = self.layers(at);
+        let (layer, is_edge) = match direction {
+            PassDirection::Forward => (layers.end - 1, at + 1 == self.parts()),
+            PassDirection::Backward => (layers.start, at == 0),
+        };
+        let program = self.lowered(layer).program(direction, 0);
+        last_sum(program)
+            .filter(|_| !is_edge)
+            .map(|sum| (layer, sum))
+    }
+}

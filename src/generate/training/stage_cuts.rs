@@ -1,0 +1,143 @@
+//! Cuts of a model's layers into the parts of a pipeline.
+
+use crate::generate::plan::{ParallelismPlan, SplitUnit};
+use crate::generate::schedule::PipelineSchedule;
+use crate::model::{LayerRole, Model, ModelLayer};
+
+/// First layer of each part, and the end of the last. With [`SplitUnit::Blocks`] layers before the blocks go with the
+/// first part and those behind with the last; with [`SplitUnit::Layers`] all of them count alike.
+pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
+    let count = model.layers.len();
+    let parts = (plan.schedule.chunks() * plan.pipeline) as usize;
+    if !plan.stages.is_empty() {
+        let starts = plan.stages.iter().map(|[first, _]| *first as usize);
+        return starts.chain([count]).collect();
+    }
+    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
+        return (0..=count).collect();
+    }
+    // Blocks and layers divide exactly, and there are as many layers as parts: `check` refuses other plans.
+    match plan.split {
+        SplitUnit::Layers => {
+            let each = count / parts;
+            (0..=parts).map(|part| part * each).collect()
+        }
+        SplitUnit::Blocks => {
+            let is_block = |layer: &&ModelLayer| layer.role == LayerRole::Block;
+            let layers = model.layers.iter();
+            let before = layers.clone().take_while(|layer| !is_block(layer)).count();
+            let each = layers.filter(is_block).count() / parts;
+            let inner = (1..parts).map(|part| before + part * each);
+            [0].into_iter().chain(inner).chain([count]).collect()
+        }
+        SplitUnit::Multiplications => {
+            let layers = model.layers.iter();
+            let counts: Vec<u64> = layers.map(ModelLayer::multiplications).collect();
+            least_largest(&counts, parts)
+        }
+    }
+}
+
+/// Starts of `parts` runs of `counts`, and the end of the last, such that the largest sum of a run is the least there is.
+/// Later runs are as full as they can be: the first, of which the most micro-batches are in flight, has what is left.
+fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
+    let sums = |most: u128| {
+        let (mut runs, mut sum) = (1, 0);
+        for &count in counts.iter().rev() {
+            sum += u128::from(count);
+            if sum > most {
+                (runs, sum) = (runs + 1, count.into());
+            }
+        }
+        runs <= parts
+    };
+    // No run is smaller than its largest count, or the mean.
+    let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+    let largest = counts.iter().max().map_or(0, |&count| count.into());
+    let (mut least, mut most) = (largest, total);
+    while least < most {
+        let middle = least + (most - least) / 2;
+        if sums(middle) {
+            most = middle;
+        } else {
+            least = middle + 1;
+        }
+    }
+    let (mut starts, mut end) = (vec![counts.len()], counts.len());
+    for before in (1..parts).rev() {
+        let (mut start, mut sum) = (end, 0);
+        // Every run before has a layer at least.
+        while start > before {
+            sum += u128::from(counts[start - 1]);
+            if sum > least && start < end {
+                break;
+            }
+            start -= 1;
+        }
+        starts.push(start);
+        end = start;
+    }
+    starts.push(0);
+    starts.reverse();
+    starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least largest sum over all ways to cut, tried one by one.
+    fn by_trial(counts: &[u64], parts: usize) -> u64 {
+        if parts == 1 {
+            return counts.iter().sum();
+        }
+        let firsts = 1..=counts.len() - (parts - 1);
+        let trial = |first: usize| {
+            let own: u64 = counts[..first].iter().sum();
+            own.max(by_trial(&counts[first..], parts - 1))
+        };
+        firsts.map(trial).min().unwrap()
+    }
+
+    #[test]
+    fn no_cut_has_a_smaller_largest_part() {
+        let mut seed = 1_u64;
+        for length in 1..9 {
+            for parts in 1..=length {
+                for _ in 0..20 {
+                    let counts: Vec<u64> = (0..length)
+                        .map(|_| {
+                            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            (seed >> 33) % 7
+                        })
+                        .collect();
+                    let starts = least_largest(&counts, parts);
+                    assert_eq!(starts.len(), parts + 1);
+                    assert!(
+                        starts.is_sorted_by(|a, b| a < b),
+                        "{starts:?} of {counts:?}"
+                    );
+                    assert_eq!((starts[0], starts[parts]), (0, length));
+                    let sums = starts
+                        .windows(2)
+                        .map(|run| counts[run[0]..run[1]].iter().sum());
+                    let largest: u64 = sums.max().unwrap();
+                    assert_eq!(
+                        largest,
+                        by_trial(&counts, parts),
+                        "{starts:?} of {counts:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Llama's head counts like half a block and more: the stage that has it gets fewer blocks.
+    #[test]
+    fn a_stage_with_the_head_has_fewer_blocks() {
+        let counts = [0, 4, 4, 4, 4, 4, 4, 6];
+        // Of 30 in three parts one has three blocks, 12, or two and the head, 14. Up to 12 the last fits one block beside the
+        // head, the second three, and the first has the other two.
+        assert_eq!(least_largest(&counts, 3), [0, 3, 6, 8]);
+    }
+}
