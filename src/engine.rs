@@ -376,7 +376,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.fabric.handle(now, event, &mut self.effects);
         while let Some(notice) = self.fabric.notice() {
             self.notice(now, notice);
-            if M::Order::AT_ONCE {
+            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
+            let is_step = matches!(notice, MessageNotice::Arrived(InFlightOp::Step { .. }));
+            if M::Order::AT_ONCE && !is_step {
                 self.follow_up(now);
             }
         }

@@ -36,7 +36,6 @@ mod schedule_cache;
 mod scripts;
 mod settling;
 
-pub(super) use endpoints::NpuBusScheduler;
 pub(super) use group::RunningGroup;
 
 use chunk_queues::ChunkQueues;
@@ -123,11 +122,6 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             rehearsed_ends: None,
             counts: RunCounts::default(),
         }
-    }
-
-    /// The backend, whose bus has events of its own.
-    pub fn backend(&mut self) -> &mut M {
-        self.backend
     }
 
     /// First disagreement of members on what they issue.

@@ -4,11 +4,10 @@
 //! last is done first; nodes that it makes ready are issued after each.
 
 use super::Engine;
-use super::collectives::NpuBusScheduler;
 use super::dataflow::node_of;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
-use super::event::{Event, EventClass};
+use super::event::EventClass;
 use super::lanes::FREE;
 use crate::collective::InsertionOrder;
 use crate::graph::NodeKind;
@@ -118,16 +117,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
-        let backend = self.collectives.backend();
-        let clock = &mut NpuBusScheduler(&mut self.effects.agenda, npu);
-        let Some(token) = backend.handle_bus_event(now, npu, event, clock) else {
+        let effects = &mut self.effects;
+        let Some((completion, detail)) = self.collectives.handle_bus(effects, now, npu, event)
+        else {
             return;
         };
-        self.handle(now, Event::from_word(token.word), token.detail);
+        self.handle(now, completion, detail);
         self.dispatch_by_id(now);
-        let backend = self.collectives.backend();
-        let clock = &mut NpuBusScheduler(&mut self.effects.agenda, npu);
-        backend.resume_bus(now, npu, event, clock);
+        let effects = &mut self.effects;
+        self.collectives.resume_bus(effects, now, npu, event);
     }
 
     /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
@@ -213,7 +211,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)
                 || self.messages.listens(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.backend().on_idle(running.npu);
+                self.collectives.note_idle(running.npu);
                 self.flow.wake(&mut self.effects, instance);
             }
         }

@@ -14,7 +14,7 @@ use crate::network::NetworkBackend;
 use crate::units::Time;
 
 /// Scheduler of a bus, which places its events among its NPU's delays.
-pub(in crate::engine) struct NpuBusScheduler<'a>(pub &'a mut Agenda, pub Npu);
+struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
     fn after(&mut self, at: Time, event: u32) {
@@ -106,6 +106,31 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             );
             self.carry(effects, now, npu, load);
         }
+    }
+
+    /// Handles an event on an NPU's bus. Returns the event that the completion of a transfer is, with its detail; the bus goes
+    /// on ([`Self::resume_bus`]) once its consequences are carried out.
+    pub fn handle_bus(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        event: u32,
+    ) -> Option<(Event, u32)> {
+        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        let token = self.backend.handle_bus_event(now, npu, event, clock)?;
+        Some((Event::from_word(token.word), token.detail))
+    }
+
+    /// Has an NPU's bus go on after an event.
+    pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
+        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        self.backend.resume_bus(now, npu, event, clock);
+    }
+
+    /// Notifies the backend that nothing of an NPU is under way although nodes of it are ready.
+    pub fn note_idle(&mut self, npu: Npu) {
+        self.backend.on_idle(npu);
     }
 
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
