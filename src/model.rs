@@ -32,6 +32,7 @@ mod definition;
 mod error;
 mod preset;
 mod saved;
+mod spec;
 mod transformer;
 mod vit;
 
@@ -40,6 +41,10 @@ use serde::Serialize;
 pub use definition::{DefinitionKind, ModelDefinition};
 pub use error::ModelError;
 pub use preset::{ModelPreset, ModelSource, PRESETS};
+pub use spec::{
+    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, OperatorAxis, OperatorSpec, ProductSpec,
+    WeightSpec, WindowSpec,
+};
 pub use transformer::{OutputHead, PositionEncoding, TransformerBlock, TransformerModel};
 pub use vit::VisionTransformer;
 

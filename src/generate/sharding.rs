@@ -25,7 +25,7 @@
 
 use super::{GenerateError, MOST_WORK, check_limit, refused};
 use crate::ids::Rank;
-use crate::model::OperatorKind;
+use crate::model::{OperatorKind, OperatorSpec};
 use std::ops::Range;
 
 mod grid;
@@ -36,8 +36,9 @@ mod sizes;
 mod tests;
 
 use grid::DeviceGrid;
-use sizes::{OperatorTotals, product};
+use sizes::{LETTERS, OperatorTotals};
 
+pub use crate::model::OperatorAxis;
 pub use layout::{
     MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, redistribute,
     reduce_scatter_groups,
@@ -65,24 +66,6 @@ pub struct ShardingDegrees {
     pub n: u32,
     /// Parts of the inputs, over which products are summed.
     pub k: u32,
-}
-
-/// An axis along which an operator can be sharded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperatorAxis {
-    /// Samples.
-    B,
-    /// Rows.
-    M,
-    /// Outputs.
-    N,
-    /// Inputs.
-    K,
-}
-
-impl OperatorAxis {
-    /// All of them, as [`ShardingDegrees`] have them.
-    pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
 
 impl ShardingDegrees {
@@ -162,24 +145,25 @@ impl OperatorSharding {
         degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        Self::of(OperatorTotals::new(work, batch), degrees, devices)
+        Self::of(&work.spec(), batch, degrees, devices)
     }
 
-    fn of(
-        sizes: OperatorTotals,
+    /// The same of an operator as data.
+    pub(super) fn of(
+        spec: &OperatorSpec,
+        batch: u64,
         degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        let letters = sizes.letters;
+        let sizes = OperatorTotals::new(spec, batch);
         let named: Vec<String> = sizes
             .order
             .iter()
-            .filter(|&&axis| !letters[axis as usize].is_empty())
-            .map(|&axis| format!("{} {}", letters[axis as usize], degrees.along(axis)))
+            .map(|&axis| format!("{} {}", LETTERS[axis as usize], degrees.along(axis)))
             .collect();
         for axis in OperatorAxis::ALL {
             if degrees.along(axis) == 0 {
-                return Err(refused(letters[axis as usize], 0, "1 or more"));
+                return Err(refused(LETTERS[axis as usize], 0, "1 or more"));
             }
         }
         if degrees.devices() != devices.into() {
@@ -204,7 +188,10 @@ impl OperatorSharding {
                 over,
             })
         };
-        let weights = (sizes.weights / (n * k)).saturating_add(sizes.biases / n);
+        let weights = sizes.weights.iter().map(|&(count, [by_n, by_k])| {
+            count / if by_n { n } else { 1 } / if by_k { k } else { 1 }
+        });
+        let weights = weights.fold(0, u128::saturating_add);
         Ok(Self {
             grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
             degrees,
@@ -268,7 +255,8 @@ impl OperatorSharding {
         };
         let parts = u128::from(self.degrees.b) * u128::from(channels);
         halo::beyond(&own, &needed).map(|count| {
-            let elements = product(&[count, rows.width]).saturating_mul(rows.elements) / parts;
+            let row = u128::from(count).saturating_mul(rows.width.into());
+            let elements = row.saturating_mul(rows.elements) / parts;
             u64::try_from(elements).unwrap_or(u64::MAX)
         })
     }

@@ -10,8 +10,8 @@ use super::plan::{
 };
 use super::schedule::{PassIter, PipelineSchedule};
 use super::sharding::MemberPartition;
-use super::{GenerateError, MOST_WORK, check_limit};
-use crate::model::{Model, OperatorKind};
+use super::{GenerateError, MOST_WORK, check_limit, refused};
+use crate::model::Model;
 use crate::trace::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,12 +26,12 @@ mod emit;
 mod layer;
 mod model_chunks;
 mod operator_recompute;
+mod padded_heads;
 mod parameter_state;
 mod process_groups;
 mod program;
 mod ranks;
 mod residency;
-mod shard;
 mod shard_spec;
 mod sharded;
 mod stage_cuts;
@@ -47,9 +47,10 @@ pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary
 use adapters::AdapterGroups;
 use buckets::GradientBucket;
 use cost::CostParameters;
-use dataflow::{DataflowTracer, LayerDataflow};
+use dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
 use layer::{LoweredLayer, LoweringContext};
 use model_chunks::ModelChunks;
+use shard_spec::ShardSpec;
 use sharded::ShardedLowering;
 use tied_embedding::TiedEmbedding;
 
@@ -108,7 +109,7 @@ impl TrainingPattern {
                 return Ok(prepared);
             }
         }
-        Err(super::refused(
+        Err(refused(
             "recompute",
             "as-needed",
             format!(
@@ -184,11 +185,7 @@ impl TrainingGenerator {
             lowered_of,
             mut partitions,
             slots,
-        } = if plan.operators.is_empty() {
-            DistinctLayers::as_the_model_says(&model, &context)?
-        } else {
-            DistinctLayers::by_degrees(&model, &plan, &context)?
-        };
+        } = DistinctLayers::new(&*padded_heads::padded(&model, &plan)?, &plan, &context)?;
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
@@ -473,53 +470,38 @@ struct DistinctLayers {
 }
 
 impl DistinctLayers {
-    /// Lowers layers with the model's own tensor parallelism.
-    fn as_the_model_says(model: &Model, context: &LoweringContext) -> Result<Self, GenerateError> {
-        let mut lowered: Vec<LoweredLayer> = Vec::new();
-        let mut examples: Vec<usize> = Vec::new();
-        let mut lowered_of = Vec::new();
-        for (i, layer) in model.layers.iter().enumerate() {
-            // The first layer stands for itself: the gradient of its input is not needed.
-            let same = |&other: &usize| {
-                let example = &model.layers[other];
-                // Layers are lowered once per kind: a model has many equal blocks.
-                other != 0 && example.role == layer.role && example.operators == layer.operators
-            };
-            let known = examples.iter().position(same);
-            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
-            if known.is_none() {
-                lowered.push(context.lower(layer, i == 0)?);
-                examples.push(i);
-            }
-        }
-        Ok(Self {
-            lowered,
-            lowered_of,
-            partitions: Vec::new(),
-            slots: 0,
-        })
-    }
-
-    /// Lowers layers whose operators have degrees of their own.
-    fn by_degrees(
+    /// Lowers the layers of `model`: equal ones in one place are lowered once.
+    fn new(
         model: &Model,
         plan: &ParallelismPlan,
         context: &LoweringContext,
     ) -> Result<Self, GenerateError> {
-        let follow = DataflowTracer::new(plan, context);
+        let follow = DataflowTracer::new(model, plan, context);
         let mut lowering = ShardedLowering::new(*context, plan.pipeline > 1);
         let mut tied = TiedEmbedding::default();
         let mut lowered: Vec<LoweredLayer> = Vec::new();
-        let mut examples: Vec<(usize, LayerDataflow<'_>)> = Vec::new();
+        let mut examples: Vec<(usize, Option<ShardedActivation>, LayerDataflow<'_>)> = Vec::new();
         let mut lowered_of = Vec::new();
-        let mut held = None;
+        let (mut held, mut cuts) = (None, false);
         for (i, layer) in model.layers.iter().enumerate() {
+            // Without degrees, which layers have by name, equal layers that are given alike are cut alike.
+            let known = examples.iter().rposition(|(other, before, _)| {
+                let example = &model.layers[*other];
+                *before == held
+                    && (example.role, &example.operators) == (layer.role, &layer.operators)
+            });
+            if let (true, Some(known)) = (plan.operators.is_empty(), known) {
+                held = Some(examples[known].2.end);
+                lowered_of.push(known as u32);
+                continue;
+            }
             let flow = follow.layer(layer, held)?;
             for step in &flow.steps {
                 tied.check_operator(&layer.name, step)?;
+                cuts |= step.cutting != ShardSpec::WHOLE;
             }
-            held = Some(flow.end);
-            let same = |(other, known): &(usize, LayerDataflow<'_>)| {
+            let before = held.replace(flow.end);
+            let same = |(other, _, known): &(usize, _, LayerDataflow<'_>)| {
                 let example = &model.layers[*other];
                 example.role == layer.role && *known == flow
             };
@@ -527,8 +509,12 @@ impl DistinctLayers {
             lowered_of.push(known.unwrap_or(lowered.len()) as u32);
             if known.is_none() {
                 lowered.push(lowering.lower(layer, &flow)?);
-                examples.push((i, flow));
+                examples.push((i, before, flow));
             }
+        }
+        if follow.derives && !cuts {
+            let expected = format!("a number that divides sizes of operators of {}", model.name);
+            return Err(refused("tensor", plan.tensor, expected));
         }
         let groups = lowering.partitions.len() as u128 * plan.ranks();
         let hint = "fewer different degrees of operators";
@@ -547,10 +533,4 @@ impl DistinctLayers {
             slots: lowering.slots,
         })
     }
-}
-
-/// Returns true if any of the model's operators satisfies `wanted`.
-fn any(model: &Model, mut wanted: impl FnMut(&OperatorKind) -> bool) -> bool {
-    let operators = model.layers.iter().flat_map(|layer| &layer.operators);
-    operators.into_iter().any(|operator| wanted(&operator.work))
 }

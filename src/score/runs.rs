@@ -263,7 +263,7 @@ fn seconds(
 }
 
 /// Options that plans without a tensor group may not have.
-const OF_TENSOR_GROUPS: [&str; 2] = ["scatter_gather", "sequence_parallel"];
+const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
 /// The model and plan of `options`, and the machine at the size of the plan.
 fn resolve(

@@ -1,7 +1,7 @@
 //! Requests as LIGHTSPEED has them: jobs of vector products, in a chain or as a graph without cycles.
 //!
 //! A job is a layer's worth of equal *tasks*: products of two vectors of one length. Jobs depend on earlier ones only.
-//! Sizes follow from a model's operators (`model::OperatorKind`):
+//! Sizes follow from a model's operators (`model::OperatorSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //!
 //! All else (norms, activations, sums, pools) takes no time, as in the thesis.
 
-use crate::model::{Model, ModelLayer, OperatorKind};
+use crate::model::{Model, ModelLayer, OperatorSpec};
 
 /// Equal tasks that are ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,14 +178,14 @@ impl JobEmitter {
     }
 
     fn layer(&mut self, layer: &ModelLayer) {
-        let works: Vec<&OperatorKind> = layer.operators.iter().map(|one| &one.work).collect();
+        let works = layer.operators.iter().map(|one| one.work.spec());
+        let works: Vec<OperatorSpec> = works.collect();
         let mut at = 0;
         while let Some(work) = works.get(at) {
             at += 1;
-            if let (true, OperatorKind::Linear { .. }, Some(OperatorKind::Attention { .. })) =
-                (self.lowering.heads, work, works.get(at))
-            {
-                self.heads(work, works[at]);
+            let behind = works.get(at).filter(|behind| behind.attends());
+            if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
+                self.heads(work, behind);
                 at += 1;
             } else {
                 self.operator(work);
@@ -193,76 +193,28 @@ impl JobEmitter {
         }
     }
 
-    fn operator(&mut self, work: &OperatorKind) {
-        let times = |factors: &[u64]| {
-            factors
-                .iter()
-                .fold(1, |all: u64, &one| all.saturating_mul(one))
-        };
-        match *work {
-            OperatorKind::Linear {
-                rows,
-                inputs,
-                outputs,
-                ..
-            } => self.chain(times(&[rows, outputs]), inputs),
-            OperatorKind::Attention {
-                tokens,
-                heads,
-                width,
-                ..
-            } => {
-                self.chain(times(&[heads, tokens, tokens]), width);
-                self.chain(times(&[heads, tokens, width]), tokens);
-            }
-            OperatorKind::Convolution {
-                inputs,
-                kernel: [height, width],
-                groups,
-                ..
-            } => {
-                let (outputs, seen) = (work.output_elements(), inputs / groups.max(1));
-                match self.lowering.convolution {
-                    ConvolutionTasks::Outputs => {
-                        self.chain(outputs, times(&[seen, height, width]));
-                    }
-                    ConvolutionTasks::Kernels => {
-                        self.chain(times(&[outputs, seen]), times(&[height, width]));
-                    }
+    fn operator(&mut self, work: &OperatorSpec) {
+        let count = |axes: &str| u64::try_from(work.volume(axes)).unwrap_or(u64::MAX);
+        for product in work.products.iter().filter(|one| one.multiplies) {
+            let (result, over) = (count(product.result), product.over);
+            match (work.windows, self.lowering.convolution) {
+                (Some(_), ConvolutionTasks::Kernels) => {
+                    let (channels, kernel) = over.split_at(1);
+                    self.chain(result.saturating_mul(count(channels)), count(kernel));
                 }
+                _ => self.chain(result, count(over)),
             }
-            OperatorKind::Interaction { width, .. } => {
-                self.chain(work.multiplications() / width.max(1), width);
-            }
-            OperatorKind::Embedding {
-                vocabulary: rows,
-                width,
-                ..
-            }
-            | OperatorKind::EmbeddingBag { rows, width, .. }
-                if self.lowering.tables =>
-            {
-                self.chain(width, rows);
-            }
-            _ => {}
+        }
+        if work.looks_up() && self.lowering.tables {
+            self.chain(work.extent('n'), work.extent('k'));
         }
     }
 
     /// Adds queries, keys and values of each head, and their products.
-    fn heads(&mut self, projection: &OperatorKind, attention: &OperatorKind) {
-        let (
-            &OperatorKind::Linear { inputs, .. },
-            &OperatorKind::Attention {
-                tokens,
-                heads,
-                kv_heads,
-                width,
-                ..
-            },
-        ) = (projection, attention)
-        else {
-            return;
-        };
+    fn heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
+        let inputs = projection.extent('k');
+        let [tokens, heads, kv_heads, width] =
+            ['m', 'n', 'g', 'w'].map(|letter| attention.extent(letter));
         let before = std::mem::take(&mut self.frontier);
         let rows = tokens.saturating_mul(width);
         let shared = heads / kv_heads.max(1);

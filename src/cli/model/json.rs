@@ -138,7 +138,7 @@ impl<'a> OperatorDocument<'a> {
         let work = &operator.work;
         Self {
             name: &operator.name,
-            op: labels::op(work),
+            op: work.spec().name,
             cut: labels::cut(operator.cut),
             sizes: work,
             parameters: work.parameters(),

@@ -2,23 +2,6 @@
 
 use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
 
-/// Returns the operator's name in files.
-pub(super) fn op(work: &OperatorKind) -> &'static str {
-    match work {
-        OperatorKind::Linear { .. } => "linear",
-        OperatorKind::Attention { .. } => "attention",
-        OperatorKind::Norm { .. } => "norm",
-        OperatorKind::Activation { .. } => "activation",
-        OperatorKind::Residual { .. } => "residual",
-        OperatorKind::Embedding { .. } => "embedding",
-        OperatorKind::Loss { .. } => "loss",
-        OperatorKind::Convolution { .. } => "convolution",
-        OperatorKind::Pool { .. } => "pool",
-        OperatorKind::EmbeddingBag { .. } => "embedding_bag",
-        OperatorKind::Interaction { .. } => "interaction",
-    }
-}
-
 /// The name of `cut` in files.
 pub(super) fn cut(cut: TensorSplit) -> &'static str {
     match cut {
@@ -126,7 +109,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
         } => format!("{lookups} of {rows} x {width}"),
         OperatorKind::Interaction { vectors, width } => format!("{vectors} x {width}"),
     };
-    format!("{} {rest}", op(work).replace('_', " "))
+    format!("{} {rest}", work.spec().name.replace('_', " "))
 }
 
 /// `7x7 on 224x224, stride 2, padding 3`.

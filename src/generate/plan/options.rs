@@ -214,6 +214,12 @@ plan_options! {
                 "false with tensor = 1: it shards tokens over a tensor group"),
         ]
     };
+    pad_heads: bool = false, "Pad attention heads to a multiple of --tensor" {
+        value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.pad_heads && p.tensor == 1, |_| "true".to_owned(),
+                "false with tensor = 1, which every number of heads is a multiple of"),
+        ]
+    };
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
@@ -233,7 +239,7 @@ plan_options! {
         and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks);
     split: SplitUnit = SplitUnit::Blocks,
-    "What stages have equally many of: blocks; all layers, embedding and head among them; or multiplications" {
+    "What stages have equally many of" {
         value: "UNIT", default: "blocks", is_rare: true
     };
     order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
@@ -317,10 +323,10 @@ plan_options! {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
     /// Otherwise they stay for the step.
-    reshard: bool = true, "Free gathered parameters after each pass, with --zero 3" {
+    reshard: bool = true, "Free gathered parameters after each pass (--zero 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
-    accumulate: bool = false, "Reduce gradients once per step, not per micro-batch, with --zero 2 or 3" {
+    accumulate: bool = false, "Reduce gradients once per step, with --zero 2 or 3" {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
@@ -334,7 +340,7 @@ plan_options! {
     overlap: bool = true, "Overlap gradient reduction with the backward pass" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
-    tensor_overlap: bool = true, "Overlap tensor-parallel all-reduces with weight gradients" {
+    tensor_overlap: bool = true, "Overlap tensor-parallel sums with weight gradients" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     pipeline_overlap: bool = true, "Overlap messages between stages with the passes behind them" {
@@ -366,7 +372,7 @@ plan_options! {
         ]
     } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
     adapter_sums: AdapterSums = AdapterSums::Source,
-    "Where adapters sum a stage's result: source (before it is sent) or destination (each share, then those that receive)" {
+    "Where adapters sum a stage's result: before or after it is sent" {
         value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
             (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
                 "source without adapters"),
@@ -407,7 +413,7 @@ plan_options! {
         ]
     } as Dtype => |draft, dtype| draft.plan.linears = Some(dtype);
     scaling: ScalingRecipe = ScalingRecipe::Delayed,
-    "Scaling of operands of 8 bits: delayed, current (their largest number is found first) or block (MXFP8)" {
+    "Scaling of operands of 8 bits (block is MXFP8)" {
         value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
     };
     elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
@@ -422,7 +428,7 @@ plan_options! {
         value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
     };
     loss: LossKernel = LossKernel::Composite,
-    "Cross entropy of logits: composite (kernel by kernel in single precision) or fused (as Transformer Engine's)" {
+    "Cross entropy of logits: composite (kernel by kernel) or fused" {
         value: "KERNEL", heading: NUMERICS, default: "composite", is_rare: true
     };
     dropout: bool = true, "Apply dropout where the model has it" {

@@ -2,11 +2,10 @@
 
 use super::halo::WindowRows;
 use super::{GenerateError, OperatorAxis, refused};
-use crate::model::OperatorKind;
+use crate::model::{AxisCut, OperatorSpec};
 
-mod image;
-
-use image::ImageWindows;
+/// Letters of degrees along the axes.
+pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
 /// Number of candidates to try for a valid degree in an error's hint, so that absurd sizes are refused as fast as
 /// others.
@@ -21,11 +20,30 @@ pub(super) enum AxisExtent {
     Whole(&'static str),
 }
 
+impl AxisExtent {
+    /// Numbers of shards that `axis` of `spec` admits with `batch` samples.
+    fn of(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
+        if axis == OperatorAxis::B {
+            return Self::Divisors(vec![(batch, "samples")]);
+        }
+        let sizes: Vec<_> = spec.sizes(axis).collect();
+        if !sizes.is_empty() {
+            return Self::Divisors(sizes);
+        }
+        let why = spec.axes.iter().find_map(|one| match one.cut {
+            AxisCut::Whole(by, why) if by == axis => Some(why),
+            _ => None,
+        });
+        Self::Whole(why.unwrap_or(match axis {
+            OperatorAxis::M => "a sample is one row",
+            _ => "no products are summed over its inputs",
+        }))
+    }
+}
+
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// Letters of its degrees along b, m, n and k.
-    pub letters: [&'static str; 4],
     /// The axes as devices are numbered, the slowest first.
     pub order: [OperatorAxis; 4],
     /// Sizes that its degrees have to divide along b, m, n and k.
@@ -37,200 +55,60 @@ pub(super) struct OperatorTotals {
     /// Elements of the input's gradient that are summed over n; none if n shards the input like the output, or if the
     /// input is not the output of a layer.
     pub inputs: u128,
-    /// Number of weights, sharded by n and k.
-    pub weights: u128,
-    /// Number of biases, sharded by n.
-    pub biases: u128,
+    /// Weights, and whether n and k shard them.
+    pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of its windows over an image, if it has windows.
     pub rows: Option<WindowRows>,
 }
 
-/// The product, or the largest number there is.
-pub(super) fn product(factors: &[u64]) -> u128 {
-    factors
-        .iter()
-        .fold(1, |all: u128, &one| all.saturating_mul(one.into()))
-}
-
-const NO_INPUTS: AxisExtent = AxisExtent::Whole("no products are summed over its inputs");
-const NO_ROWS: AxisExtent = AxisExtent::Whole("a sample is one row");
-
-fn by(size: u64, what: &'static str) -> AxisExtent {
-    AxisExtent::Divisors(vec![(size, what)])
-}
-
-fn biases(there: bool, count: u64) -> u128 {
-    if there { count.into() } else { 0 }
-}
-
 impl OperatorTotals {
-    /// Totals of an operator without FLOPs and weights, sharded by samples.
-    fn none(batch: u64) -> Self {
+    /// Totals of `spec` on `batch` samples.
+    pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
+        use OperatorAxis::{B, K, M, N};
+        let batched = |count: u128| count.saturating_mul(batch.into());
+        // Two for each multiplication, and for each comparison of a window.
+        let products = spec.products.iter().map(|one| {
+            let sums = spec
+                .volume(one.result)
+                .saturating_mul(spec.volume(one.over));
+            sums.saturating_mul(2)
+        });
+        let if_any = |any: bool, count: u128| if any { batched(count) } else { 0 };
+        // Channels of images stand in front of their rows.
+        let channel = &spec.inputs[0][..1];
+        let channels = if spec.sums() { K } else { N };
+        let order = match (spec.windows, channels) {
+            (None, _) => [B, M, N, K],
+            (Some(_), K) => [B, K, M, N],
+            (Some(_), _) => [B, N, M, K],
+        };
+        let weights = spec.weights.iter().map(|one| {
+            let cut = [N, K].map(|axis| spec.cuts(axis, one.axes));
+            (spec.volume(one.axes), cut)
+        });
         Self {
-            letters: ["b", "m", "n", "k"],
-            order: [
-                OperatorAxis::B,
-                OperatorAxis::M,
-                OperatorAxis::N,
-                OperatorAxis::K,
-            ],
-            extents: [by(batch, "samples"), NO_ROWS, NO_INPUTS, NO_INPUTS],
-            flops: 0,
-            outputs: 0,
-            inputs: 0,
-            weights: 0,
-            biases: 0,
-            rows: None,
-        }
-    }
-
-    /// Totals of `work` on `batch` samples.
-    pub(super) fn new(work: &OperatorKind, batch: u64) -> Self {
-        let none = Self::none(batch);
-        let samples = by(batch, "samples");
-        match *work {
-            OperatorKind::Linear {
-                rows,
-                inputs,
-                outputs,
-                bias,
-                ..
-            } => Self {
-                extents: [
-                    samples,
-                    by(rows, "rows"),
-                    by(outputs, "outputs"),
-                    by(inputs, "inputs"),
-                ],
-                flops: product(&[2, batch, rows, inputs, outputs]),
-                outputs: product(&[batch, rows, outputs]),
-                inputs: product(&[batch, rows, inputs]),
-                weights: product(&[inputs, outputs]),
-                biases: biases(bias, outputs),
-                ..none
-            },
-            OperatorKind::Convolution {
-                inputs,
-                outputs,
-                size,
-                kernel,
-                stride,
-                padding,
-                groups,
-                bias,
-            } => {
-                let windows = ImageWindows {
-                    batch,
-                    size,
-                    kernel,
-                    stride,
-                    padding,
-                };
-                windows.convolution([inputs, outputs], groups, bias)
-            }
-            OperatorKind::Pool {
-                channels,
-                size,
-                kernel,
-                stride,
-                padding,
-            } => {
-                let windows = ImageWindows {
-                    batch,
-                    size,
-                    kernel,
-                    stride,
-                    padding,
-                };
-                windows.pool(channels)
-            }
-            // Heads of keys and values are not copied, so each part has whole ones.
-            OperatorKind::Attention {
-                tokens,
-                heads,
-                kv_heads,
-                width,
-                ..
-            } => Self {
-                extents: [
-                    samples,
-                    AxisExtent::Whole("a query needs the keys and values of every token"),
-                    AxisExtent::Divisors(vec![
-                        (heads, "heads"),
-                        (kv_heads, "heads of keys and values"),
-                    ]),
-                    AxisExtent::Whole("a head is computed as a whole; `n` cuts by heads"),
-                ],
-                flops: product(&[4, batch, tokens, tokens, heads]).saturating_mul(width.into()),
-                ..none
-            },
-            OperatorKind::Norm { rows, width, bias } => Self {
-                extents: [
-                    samples,
-                    by(rows, "rows"),
-                    AxisExtent::Whole("a row is scaled as a whole"),
-                    NO_INPUTS,
-                ],
-                weights: width.into(),
-                biases: biases(bias, width),
-                ..none
-            },
-            OperatorKind::Activation { rows, width, .. }
-            | OperatorKind::Residual { rows, width, .. } => Self {
-                extents: [samples, by(rows, "rows"), by(width, "columns"), NO_INPUTS],
-                ..none
-            },
-            OperatorKind::Embedding {
-                vocabulary,
-                width,
-                tokens,
-            } => Self {
-                extents: [
-                    samples,
-                    by(tokens, "tokens"),
-                    by(width, "columns"),
-                    by(vocabulary, "rows of the table"),
-                ],
-                outputs: product(&[batch, tokens, width]),
-                weights: product(&[vocabulary, width]),
-                ..none
-            },
-            OperatorKind::Loss { rows, .. } => Self {
-                extents: [
-                    samples,
-                    by(rows, "rows"),
-                    AxisExtent::Whole("a row's probabilities add up over all classes"),
-                    NO_INPUTS,
-                ],
-                ..none
-            },
-            OperatorKind::EmbeddingBag { rows, width, .. } => Self {
-                extents: [
-                    samples,
-                    NO_ROWS,
-                    by(width, "columns"),
-                    by(rows, "rows of the table"),
-                ],
-                outputs: product(&[batch, width]),
-                weights: product(&[rows, width]),
-                ..none
-            },
-            OperatorKind::Interaction { vectors, width } => Self {
-                extents: [
-                    samples,
-                    NO_ROWS,
-                    AxisExtent::Whole("every vector meets every other one"),
-                    NO_INPUTS,
-                ],
-                flops: product(&[batch, vectors, vectors.saturating_sub(1), width]),
-                ..none
-            },
+            order,
+            extents: OperatorAxis::ALL.map(|axis| AxisExtent::of(spec, axis, batch)),
+            flops: batched(products.fold(0, u128::saturating_add)),
+            outputs: if_any(spec.sums() || spec.looks_up(), spec.volumes(&spec.outputs)),
+            inputs: if_any(spec.sums(), spec.volumes(&spec.inputs)),
+            weights: weights.collect(),
+            rows: spec.windows.map(|windows| WindowRows {
+                inputs: spec.extent('i'),
+                outputs: spec.extent('h'),
+                kernel: windows.kernel,
+                stride: windows.stride,
+                padding: windows.padding,
+                width: spec.extent('j'),
+                elements: batched(spec.volume(channel)),
+                cut: channels,
+            }),
         }
     }
 
     /// Checks that `axis` can be split into `degree` shards; the error suggests degrees that can.
     pub(super) fn check(&self, axis: OperatorAxis, degree: u32) -> Result<(), GenerateError> {
-        let letter = self.letters[axis as usize];
+        let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {
             AxisExtent::Whole(_) if degree == 1 => return Ok(()),
             AxisExtent::Whole(why) => return Err(refused(letter, degree, format!("1, for {why}"))),

@@ -5,7 +5,6 @@ use crate::model::{Model, PRESETS};
 use std::collections::BTreeMap;
 
 mod image;
-mod layer;
 mod linear;
 mod refusals;
 mod transformer;

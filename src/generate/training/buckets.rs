@@ -38,13 +38,9 @@ pub(super) struct GradientBucket {
 
 /// The weights of an operator that does `work`, as many as are found at once, in the order in which they are.
 pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
-    let all = work.parameters();
-    match *work {
-        OperatorKind::Linear { outputs, bias, .. } if bias => [outputs, all - outputs],
-        OperatorKind::Convolution { outputs, bias, .. } if bias => [all - outputs, outputs],
-        OperatorKind::Norm { width, bias, .. } if bias => [width, width],
-        _ => [all, 0],
-    }
+    let spec = work.spec();
+    let mut each = spec.gradients(false).map(|count| count as u64);
+    [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
 /// Rule by which gradients are assigned to buckets.

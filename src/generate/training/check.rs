@@ -1,15 +1,17 @@
 //! Checks that a model can be distributed as a plan says.
 
+use super::bytes_of;
+use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
+use super::padded_heads::padded;
 use super::stage_cuts::chunk_starts;
-use super::{any, bytes_of};
 use crate::generate::plan::{
-    AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
+    AdapterSums, AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
 use crate::ids::MAX_NPUS;
-use crate::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorAxis, TensorSplit};
 
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
 const MOST_MEMBERS: u64 = 1 << 12;
@@ -24,10 +26,13 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     layers(model, plan)?;
+    let model = &*padded(model, plan)?;
+    let derived = is_derived(model, plan);
     if plan.operators.is_empty() {
-        tensor(model, plan)?
-    } else {
-        operators(model, plan)?
+        tensor(model, plan)?;
+    }
+    if derived || !plan.operators.is_empty() {
+        operators(model, plan)?;
     }
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
@@ -93,21 +98,15 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         plan.attention == AttentionKernel::Flash,
     );
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
-    for work in model.layers.iter().flat_map(|layer| &layer.operators) {
-        let work = &work.work;
+    let operators = model.runs().flat_map(|(layer, times)| {
+        let works = layer.operators.iter().map(|operator| &operator.work);
+        works.map(move |work| (work, u128::from(times)))
+    });
+    for (work, times) in operators {
         // A tied matrix counts as a copy, which a pipeline's last stage has.
-        let copied = match *work {
-            OperatorKind::Linear {
-                inputs,
-                outputs,
-                tied: true,
-                ..
-            } => u128::from(inputs) * u128::from(outputs),
-            _ => 0,
-        };
-        weights += u128::from(work.parameters()) + copied;
-        multiplications += u128::from(work.multiplications());
-        kept += u128::from(work.saved_bytes(number, fused));
+        weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
+        multiplications += times * u128::from(work.multiplications());
+        kept += times * u128::from(work.saved_bytes(number, fused));
         widest = widest
             .max(work.input_elements())
             .max(work.output_elements());
@@ -316,20 +315,8 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    if !any(model, |_| true)
-        || model.layers.iter().all(|layer| {
-            layer
-                .operators
-                .iter()
-                .all(|operator| operator.cut == TensorSplit::Replicated)
-        })
-    {
-        let expected = format!("1: no operator of {} can be cut", model.name);
-        return Err(refused("tensor", members, expected));
-    }
-    let operators = model.layers.iter();
-    for operator in operators.flat_map(|layer| &layer.operators) {
-        divides(operator, members)?;
+    for operator in model.runs().flat_map(|(layer, _)| &layer.operators) {
+        divides(operator, operator.cut, members)?;
     }
     Ok(())
 }
@@ -337,9 +324,14 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
 /// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
 fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
-        let expected =
-            "false where operators have degrees: results go to the next stage as they lie";
+        let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
+             they lie";
         return Err(refused("scatter_gather", "true", expected));
+    }
+    if plan.adapter_sums == AdapterSums::Destination {
+        let expected =
+            "source where operators have degrees, or a cut that the model does not state";
+        return Err(refused("adapter_sums", plan.adapter_sums, expected));
     }
     check_limit(
         "members of a tensor group whose operators have degrees",
@@ -396,28 +388,34 @@ pub(super) fn messages(
     .map(drop)
 }
 
-/// Checks that `operator` can be sharded among the `members` of a tensor group. Vocabularies are padded, so they need
-/// not divide.
-pub(super) fn divides(operator: &LayerOperator, members: u64) -> Result<(), GenerateError> {
-    let (what, size) = match (&operator.work, operator.cut) {
-        (_, TensorSplit::Replicated) => return Ok(()),
-        (OperatorKind::Attention { heads, .. }, _) if !heads.is_multiple_of(members) => {
-            ("heads", *heads)
-        }
-        (OperatorKind::Attention { kv_heads, .. }, _) => ("heads of keys and values", *kv_heads),
-        (OperatorKind::Linear { inputs, .. }, TensorSplit::RowParallel) => ("inputs", *inputs),
-        (OperatorKind::Convolution { inputs, .. }, TensorSplit::RowParallel) => {
-            ("channels", *inputs)
-        }
-        (OperatorKind::Convolution { outputs, .. }, TensorSplit::ColumnParallel) => {
-            ("channels", *outputs)
-        }
-        (OperatorKind::Activation { width, .. }, _) => ("columns", *width),
-        _ => return Ok(()),
+/// Checks that `operator` can be sharded among the `members` of a tensor group by `cut`. Vocabularies are padded, so
+/// they need not divide.
+pub(super) fn divides(
+    operator: &LayerOperator,
+    cut: TensorSplit,
+    members: u64,
+) -> Result<(), GenerateError> {
+    let spec = operator.work.spec();
+    let axis = match cut {
+        TensorSplit::Replicated => return Ok(()),
+        TensorSplit::RowParallel => OperatorAxis::K,
+        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
     };
-    if size.is_multiple_of(members) {
+    if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
         return Ok(());
     }
-    let expected = format!("a divisor of the {size} {what} of {}", operator.name);
-    Err(refused("tensor", members, expected))
+    let mut sizes = spec.sizes(axis);
+    match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
+        None => Ok(()),
+        Some((size, what)) => {
+            // Heads can be padded, as columns of a perceptron cannot.
+            let or = if spec.attends() {
+                "; or pad_heads = true"
+            } else {
+                ""
+            };
+            let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
+            Err(refused("tensor", members, expected))
+        }
+    }
 }

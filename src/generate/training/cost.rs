@@ -149,41 +149,30 @@ impl CostParameters {
         {
             *dropout &= self.dropout;
         }
-        let saved = |fused| {
-            let one = work.saved_bytes(self.number, fused);
-            bytes(u128::from(self.samples) * u128::from(one))
-        };
         let mut kernels = self.of(&work)?;
-        kernels.keeps = saved(self.fused)?;
-        if let (OperatorKind::Linear { .. }, Some(dtype), true) =
-            (&work, self.linear, self.quantizes())
-        {
+        let spec = work.spec();
+        let [kept, scores] = spec.kept_bytes(self.number, self.fused);
+        let saved = |one: u64| bytes(u128::from(self.samples) * u128::from(one));
+        // Kept apart, since selective recomputation drops only these.
+        kernels.scores = saved(scores)?;
+        kernels.keeps = saved(kept)? - kernels.scores;
+        if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.quantizes()) {
             // A tensor that is kept was cast.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
-        if let (OperatorKind::Attention { .. }, false) = (&work, self.fused) {
-            let input = u128::from(self.number) * u128::from(work.input_elements());
-            kernels.scores = kernels.keeps - bytes(u128::from(self.samples) * input)?;
-            // Kept apart, since selective recomputation drops only these.
-            kernels.keeps -= kernels.scores;
-        }
-        self.set_operands(&work, &mut kernels);
+        self.set_operands(&work, spec.looks_up(), &mut kernels);
         Ok(kernels)
     }
 
     /// Sets the operands of an operator at its first kernel forwards, at the one that finds the gradient of its input, and
     /// at the one of its weights. A look-up reads rows, and adds to them, once.
-    fn set_operands(&self, work: &OperatorKind, kernels: &mut OperatorKernels) {
+    fn set_operands(&self, work: &OperatorKind, looks_up: bool, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
             [work.input_elements(), work.output_elements()].map(|all| all.saturating_mul(each));
         let weights = work.parameters().saturating_mul(self.number);
         let found = work.parameters().saturating_mul(self.gradient);
         let both = input.saturating_add(output);
-        let looks_up = matches!(
-            work,
-            OperatorKind::Embedding { .. } | OperatorKind::EmbeddingBag { .. }
-        );
         let forward = if looks_up {
             OperandBytes {
                 input: 0,

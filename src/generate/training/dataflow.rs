@@ -1,11 +1,12 @@
-//! Layouts of results over the members of a tensor group where operators have degrees of their own, and the inputs of
-//! each operator.
+//! Layouts of results over the members of a tensor group, and the inputs of each operator.
 //!
 //! The sharding of an operator follows from the first of these that applies:
 //!
 //! 1. the degrees that the plan has for it;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into as many shards as there are
-//!    members;
+//!    members. Where neither the model nor the plan states any, it is derived: a product whose input lies by columns is
+//!    cut by inputs, another one by outputs, or by inputs where these alone divide; tables that are summed up are cut
+//!    by columns, whose gathering moves half of what summing over rows would;
 //! 3. with sequence parallelism, shards of its tokens, if these divide;
 //! 4. the layout of its input: samples, and rows where they divide; columns as well where columns are independent
 //!    (activations, residuals, pools, norms over the channels of images, heads of attention, and classes of a loss
@@ -24,14 +25,15 @@
 //! rows that a member has, like BatchNorm without synchronized statistics.
 
 use super::layer::LoweringContext;
-use super::shard::rows;
-use super::shard_spec::{ShardSpec, columns};
+use super::shard_spec::ShardSpec;
 use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MeshAxis, OperatorAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
+    MeshAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
 };
 use crate::generate::{GenerateError, refused};
-use crate::model::{LayerOperator, ModelLayer, OperatorKind, TensorSplit};
+use crate::model::{
+    ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
+};
 
 /// A result on its way from operator to operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,11 +92,14 @@ pub(super) struct DataflowTracer<'p> {
     pub members: u32,
     pub samples: u64,
     pub sequence: bool,
+    /// True if the model states no cut and the plan no degrees, so that Megatron's cut is derived.
+    pub derives: bool,
 }
 
 impl<'p> DataflowTracer<'p> {
-    pub fn new(plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
+    pub fn new(model: &Model, plan: &'p ParallelismPlan, context: &LoweringContext) -> Self {
         Self {
+            derives: is_derived(model, plan),
             operators: &plan.operators,
             members: plan.tensor,
             samples: context.sizes.samples,
@@ -122,23 +127,19 @@ impl<'p> DataflowTracer<'p> {
             } else {
                 way.main
             };
-            let (cutting, windows) = self.cutting(&layer.name, operator, stands.as_ref())?;
-            let need = cutting.input_layout(&operator.work);
+            let spec = operator.work.spec();
+            let (cutting, windows) = self.cutting(&layer.name, operator, &spec, stands.as_ref())?;
+            let need = cutting.input_layout(&spec);
             let gives = ShardedActivation {
                 layout: cutting.output_layout(),
                 partial_over: cutting.partial_axis(),
                 elements: operator.work.output_elements(),
-                columns: columns(&operator.work),
-                image: match operator.work {
-                    OperatorKind::Convolution { .. } | OperatorKind::Pool { .. } => true,
-                    OperatorKind::Norm { .. }
-                    | OperatorKind::Activation { .. }
-                    | OperatorKind::Residual { .. } => stands.is_some_and(|held| held.image),
-                    _ => false,
-                },
+                columns: spec.columns(),
+                image: spec.windows.is_some()
+                    || spec.is_by_column() && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
-            let inputs = way.pass(operator, need, gives, self.members);
+            let inputs = way.pass(operator, &spec, need, gives, self.members);
             steps.push(ShardedOperator {
                 operator,
                 cutting,
@@ -154,10 +155,52 @@ impl<'p> DataflowTracer<'p> {
             .map(|held| ShardedActivation {
                 produced_by: None,
                 partial_over: None,
+                layout: self.scattered(&held),
                 ..held
             })
             .ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
         Ok(LayerDataflow { steps, end })
+    }
+
+    /// Layout in which the output of a layer is passed on: with sequence parallelism a sum over all members leaves each
+    /// its tokens.
+    fn scattered(&self, held: &ShardedActivation) -> ShardLayout {
+        let all = MeshAxis::new(self.members, 1);
+        let rows = held.elements / held.columns.max(1);
+        let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
+        if scatters && rows.is_multiple_of(self.members.into()) {
+            let layout = held.layout;
+            return ShardLayout {
+                rows: all,
+                ..layout
+            };
+        }
+        held.layout
+    }
+
+    /// Megatron's cut of an operator of a model that states none.
+    fn derived(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
+        let members = u64::from(self.members);
+        let arrives = before.filter(|held| held.layout.columns.parts == self.members);
+        let fits = |axis| spec.divides(axis, members);
+        let tied = spec.tied_weights().is_some();
+        // An image that becomes a row is cut by whole channels.
+        let channels =
+            |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
+        let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
+        match spec.role {
+            ChainRole::Table => TensorSplit::RowParallel,
+            ChainRole::Beside if fits(OperatorAxis::N) => TensorSplit::ColumnParallel,
+            ChainRole::Beside if by_inputs => TensorSplit::RowParallel,
+            ChainRole::Next if spec.sums() => match (arrives, by_inputs, fits(OperatorAxis::N)) {
+                (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
+                (_, _, true) => TensorSplit::ColumnParallel,
+                _ if tied => TensorSplit::ColumnParallel,
+                _ => TensorSplit::Replicated,
+            },
+            _ if arrives.is_some() => TensorSplit::InsideRegion,
+            _ => TensorSplit::Replicated,
+        }
     }
 
     /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
@@ -165,23 +208,16 @@ impl<'p> DataflowTracer<'p> {
         &self,
         layer: &str,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
-            return self.by_default(operator, before);
+            return self.by_default(operator, spec, before);
         };
         // Channels of an image are normed each by itself.
-        let work = match operator.work {
-            OperatorKind::Norm { rows, width, .. } if before.is_some_and(|held| held.image) => {
-                OperatorKind::Residual {
-                    rows,
-                    width,
-                    dropout: false,
-                }
-            }
-            _ => operator.work.clone(),
-        };
+        let image = before.is_some_and(|held| held.image);
+        let free = image.then(|| spec.clone().free_columns());
         let whose = |error: GenerateError| match error {
             GenerateError::Refused {
                 option,
@@ -194,15 +230,20 @@ impl<'p> DataflowTracer<'p> {
             },
             other => other,
         };
-        let sharding =
-            OperatorSharding::new(&work, self.samples, own.degrees, self.members).map_err(whose)?;
+        let sharding = OperatorSharding::of(
+            free.as_ref().unwrap_or(spec),
+            self.samples,
+            own.degrees,
+            self.members,
+        )
+        .map_err(whose)?;
         let cutting = ShardSpec {
             samples: sharding.digit(OperatorAxis::B),
             rows: sharding.digit(OperatorAxis::M),
             outputs: sharding.digit(OperatorAxis::N),
             inputs: sharding.digit(OperatorAxis::K),
         };
-        if let (Some(held), OperatorKind::Linear { .. }) = (before, &operator.work) {
+        if let (Some(held), true) = (before, spec.is_linear()) {
             let parts = u64::from(cutting.inputs.parts);
             if held.image && !held.columns.is_multiple_of(parts) {
                 let expected = format!(
@@ -212,8 +253,8 @@ impl<'p> DataflowTracer<'p> {
                 return Err(refused("k", parts, expected));
             }
         }
-        let windows = (cutting.rows.parts > 1 && work.window_rows() > 0).then_some(sharding);
-        if windows.is_some() && !cutting.shares_windows(&work) {
+        let windows = (cutting.rows.parts > 1 && spec.extent('h') > 0).then_some(sharding);
+        if windows.is_some() && !cutting.shares_windows(&operator.work) {
             let expected =
                 "1: the padding is as large as what a window of one row of the output reaches";
             return Err(whose(refused("m", cutting.rows.parts, expected)));
@@ -224,27 +265,32 @@ impl<'p> DataflowTracer<'p> {
     fn by_default(
         &self,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
         let work = &operator.work;
         let all = MeshAxis::new(self.members, 1);
         let mut cutting = ShardSpec::WHOLE;
-        match operator.cut {
+        let cut = match self.derives {
+            true => self.derived(spec, before),
+            false => operator.cut,
+        };
+        match cut {
             TensorSplit::ColumnParallel => {
-                super::check::divides(operator, self.members.into())?;
+                super::check::divides(operator, cut, self.members.into())?;
                 cutting.outputs = all;
                 return Ok((cutting, None));
             }
             TensorSplit::RowParallel => {
-                super::check::divides(operator, self.members.into())?;
+                super::check::divides(operator, cut, self.members.into())?;
                 cutting.inputs = all;
                 return Ok((cutting, None));
             }
             TensorSplit::Replicated | TensorSplit::InsideRegion => {}
         }
-        let rows = rows(&mut work.clone()).copied();
+        let rows = spec.token_rows();
         let divides = |rows: u64, digit: MeshAxis| rows.is_multiple_of(digit.parts.into());
-        if operator.cut == TensorSplit::Replicated
+        if cut == TensorSplit::Replicated
             && self.sequence
             && rows.is_some_and(|rows| divides(rows, all))
         {
@@ -259,24 +305,19 @@ impl<'p> DataflowTracer<'p> {
         if rows.is_some_and(|rows| divides(rows, layout.rows)) {
             cutting.rows = layout.rows;
         }
-        let between = operator.cut == TensorSplit::InsideRegion;
+        let between = cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
-        let by_itself = match *work {
-            OperatorKind::Activation { width, .. } | OperatorKind::Residual { width, .. } => {
-                width.is_multiple_of(parts)
-            }
-            OperatorKind::Pool { channels, .. } => channels.is_multiple_of(parts),
-            OperatorKind::Norm { width, .. } => before.image && width.is_multiple_of(parts),
-            OperatorKind::Attention {
-                heads, kv_heads, ..
-            } => {
-                super::check::divides(operator, parts)?;
-                heads.is_multiple_of(parts) && kv_heads.is_multiple_of(parts)
-            }
-            // Vocabularies are padded.
-            OperatorKind::Loss { .. } => between,
-            _ => false,
+        if spec.attends() {
+            super::check::divides(operator, TensorSplit::InsideRegion, parts)?;
+        }
+        // Vocabularies are padded.
+        let classes = spec.reduces_columns() && between;
+        let by_column = if before.image {
+            spec.clone().free_columns().divides(OperatorAxis::N, parts)
+        } else {
+            spec.divides(OperatorAxis::N, parts)
         };
+        let by_itself = classes || spec.is_by_column() && by_column;
         if by_itself {
             cutting.outputs = layout.columns;
         }
@@ -303,19 +344,26 @@ impl<'p> DataflowTracer<'p> {
     }
 }
 
+/// Returns true if Megatron's cut of `model` is derived, since neither the model nor the plan states one.
+pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
+    let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
+    plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
+}
+
 impl DataflowCursor {
     /// Advances past `operator`, and returns its inputs.
     fn pass(
         &mut self,
         operator: &LayerOperator,
+        spec: &OperatorSpec,
         need: ShardLayout,
         gives: ShardedActivation,
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
         // Whether branch and skip path both consume the current result. Tables consume nothing.
-        let table = matches!(operator.work, OperatorKind::Embedding { .. });
-        let fork = self.around == self.main && !table;
+        let fork = self.around == self.main && spec.role != ChainRole::Table;
         if operator.around {
             let input = take(self.around);
             if fork {
@@ -324,37 +372,34 @@ impl DataflowCursor {
             self.around = Some(gives);
             return input.into_iter().collect();
         }
-        let inputs = match operator.work {
-            OperatorKind::Embedding { .. } => {
+        let inputs = match spec.role {
+            ChainRole::Table => {
                 // The result of an earlier table waits beside the chain.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
                 Vec::new()
             }
-            OperatorKind::EmbeddingBag { .. } => {
+            ChainRole::Beside => {
                 self.side.push(gives);
                 return Vec::new();
             }
-            OperatorKind::Residual { .. } | OperatorKind::Interaction { .. } => {
+            ChainRole::Join | ChainRole::Collect => {
                 let beside = std::mem::take(&mut self.side);
-                let alone =
-                    beside.is_empty() && matches!(operator.work, OperatorKind::Residual { .. });
+                let alone = beside.is_empty() && spec.role == ChainRole::Join;
                 let around = self.around.filter(|_| alone);
                 let others = merge_alike(beside).into_iter().chain(around);
                 let all = self.main.into_iter().chain(others);
                 all.map(|from| OperatorInput { from, need }).collect()
             }
-            _ => take(self.main).into_iter().collect(),
+            ChainRole::Next => take(self.main).into_iter().collect(),
         };
         if fork {
             summed(&mut self.around, &need, members);
         }
         self.main = Some(gives);
-        if matches!(
-            operator.work,
-            OperatorKind::Residual { .. } | OperatorKind::Embedding { .. }
-        ) || fork && self.behind && is_pre_norm(operator)
+        if matches!(spec.role, ChainRole::Join | ChainRole::Table)
+            || fork && self.behind && is_pre_norm(operator)
         {
             self.around = self.main;
         }
@@ -375,10 +420,7 @@ fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32
 /// Returns true if a layer that begins with `operator` is pre-norm, as GPT-2 and Llama are; in BERT and ResNet the
 /// output of the norm behind a sum takes the skip path around the next branch.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
-    matches!(
-        operator.work,
-        OperatorKind::Norm { .. } | OperatorKind::Activation { .. }
-    )
+    operator.work.spec().is_elementwise()
 }
 
 /// Results that lie alike, side by side as one.

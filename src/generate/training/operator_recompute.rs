@@ -22,7 +22,7 @@
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
-use crate::model::{LayerOperator, OperatorKind};
+use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, OperatorSpec};
 
 /// Part of an operator that is done again.
 #[derive(Clone, Debug, Default)]
@@ -41,53 +41,55 @@ pub(super) fn recomputed(
     kernels: &OperatorKernels,
     sizes: &CostParameters,
 ) -> Result<RecomputedPart, GenerateError> {
-    let kind = |i: Option<usize>| i.and_then(|i| operators.get(i)).map(|one| &one.work);
-    let (before, behind) = (kind(i.checked_sub(1)), kind(Some(i + 1)));
-    let is_attention =
-        |kind: Option<&OperatorKind>| matches!(kind, Some(OperatorKind::Attention { .. }));
+    let spec = |i: Option<usize>| i.and_then(|i| operators.get(i)).map(|one| one.work.spec());
+    let behind_attention = spec(i.checked_sub(1)).is_some_and(|before| before.attends());
+    let own = work.spec();
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
     let unsaved = sizes.quantizes();
-    let (kernels, dropped) = match work {
-        OperatorKind::Norm { .. } => (all(), if i == 0 { 0 } else { kept }),
-        OperatorKind::Linear { outputs, .. } => {
-            // Columns that are found again.
-            let columns = match behind {
-                _ if is_attention(before) => *outputs,
-                Some(OperatorKind::Attention { .. } | OperatorKind::Activation { .. })
-                    if unsaved =>
-                {
-                    *outputs
-                }
-                Some(OperatorKind::Attention {
-                    heads, kv_heads, ..
-                }) => {
-                    let each = heads.saturating_add(kv_heads.saturating_mul(2));
-                    (u128::from(*outputs) * u128::from(*kv_heads) / u128::from(each.max(1))) as u64
-                }
-                Some(OperatorKind::Activation { gated: true, .. }) => outputs / 2,
-                _ => 0,
-            };
-            let mut part = work.clone();
-            if let OperatorKind::Linear { outputs, .. } = &mut part {
-                *outputs = columns;
+    let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
+    let (kernels, dropped) = if own.is_linear() {
+        let outputs = own.extent('n');
+        // Columns that are found again.
+        let columns = match spec(Some(i + 1)) {
+            _ if behind_attention => outputs,
+            Some(behind) if unsaved && (behind.attends() || behind.is_elementwise()) => outputs,
+            Some(behind) if behind.attends() => {
+                let [heads, kv_heads] = ['n', 'g'].map(|letter| behind.extent(letter));
+                let each = heads.saturating_add(kv_heads.saturating_mul(2));
+                (u128::from(outputs) * u128::from(kv_heads) / u128::from(each.max(1))) as u64
             }
-            let again = match columns {
-                0 => Vec::new(),
-                _ => sizes.kernels(part)?.forward,
-            };
-            (again, if is_attention(before) { 0 } else { kept })
-        }
-        OperatorKind::Activation { .. } if unsaved => (all(), kept),
-        OperatorKind::Activation { gated, .. } => (all(), if *gated { kept / 2 } else { 0 }),
-        OperatorKind::Attention { .. } => {
-            let before = [".rotary", ".repeat"];
-            let mut again = all();
-            again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-            (again, 0)
-        }
-        OperatorKind::Residual { .. } if i + 1 < operators.len() => (all(), kept),
-        _ => (Vec::new(), 0),
+            Some(behind) if behind.is_elementwise() && is_gated(&behind) => outputs / 2,
+            _ => 0,
+        };
+        let mut part = work.clone();
+        let mut sizes_of = part.sizes_mut().into_iter();
+        let size = sizes_of.find(|(axis, _)| *axis == OperatorAxis::N);
+        size.into_iter().for_each(|(_, size)| *size = columns);
+        let again = match columns {
+            0 => Vec::new(),
+            _ => sizes.kernels(part)?.forward,
+        };
+        (again, if behind_attention { 0 } else { kept })
+    } else if own.attends() {
+        let before = [".rotary", ".repeat"];
+        let mut again = all();
+        again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
+        (again, 0)
+    } else if own.is_elementwise() && !own.weights.is_empty() {
+        // A norm, of which the first has the block's input.
+        (all(), if i == 0 { 0 } else { kept })
+    } else if own.is_elementwise() {
+        let part = match (unsaved, is_gated(&own)) {
+            (true, _) => kept,
+            (false, true) => kept / 2,
+            (false, false) => 0,
+        };
+        (all(), part)
+    } else if own.role == ChainRole::Join && i + 1 < operators.len() {
+        (all(), kept)
+    } else {
+        (Vec::new(), 0)
     };
     Ok(RecomputedPart { kernels, dropped })
 }

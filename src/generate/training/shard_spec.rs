@@ -1,7 +1,7 @@
 //! Shard that one member of a tensor group has of an operator with degrees of its own.
 
 use crate::generate::sharding::{MeshAxis, ShardLayout};
-use crate::model::OperatorKind;
+use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
 
 /// Sharding of an operator: the number of shards along each axis, and the one that a member has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,17 +22,26 @@ impl ShardSpec {
         inputs: MeshAxis::WHOLE,
     };
 
-    /// Layout in which `work` needs its input.
-    pub fn input_layout(&self, work: &OperatorKind) -> ShardLayout {
-        let columns = match work {
-            OperatorKind::Linear { .. } | OperatorKind::Convolution { .. } => self.inputs,
-            OperatorKind::Interaction { .. } => MeshAxis::WHOLE,
-            _ => self.outputs,
-        };
+    /// The digit that cuts `axis`.
+    pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
+        match axis {
+            OperatorAxis::B => self.samples,
+            OperatorAxis::M => self.rows,
+            OperatorAxis::N => self.outputs,
+            OperatorAxis::K => self.inputs,
+        }
+    }
+
+    /// Layout in which an operator needs its input.
+    pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
             rows: self.rows,
-            columns,
+            columns: if spec.sums() {
+                self.inputs
+            } else {
+                self.outputs
+            },
         }
     }
 
@@ -54,75 +63,17 @@ impl ShardSpec {
     /// evenly: the shard is an image of its own, with the same padding. Sizes that do not divide are rounded up, as
     /// Megatron-LM pads the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
-        let mut work = work.clone();
-        let windows = work.window_rows();
-        let cut = |size: &mut u64, by: MeshAxis| *size = size.div_ceil(by.parts.into());
-        match &mut work {
-            OperatorKind::Linear {
-                rows,
-                inputs,
-                outputs,
-                ..
-            } => {
-                cut(rows, self.rows);
-                cut(inputs, self.inputs);
-                cut(outputs, self.outputs);
-            }
-            OperatorKind::Convolution {
-                inputs,
-                outputs,
-                size,
-                kernel,
-                stride,
-                padding,
-                ..
-            } => {
-                cut(inputs, self.inputs);
-                cut(outputs, self.outputs);
-                size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
-            }
-            OperatorKind::Pool {
-                channels,
-                size,
-                kernel,
-                stride,
-                padding,
-            } => {
-                cut(channels, self.outputs);
-                size[0] = self.image_rows(size[0], windows, kernel[0], *stride, *padding);
-            }
-            OperatorKind::Attention {
-                heads, kv_heads, ..
-            } => {
-                cut(heads, self.outputs);
-                cut(kv_heads, self.outputs);
-            }
-            OperatorKind::Norm { rows, width, .. }
-            | OperatorKind::Activation { rows, width, .. }
-            | OperatorKind::Residual { rows, width, .. }
-            | OperatorKind::Loss {
-                rows,
-                classes: width,
-            } => {
-                cut(rows, self.rows);
-                cut(width, self.outputs);
-            }
-            OperatorKind::Embedding {
-                vocabulary,
-                width,
-                tokens,
-            } => {
-                cut(tokens, self.rows);
-                cut(width, self.outputs);
-                cut(vocabulary, self.inputs);
-            }
-            OperatorKind::EmbeddingBag { rows, width, .. } => {
-                cut(width, self.outputs);
-                cut(rows, self.inputs);
-            }
-            OperatorKind::Interaction { .. } => {}
+        let mut local = work.clone();
+        let spec = work.spec();
+        for (axis, size) in local.sizes_mut() {
+            *size = match (axis, spec.windows) {
+                (OperatorAxis::M, Some(windows)) => {
+                    self.image_rows(*size, spec.extent('h'), windows)
+                }
+                _ => size.div_ceil(self.digit(axis).parts.into()),
+            };
         }
-        work
+        local
     }
 
     /// Returns true if a member's shard of `work` has exactly its share of the windows. It has if the windows of its
@@ -132,33 +83,17 @@ impl ShardSpec {
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Rows of an image with a member's share of `windows` rows of windows: `(windows - 1) stride + kernel - 2
-    /// padding`.
-    fn image_rows(&self, all: u64, windows: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+    /// Rows of an image with a member's share of `all` rows of windows: `(share - 1) stride + kernel - 2 padding`.
+    fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
-            return all;
+            return rows;
         }
-        let own = windows.div_ceil(self.rows.parts.into()).max(1);
+        let own = all.div_ceil(self.rows.parts.into()).max(1);
         // Rows from the first to the last window, halo included.
-        let reached = (own - 1).saturating_mul(stride).saturating_add(kernel);
+        let between = (own - 1).saturating_mul(windows.stride);
+        let reached = between.saturating_add(windows.kernel);
         reached
-            .saturating_sub(padding.saturating_mul(2))
-            .clamp(1, all)
-    }
-}
-
-/// Columns of the output.
-pub(super) fn columns(work: &OperatorKind) -> u64 {
-    match *work {
-        OperatorKind::Linear { outputs, .. } | OperatorKind::Convolution { outputs, .. } => outputs,
-        OperatorKind::Attention { heads, width, .. } => heads.saturating_mul(width),
-        OperatorKind::Norm { width, .. }
-        | OperatorKind::Activation { width, .. }
-        | OperatorKind::Residual { width, .. }
-        | OperatorKind::Embedding { width, .. }
-        | OperatorKind::EmbeddingBag { width, .. } => width,
-        OperatorKind::Loss { .. } => 1,
-        OperatorKind::Pool { channels, .. } => channels,
-        OperatorKind::Interaction { .. } => work.output_elements(),
+            .saturating_sub(windows.padding.saturating_mul(2))
+            .clamp(1, rows)
     }
 }

@@ -1,11 +1,11 @@
-//! A layer whose operators have degrees of their own, as the members of a tensor group run it.
+//! Layers as the members of a tensor group run them.
 //!
-//! The sharding of its operators determines what a layer does ([`dataflow`](super::dataflow)):
+//! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine what it does:
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | into an operator | a layout other than the needed one is redistributed | the gradient of the input is redistributed back |
-//! | its products | terms over `k` are summed, with an all-reduce | terms of the input's gradient are summed over `n` |
+//! | its products | terms over `k` are summed behind it, with an all-reduce | terms of the input's gradient are summed over `n` |
 //! | … | a sum of which each member needs only its shard is a reduce-scatter | the same |
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows go back |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
@@ -20,31 +20,42 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over classes that are sharded, three times | `4 BM / bm` | n |
 //!
-//! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
-//!
 //! (PALM, Table III.) Communication is minimal: an all-gather or an all-to-all where possible, messages otherwise.
-//! With the degrees of Megatron-LM this equals [`layer`](super::layer), except for sequence parallelism: gathered
-//! inputs are saved here, and not gathered again.
+//!
+//! With Megatron-LM's cut these are its sums (Shoeybi et al., 2019): an all-reduce behind a product by inputs, and of the
+//! gradient in front of one by outputs. With sequence parallelism (Korthikanti et al., 2022, section 4.2.2), where
+//! operators that are not cut have shards of the tokens, both become an all-gather and a reduce-scatter:
+//!
+//! | | forward | backward |
+//! |---|---|---|
+//! | in front of a product by outputs | all-gather of the input | all-gather of the input again, of which a member keeps its tokens, and reduce-scatter of its gradient |
+//! | behind one by inputs | reduce-scatter of the output | all-gather of the output's gradient |
+//!
+//! The sum of the input's gradient overlaps the product that computes the gradient of the weights, and the second
+//! all-gather of the input overlaps the product before. DTensor, which torchtitan builds on, keeps the gathered input
+//! instead.
+//!
+//! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
 
 use super::super::GenerateError;
 use super::buckets;
 use super::cost::OperatorKernels;
-use super::dataflow::{LayerDataflow, ShardedActivation, ShardedOperator};
-use super::layer::{LoweredLayer, LoweringContext, behind, name, stamp, tied_weights};
-use super::program::{LayerProgram, ProgramBuilder, ProgramDependency};
+use super::dataflow::{LayerDataflow, ShardedOperator};
+use super::layer::{LoweredLayer, LoweringContext};
+use super::operator_recompute::{RecomputedPart, recomputed};
 use crate::generate::check_limit;
-use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::plan::{ParallelGroupKind, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
-use crate::model::{LayerRole, ModelLayer, OperatorKind};
-use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
+use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use std::collections::BTreeMap;
 
+mod member;
 mod redistribution;
 mod redistribution_cache;
 #[cfg(test)]
 mod tests;
 
-use redistribution::PendingRedistribution;
+use member::MemberProgramWriter;
 use redistribution_cache::RedistributionCache;
 
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
@@ -67,7 +78,12 @@ pub(super) struct ShardedLowering {
 /// An operator as a member has it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
+    spec: OperatorSpec,
     kernels: OperatorKernels,
+    /// Part that is done again, where that is chosen operator by operator.
+    again: RecomputedPart,
+    /// True if its input, of which it keeps a shard, is gathered again backwards.
+    regathers: bool,
     parameters: u64,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
@@ -75,14 +91,6 @@ struct MemberOperator<'s> {
     wanted: bool,
     /// True if the plan leaves it out entirely: nothing is moved for it.
     idle: bool,
-}
-
-/// The programs of one member, in construction.
-struct MemberProgramWriter<'w> {
-    lowering: &'w mut ShardedLowering,
-    member: u32,
-    /// Messages so far.
-    slot: u32,
 }
 
 impl ShardedLowering {
@@ -117,6 +125,22 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
+    /// Shards of the input of a product cut by outputs that members gather, and gather again backwards: with sequence
+    /// parallelism each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2).
+    fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
+        let [input] = &step.inputs[..] else {
+            return None;
+        };
+        let [from, need] = [input.from.layout.rows, input.need.rows];
+        let gathers = from.parts > 1 && need.parts == 1 && step.cutting.outputs.parts > 1;
+        (self.context.sequence && gathers && spec.sums()).then_some(from.parts.into())
+    }
+
+    /// Bytes that an operator keeps over the forward pass, unless its layer is run again as a whole.
+    fn kept(&self, one: &MemberOperator<'_>) -> u64 {
+        self.context.keeps(&one.kernels) - one.again.dropped
+    }
+
     /// Lowers `layer`, whose operators are sharded as in `flow`.
     pub fn lower(
         &mut self,
@@ -128,6 +152,7 @@ impl ShardedLowering {
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
+            let spec = step.operator.work.spec();
             let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
@@ -135,24 +160,37 @@ impl ShardedLowering {
             let weights = work.parameters();
             parameters = parameters.saturating_add(weights);
             let behind = flow.steps.len() - 1 - i;
-            tied = tied.or(tied_weights(&work).map(|weights| (behind, weights)));
+            let tied_weights = work.spec().tied_weights();
+            tied = tied.or(tied_weights.map(|weights| (behind, weights)));
             // On one stage both operators add to one gradient, which is summed for the table.
-            let copy = tied_weights(&work).filter(|_| self.copies);
+            let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
             let apart = MemberPartition::over(&[cutting.samples, cutting.rows], self.members());
             if gradient > 0 && apart.size() > 1 {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }
-            self.context
-                .leave_out(layer, &step.operator.work, &mut kernels);
+            let regathers = self.regathers(step, &spec);
+            if let Some(shards) = regathers {
+                kernels.keeps /= shards;
+            }
+            self.context.leave_out(layer, &spec, &mut kernels);
+            let chosen = self.context.recompute == RecomputePolicy::Operators;
+            let again = if chosen && layer.role == LayerRole::Block {
+                recomputed(&layer.operators, i, &work, &kernels, &sizes)?
+            } else {
+                RecomputedPart::default()
+            };
             own.push(MemberOperator {
                 step,
                 kernels,
+                again,
+                regathers: regathers.is_some(),
                 parameters: weights,
                 found: buckets::found(&work),
                 wanted: !step.inputs.is_empty(),
-                idle: self.context.leaves_out(layer, &step.operator.work),
+                idle: self.context.leaves_out(layer, &spec),
+                spec,
             });
         }
         let full =
@@ -162,9 +200,10 @@ impl ShardedLowering {
             .sizes
             .samples
             .saturating_mul(self.context.sizes.number);
-        let first = flow.steps.first().and_then(|step| step.inputs.first());
-        let kept_input = first.map_or(0, |input| {
-            input.from.elements.saturating_mul(bytes) / input.from.layout.parts()
+        let kept_input = flow.steps.first().map_or(0, |step| {
+            let shards = step.inputs.first().map_or(1, |one| one.from.layout.parts());
+            let elements = step.operator.work.input_elements();
+            elements.saturating_mul(bytes) / shards
         });
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let mut alike = false;
@@ -193,7 +232,7 @@ impl ShardedLowering {
             }
         }
         debug_assert!(alike || forward.len() == self.members() as usize);
-        let all = own.iter().map(|one| self.context.keeps(&one.kernels)).sum();
+        let all = own.iter().map(|one| self.kept(one)).sum();
         Ok(LoweredLayer {
             forward,
             backward,
@@ -208,204 +247,4 @@ impl ShardedLowering {
             output_shards: flow.end.layout.parts(),
         })
     }
-}
-
-impl MemberProgramWriter<'_> {
-    fn context(&self) -> LoweringContext {
-        self.lowering.context
-    }
-
-    /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
-    fn programs(
-        &mut self,
-        own: &[MemberOperator<'_>],
-        end: &ShardedActivation,
-        full: Option<u64>,
-    ) -> (LayerProgram, LayerProgram) {
-        let trains = self.context().trains;
-        let mut forward = ProgramBuilder::new();
-        if let Some(kept) = full.filter(|_| trains) {
-            forward.allocate(TensorClass::Activations, kept);
-        }
-        self.forward(
-            own,
-            end,
-            TrainingPhase::Forward,
-            trains && full.is_none(),
-            &mut forward,
-        );
-        let mut backward = ProgramBuilder::new();
-        if trains {
-            if full.is_some() {
-                self.forward(own, end, TrainingPhase::Recompute, true, &mut backward);
-            }
-            for one in own.iter().rev() {
-                self.backward(own, one, &mut backward);
-            }
-            backward.free(TensorClass::Activations, full.unwrap_or(0));
-        }
-        (forward.finish(), backward.finish())
-    }
-
-    fn forward(
-        &mut self,
-        own: &[MemberOperator<'_>],
-        end: &ShardedActivation,
-        phase: TrainingPhase,
-        keeps: bool,
-        to: &mut ProgramBuilder,
-    ) {
-        for one in own {
-            for input in &one.step.inputs {
-                let from = &input.from;
-                // A pending sum is completed even if its consumer is left out, but only if it was computed.
-                let found = from.produced_by.is_some_and(|by| !own[by].idle);
-                let sums = from.partial_over.is_some() && found;
-                let moved = PendingRedistribution {
-                    from: &from.layout,
-                    over: from.partial_over,
-                    need: if one.idle { &from.layout } else { &input.need },
-                    elements: if one.idle && !sums { 0 } else { from.elements },
-                };
-                // A sum is named after the operator that left it pending, a move after the one that needs it.
-                let whose = [self.by(own, &input.from, one), &one.step.operator.name];
-                self.moved(&moved, whose, phase, to);
-            }
-            self.exchange_halo(one, false, phase, to);
-            if keeps {
-                let kept = self.context().keeps(&one.kernels);
-                to.allocate(TensorClass::Activations, kept);
-            }
-            for kernel in &one.kernels.forward {
-                let (task, shapes) = stamp(kernel);
-                let name = name(phase, &one.step.operator.name, kernel.suffix);
-                to.push_chained(name, phase, task, shapes);
-            }
-            self.classes(one, phase, to);
-        }
-        // The output of a layer is always summed.
-        let Some(last) = own.last() else { return };
-        let main = own.iter().rev().find(|one| hands_on(one.step));
-        if let Some(one) = main
-            && let Some(over) = one.step.cutting.partial_axis()
-            && !one.idle
-        {
-            let moved = PendingRedistribution {
-                from: &end.layout,
-                over: Some(over),
-                need: &end.layout,
-                elements: end.elements,
-            };
-            let name: &str = &one.step.operator.name;
-            self.moved(&moved, [name, &last.step.operator.name], phase, to);
-        }
-    }
-
-    /// Name of the operator that produced `held`, or of `one` if another layer did.
-    fn by<'o>(
-        &self,
-        own: &'o [MemberOperator<'_>],
-        held: &ShardedActivation,
-        one: &'o MemberOperator<'_>,
-    ) -> &'o str {
-        let from = held.produced_by.and_then(|by| own.get(by)).unwrap_or(one);
-        &from.step.operator.name
-    }
-
-    /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
-    /// exponentials, and the right class's logit, one number of 4 bytes per row.
-    fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
-        let (OperatorKind::Loss { rows, .. }, cutting) =
-            (&one.step.operator.work, &one.step.cutting)
-        else {
-            return;
-        };
-        let silent = self
-            .context()
-            .without
-            .has(AblationEffect::TensorCommunication);
-        if cutting.outputs.parts == 1 || one.idle || silent {
-            return;
-        }
-        let family = self.lowering.sums(cutting.outputs);
-        let share = u64::from(cutting.samples.parts) * u64::from(cutting.rows.parts);
-        let bytes = rows.saturating_mul(4 * self.context().sizes.samples) / share;
-        for what in ["maximum", "sum", "logit"] {
-            let suffix = format!(".{what}");
-            let name = name(phase, &one.step.operator.name, &suffix);
-            self.collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
-        }
-    }
-
-    fn backward(
-        &mut self,
-        own: &[MemberOperator<'_>],
-        one: &MemberOperator<'_>,
-        to: &mut ProgramBuilder,
-    ) {
-        let phase = TrainingPhase::Backward;
-        let context = self.context();
-        let operator = &one.step.operator.name;
-        let entry = to.front.clone();
-        if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
-            to.allocate(TensorClass::Activations, one.kernels.scores);
-            for kernel in &one.kernels.forward {
-                let (task, shapes) = stamp(kernel);
-                let name = name(TrainingPhase::Recompute, operator, kernel.suffix);
-                to.push_chained(name, TrainingPhase::Recompute, task, shapes);
-            }
-        }
-        let weights = one.kernels.weights.as_ref();
-        for kernel in &one.kernels.backward {
-            if weights.is_some() && !one.wanted {
-                continue;
-            }
-            let (task, shapes) = stamp(kernel);
-            let item = to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
-            if weights.is_none() && one.parameters > 0 {
-                to.gradient(item);
-            }
-        }
-        // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
-        let found = |to: &mut ProgramBuilder, after: Vec<ProgramDependency>, beside: bool| {
-            let Some(kernel) = weights else { return };
-            let (task, shapes) = stamp(kernel);
-            let name = name(phase, operator, kernel.suffix);
-            let item = to.push_parallel(name, phase, task, after, shapes);
-            to.push_behind(item, behind(&one.kernels, operator), beside);
-        };
-        let before = to.front.clone();
-        if !context.overlap {
-            found(to, before.clone(), false);
-        }
-        self.exchange_halo(one, true, phase, to);
-        for input in one.step.inputs.iter().filter(|_| !one.idle) {
-            let product = matches!(
-                one.step.operator.work,
-                OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
-            );
-            let outputs = one.step.cutting.outputs;
-            let moved = PendingRedistribution {
-                from: &input.need,
-                over: (product && outputs.parts > 1).then_some(outputs),
-                need: &input.from.layout,
-                elements: input.from.elements,
-            };
-            let whose = [operator, self.by(own, &input.from, one)];
-            self.moved(&moved, whose, phase, to);
-        }
-        if context.overlap {
-            let beside = to.front != before;
-            let after = if beside { entry } else { before };
-            found(to, after, beside);
-        }
-        let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
-        to.free(TensorClass::Activations, kept);
-        to.found(one.found);
-    }
-}
-
-/// Returns true if the operator's output can be the output of its layer.
-fn hands_on(step: &ShardedOperator<'_>) -> bool {
-    !step.operator.around && !matches!(step.operator.work, OperatorKind::EmbeddingBag { .. })
 }

@@ -3,7 +3,7 @@
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, refused};
-use crate::model::OperatorKind;
+use crate::model::ChainRole;
 
 /// The table whose weights others take: the first one of an embedding.
 #[derive(Debug, Default)]
@@ -21,12 +21,13 @@ impl TiedEmbedding {
         step: &ShardedOperator<'_>,
     ) -> Result<(), GenerateError> {
         let (name, cutting) = (&step.operator.name, step.cutting);
-        match (&step.operator.work, &self.table) {
-            (OperatorKind::Embedding { .. }, None) => {
+        let spec = step.operator.work.spec();
+        match (spec.tied_weights(), &self.table) {
+            (None, None) if spec.role == ChainRole::Table => {
                 self.table = Some((format!("{layer}/{name}"), cutting));
                 Ok(())
             }
-            (OperatorKind::Linear { tied: true, .. }, Some((table, of)))
+            (Some(_), Some((table, of)))
                 if (of.inputs, of.outputs) != (cutting.outputs, cutting.inputs) =>
             {
                 let found = format!(

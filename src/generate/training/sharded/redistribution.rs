@@ -2,11 +2,11 @@
 
 use super::super::layer::name;
 use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::MemberOperator;
+use super::member::MemberProgramWriter;
 use super::redistribution_cache::{GroupRedistribution, MessageEnd};
-use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
 use crate::generate::sharding::{MeshAxis, ShardLayout};
-use crate::model::OperatorKind;
 use crate::trace::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
@@ -36,6 +36,13 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
+    /// Bytes of `elements` of a sample, of all samples.
+    pub(super) fn bytes(&self, elements: u64) -> u64 {
+        let sizes = self.context().sizes;
+        let each = sizes.samples.saturating_mul(sizes.number);
+        elements.saturating_mul(each)
+    }
+
     /// Emits the sum of `what`, and its redistribution to the needed layout.
     pub(super) fn moved(
         &mut self,
@@ -48,8 +55,7 @@ impl MemberProgramWriter<'_> {
         if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
             return;
         }
-        let bytes = context.sizes.samples.saturating_mul(context.sizes.number);
-        let total = what.elements.saturating_mul(bytes);
+        let total = self.bytes(what.elements);
         let own = total / what.from.parts();
         if let Some(over) = what.over {
             if let Some(family) = self.lowering.scatters(what.from, over, what.need) {
@@ -140,14 +146,11 @@ impl MemberProgramWriter<'_> {
         {
             return;
         }
-        let (cutting, work) = (&one.step.cutting, &one.step.operator.work);
-        let (channels, width, parts) = match *work {
-            OperatorKind::Convolution { inputs, size, .. } => {
-                (inputs, size[1], cutting.inputs.parts)
-            }
-            OperatorKind::Pool { channels, size, .. } => (channels, size[1], cutting.outputs.parts),
-            _ => return,
-        };
+        let (cutting, spec) = (&one.step.cutting, &one.spec);
+        let columns = cutting.input_layout(spec).columns;
+        // Channels of each pixel of a row.
+        let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
+        let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
         let rows: Vec<_> = (0..digit.parts)
             .filter_map(|part| windows.rows_of(part))
@@ -194,8 +197,7 @@ impl MemberProgramWriter<'_> {
         all.sort_unstable_by_key(ends);
         let context = self.context();
         let samples = context.sizes.samples / u64::from(cutting.samples.parts);
-        let each = channels / u64::from(parts);
-        let row = [each, width, samples, context.sizes.number]
+        let row = [row, samples, context.sizes.number]
             .into_iter()
             .fold(1, u64::saturating_mul);
         let bytes = |rows: u64| rows.saturating_mul(row);

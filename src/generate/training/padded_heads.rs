@@ -1,0 +1,79 @@
+//! Heads of attention padded to a multiple of the tensor degree, so that each member has as many whole ones.
+//!
+//! Of `v` heads of keys and values and `a` of queries, `t` members have `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉`. Columns of
+//! the products in front of attention and behind it grow along: `(a' + 2 v') w` outputs and `a' w` inputs for heads of `w`
+//! columns. Padding is computed and communicated like all else; each member takes as long as the one with most heads
+//! would if they were dealt out unevenly.
+
+use crate::generate::plan::ParallelismPlan;
+use crate::generate::{GenerateError, refused};
+use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
+use std::borrow::Cow;
+
+/// `model` as `plan` lowers it.
+pub(super) fn padded<'m>(
+    model: &'m Model,
+    plan: &ParallelismPlan,
+) -> Result<Cow<'m, Model>, GenerateError> {
+    let mut model = Cow::Borrowed(model);
+    if plan.pad_heads {
+        for layer in &mut model.to_mut().layers {
+            pad(layer, plan.tensor.max(1).into())?;
+        }
+    }
+    Ok(model)
+}
+
+fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
+    for i in 0..layer.operators.len() {
+        let spec = layer.operators[i].work.spec();
+        if !spec.attends() {
+            continue;
+        }
+        let [heads, kv_heads, width] = ['n', 'g', 'w'].map(|letter| spec.extent(letter));
+        let padded_kv = kv_heads.next_multiple_of(members);
+        let padded = heads.next_multiple_of(padded_kv.max(1));
+        if (padded, padded_kv) == (heads, kv_heads) {
+            continue;
+        }
+        let columns = |a: u64, v: u64| {
+            let all = v.saturating_mul(2).saturating_add(a);
+            [all, a].map(|heads| heads.saturating_mul(width))
+        };
+        let [[qkv, out], [padded_qkv, padded_out]] =
+            [columns(heads, kv_heads), columns(padded, padded_kv)];
+        let named = layer.operators[i].name.clone();
+        for (size, new) in layer.operators[i]
+            .work
+            .sizes_mut()
+            .into_iter()
+            .zip([padded, padded_kv])
+        {
+            *size.1 = new;
+        }
+        let mut grow = |at: Option<usize>, axis, from, to| {
+            let operator = at.and_then(|at| layer.operators.get_mut(at));
+            let size = operator.and_then(|one| columns_of(&mut one.work, axis));
+            size.filter(|size| **size == from).map(|size| *size = to)
+        };
+        let front = grow(i.checked_sub(1), OperatorAxis::N, qkv, padded_qkv);
+        let behind = grow(Some(i + 1), OperatorAxis::K, out, padded_out);
+        if front.and(behind).is_none() {
+            let expected = format!(
+                "false: {named} of {} has no linear operators of its heads' columns before and behind it",
+                layer.name
+            );
+            return Err(refused("pad_heads", "true", expected));
+        }
+    }
+    Ok(())
+}
+
+/// Outputs or inputs of a linear operator.
+fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
+    if !work.spec().is_linear() {
+        return None;
+    }
+    let mut sizes = work.sizes_mut().into_iter();
+    sizes.find(|(cut, _)| *cut == axis).map(|(_, size)| size)
+}

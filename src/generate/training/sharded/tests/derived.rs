@@ -1,0 +1,185 @@
+//! Megatron's cut of models that state none, and heads that are padded, in numbers.
+
+use super::{IMAGES, chain, degrees, moved, pattern, plan};
+use crate::generate::testing::{every_rank, why_not};
+use crate::generate::{ParallelismPlan, TrainingPattern};
+use crate::model::Model;
+
+#[test]
+fn convolutions_are_cut_in_pairs() {
+    // Two samples in numbers of 2 bytes on two members. `first` is cut by its 8 output channels; the norm and the
+    // function have their channels each; `second` takes them as they lie, and its outputs, 16 channels of 8 x 8, are
+    // summed: 2 x 16 x 64 x 2 = 4096 B. The product behind the pool is cut by its 10 outputs, so three numbers of 4
+    // bytes for each sample are summed over classes, and backwards the gradient of its 16 x 4 x 4 inputs: 1024 B. The
+    // gradient of the input of `second` lies as it is needed, and nobody needs that of the image. No weights are summed.
+    let model = chain(IMAGES);
+    let plan = plan(2, 2, Vec::new());
+    let expected = [
+        "a/fwd/second.all-reduce 4096 B in all",
+        "b/fwd/loss.maximum 8 B in all",
+        "b/fwd/loss.sum 8 B in all",
+        "b/fwd/loss.logit 8 B in all",
+        "b/bwd/linear.all-reduce 1024 B in all",
+    ];
+    for nodes in every_rank(pattern(&model, &plan)) {
+        assert_eq!(moved(&nodes), expected);
+    }
+    // Weights of a member: 4 x 4 x 9 of the first filter's 8, halves of gains and biases; 16 x 4 x 9 of the second;
+    // and 5 columns of 256 with their biases.
+    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
+    assert_eq!(summary.stages[0].parameters, weights);
+    // All products are cut, and the gradient of the image is not found.
+    let image = 2 * 2 * 8 * 64 * 4 * 9;
+    assert_eq!(summary.flops, summary.model_flops - image);
+}
+
+const SKIP: &str = r#"
+input = { channels = 4, height = 4, width = 4 }
+[[layer]]
+name = "a"
+role = "input"
+operators = [
+  { op = "convolution", name = "stem", outputs = 8, kernel = 3, padding = 1, bias = false },
+  { op = "activation", function = "relu" },
+]
+[[layer]]
+name = "b"
+role = "output"
+operators = [
+  { op = "convolution", name = "one", outputs = 4, kernel = 1, bias = false },
+  { op = "convolution", name = "two", outputs = 4, kernel = 3, padding = 1, bias = false },
+  { op = "convolution", name = "three", outputs = 8, kernel = 1, bias = false },
+  { op = "residual" },
+]
+"#;
+
+#[test]
+fn skip_paths_are_brought_to_what_they_are_added_to() {
+    // Two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels by halves, which `one` takes as they lie; its 4
+    // channels are summed: 2 x 4 x 16 x 2 = 256 B. `two` is cut by outputs and `three` takes these; its 8 channels are
+    // summed, 512 B. The other summand is still by channels: 256 B of each are gathered. Backwards its gradient is
+    // there in whole; that of the input of `two` is summed, 256 B.
+    let plan = plan(2, 2, Vec::new());
+    let expected = [
+        "b/fwd/one.all-reduce 256 B in all",
+        "b/fwd/three.all-reduce 512 B in all",
+        "b/fwd/residual.all-gather 256 B in all",
+        "b/bwd/two.all-reduce 256 B in all",
+    ];
+    for nodes in every_rank(pattern(&chain(SKIP), &plan)) {
+        assert_eq!(moved(&nodes), expected);
+    }
+}
+
+#[test]
+fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
+    // DLRM on four members, 8 samples in 2 bytes. Of the perceptrons 13-512-256-64 and 415-512-512-256-1 the first product
+    // is cut by outputs, the second by inputs, and so on; sums of the latter's outputs are 8 x 256 x 2, 8 x 512 x 2 and 8 x
+    // 1 x 2 B. Products of vectors need all 64 columns of all 27: a member has a quarter of 8 x 64 x 2 and of 26 times
+    // that. Backwards inputs of the former are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    let model = Model::named("dlrm").unwrap();
+    let plan = plan(4, 8, Vec::new());
+    let expected = [
+        "features/fwd/bottom1.all-reduce 4096 B in all",
+        "features/fwd/interaction.all-gather 256 B in all",
+        "features/fwd/interaction.all-gather 6656 B in all",
+        "top1/fwd/linear.all-reduce 8192 B in all",
+        "top3/fwd/linear.all-reduce 16 B in all",
+        "top2/bwd/linear.all-reduce 8192 B in all",
+        "top0/bwd/linear.all-reduce 6640 B in all",
+        "features/bwd/bottom2.all-reduce 4096 B in all",
+    ];
+    for nodes in every_rank(pattern(&model, &plan)) {
+        assert_eq!(moved(&nodes), expected);
+    }
+    // Biases behind a sum are whole.
+    let quarter = |weights: u64| weights / 4;
+    let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
+    let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
+    let tables = quarter(model.table_weights());
+    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    assert_eq!(summary.stages[0].parameters, tables + bottom + top);
+}
+
+#[test]
+fn sizes_that_do_not_divide_are_left_whole() {
+    // Three members: `first` by 6 output channels; `second` has 6 inputs of 8 outputs and takes what it is given, 2 x 8 x
+    // 64 x 2 B in all. Ten classes do not divide by 3, nor do 8 channels, so the last product is whole.
+    let text = IMAGES.replace("outputs = 8", "outputs = 6");
+    let model = chain(&text.replace("outputs = 16", "outputs = 8"));
+    for nodes in every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
+        assert_eq!(moved(&nodes), ["a/fwd/second.all-reduce 2048 B in all"]);
+    }
+    let model = chain(IMAGES);
+    assert_eq!(
+        why_not(pattern(&model, &plan(7, 2, Vec::new()))),
+        "`tensor` is 7; expected a number that divides sizes of operators of chain"
+    );
+    let mut scattered = plan(2, 2, Vec::new());
+    scattered.scatter_gather = true;
+    assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+}
+
+/// FLOPs of the first kernel called `name`.
+fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
+    let ranks = every_rank(pattern(model, plan));
+    let of = ranks[0].iter().find(|node| node.name == name).unwrap();
+    of.kernel.unwrap().0
+}
+
+#[test]
+fn heads_are_padded_on_request() {
+    // 25 heads of 64 columns on 4 members: 28, 7 for each, so 3 x 7 x 64 outputs, 7 x 64 inputs, 1024 tokens.
+    let model = Model::named("gpt2-xl").unwrap();
+    let mut plan = plan(4, 1, Vec::new());
+    let expected =
+        "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
+    assert_eq!(why_not(pattern(&model, &plan)), expected);
+    plan.pad_heads = true;
+    let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
+    assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
+    assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
+    // Tokens with themselves and those before, twice.
+    let pairs = 1024 * 1025 / 2;
+    assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
+    assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
+    // The model is as it was; heads that divide are not padded.
+    let own = TrainingPattern {
+        model: model.clone(),
+        plan: plan.clone(),
+    };
+    assert_eq!(own.summary().unwrap().parameters, model.parameters());
+    plan.tensor = 5;
+    let padded = every_rank(pattern(&model, &plan));
+    plan.pad_heads = false;
+    assert_eq!(padded, every_rank(pattern(&model, &plan)));
+}
+
+#[test]
+fn heads_of_keys_and_values_are_padded_too() {
+    // Llama-3 8B has 32 heads over 8 of keys and values, of 128 columns. On 16 members 8 become 16, and 32 stay: 2 + 1 +
+    // 1 heads for each, with degrees of a plan as well.
+    let model = Model::with_sequence("llama3-8b", 256).unwrap();
+    for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
+        let mut plan = plan(16, 1, operators);
+        plan.pad_heads = true;
+        let flops = flops_of(&model, &plan, "mb0/layer0/fwd/attention.qkv");
+        assert_eq!(flops, 2 * 256 * 4096 * 4 * 128);
+    }
+    let mut alone = plan(2, 1, Vec::new());
+    alone.pad_heads = true;
+    let text = r#"
+input = { tokens = 8 }
+[[layer]]
+name = "a"
+role = "block"
+operators = [
+  { op = "embedding", vocabulary = 10, width = 9 },
+  { op = "attention", heads = 3, cut = "between" },
+]
+"#;
+    let refused = why_not(pattern(&chain(text), &alone));
+    let expected = "`pad_heads` is true; expected false: attention of a has no linear";
+    assert!(refused.starts_with(expected), "{refused}");
+}

@@ -1,0 +1,303 @@
+//! Operators as data: axes, tensors over them, products, and tensors that the backward pass keeps.
+//!
+//! Axes and tensors are written as letters, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
+//! operator is one entry of [`OperatorKind::spec`]; parameters, multiplications, elements, kept bytes, the volumes of
+//! PALM's Table III, shards and layouts follow from it.
+//!
+//! | operator | input | weights | output | products, and what they sum over | kept |
+//! |---|---|---|---|---|---|
+//! | linear | `mk` | `n`, `kn` | `mn` | `mn` over `k` | input |
+//! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
+//! | attention | `mnw`, `tgw`, `tgw` | | `mnw` | `nmt` over `w`, `nmw` over `t` | input; `nmt` of scores, or `nm` of row sums |
+//! | norm | `mn` | `n`, `n` | `mn` | | input |
+//! | activation | `mn`, a gate twice | | `mn` | | input, unless the output tells |
+//! | residual | `mn` | | `mn` | | a mask of dropout |
+//! | embedding | indices `m` | `kn` | `mn` | | |
+//! | embedding bag | indices `l` | `kn` | `n` | | |
+//! | loss | `mn` | | `m` | | `mn` in single precision |
+//! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
+//! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
+//!
+//! Samples, the axis `b`, stand in front of every input and output. Letters that are not `b`, `m`, `n` or `k` are sizes
+//! that no degree cuts, or that are cut along with one of these: rows `h` of an image's output and `i` of its input by
+//! m, heads `g` of keys and values by n. In a grouped convolution a filter sees `c` channels in place of `k`.
+
+mod operators;
+
+/// An axis along which an operator can be sharded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorAxis {
+    /// Samples.
+    B,
+    /// Rows.
+    M,
+    /// Outputs.
+    N,
+    /// Inputs.
+    K,
+}
+
+impl OperatorAxis {
+    /// All of them, in the order of degrees.
+    pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
+}
+
+/// An axis of an operator's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AxisSpec {
+    /// Letter by which tensors name it.
+    pub letter: char,
+    /// Size.
+    pub extent: u64,
+    /// Degree that cuts it, if one does.
+    pub cut: AxisCut,
+}
+
+/// Degree by which an axis is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisCut {
+    /// Cut by a degree; what there is of it, for messages.
+    By(OperatorAxis, &'static str),
+    /// Not to be cut by this degree; the reason.
+    Whole(OperatorAxis, &'static str),
+    /// Of no degree.
+    Never,
+}
+
+/// Weights of an operator that have one gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// Axes.
+    pub axes: &'static str,
+    /// True if they are another operator's, where they are counted.
+    pub tied: bool,
+}
+
+/// Multiplications for each element of a result, summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductSpec {
+    /// Axes of the result.
+    pub result: &'static str,
+    /// Axes that are summed over.
+    pub over: &'static str,
+    /// Axes of multiplications that a causal kernel skips, if there are any.
+    pub skipped: &'static str,
+    /// False for comparisons, which count in Table III alone.
+    pub multiplies: bool,
+}
+
+/// A tensor that the backward pass needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptTensor {
+    /// Axes.
+    pub axes: &'static str,
+    /// Bytes of an element; none for those of the number format.
+    pub bytes: Option<u64>,
+    /// Kernels of attention with which it is kept.
+    pub with: KeptWith,
+}
+
+/// Kernels with which a tensor is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptWith {
+    /// All of them.
+    Any,
+    /// Fused attention alone.
+    Fused,
+    /// Unfused attention alone; selective recomputation finds it again.
+    Unfused,
+}
+
+/// Windows over an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSpec {
+    /// Rows of a window.
+    pub kernel: u64,
+    /// Pixels from one window to the next.
+    pub stride: u64,
+    /// Rows added on each side.
+    pub padding: u64,
+}
+
+/// Place of an operator in the chain of its layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainRole {
+    /// Takes the result of the operator before it.
+    Next,
+    /// Takes the skip path too, or tables beside the chain.
+    Join,
+    /// Takes all that stands beside the chain.
+    Collect,
+    /// Begins the chain anew; what it held waits beside it.
+    Table,
+    /// Stands beside the chain.
+    Beside,
+}
+
+/// An operator as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorSpec {
+    /// Name in files.
+    pub name: &'static str,
+    /// Axes.
+    pub axes: Vec<AxisSpec>,
+    /// Inputs, which come from the layer before.
+    pub inputs: Vec<&'static str>,
+    /// Outputs.
+    pub outputs: Vec<&'static str>,
+    /// Weights in the order in which their gradients are found.
+    pub weights: Vec<WeightSpec>,
+    /// Products.
+    pub products: Vec<ProductSpec>,
+    /// Tensors kept for the backward pass.
+    pub kept: Vec<KeptTensor>,
+    /// Axes of rows and pixels, as opposed to columns and channels.
+    pub rows: &'static str,
+    /// Windows over an image, if it has any.
+    pub windows: Option<WindowSpec>,
+    /// Place in its layer.
+    pub role: ChainRole,
+}
+
+impl OperatorSpec {
+    /// Size of the axis called `letter`; 0 where there is none.
+    pub fn extent(&self, letter: char) -> u64 {
+        let found = self.axes.iter().find(|axis| axis.letter == letter);
+        found.map_or(0, |axis| axis.extent)
+    }
+
+    /// Elements of a tensor over `axes`, or the largest number there is.
+    pub fn volume(&self, axes: &str) -> u128 {
+        axes.chars().fold(1, |all: u128, letter| {
+            all.saturating_mul(self.extent(letter).into())
+        })
+    }
+
+    /// The sum over tensors.
+    pub fn volumes<'a>(&self, tensors: impl IntoIterator<Item = &'a &'static str>) -> u128 {
+        let each = tensors.into_iter().map(|axes| self.volume(axes));
+        each.fold(0, u128::saturating_add)
+    }
+
+    /// Returns true if `axis` cuts the tensor over `axes`.
+    pub fn cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
+        let cut = |one: &&AxisSpec| matches!(one.cut, AxisCut::By(by, _) if by == axis);
+        let mut all = self.axes.iter().filter(cut);
+        all.any(|one| axes.contains(one.letter))
+    }
+
+    /// Sizes that a degree of `axis` has to divide, each with what there is of it.
+    pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
+        self.axes.iter().filter_map(move |one| match one.cut {
+            AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
+            _ => None,
+        })
+    }
+
+    /// Returns true if `axis` can be cut into `parts` equal parts.
+    pub fn divides(&self, axis: OperatorAxis, parts: u64) -> bool {
+        let mut sizes = self.sizes(axis).peekable();
+        sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
+    }
+
+    /// Returns true for products that are summed over columns of the input.
+    pub fn sums(&self) -> bool {
+        self.inputs.iter().any(|axes| axes.contains('k'))
+    }
+
+    /// Returns true for a product of matrices, and not of windows.
+    pub fn is_linear(&self) -> bool {
+        self.sums() && self.windows.is_none()
+    }
+
+    /// Returns true if tokens are multiplied with tokens, over heads of keys and values.
+    pub fn attends(&self) -> bool {
+        self.axes.iter().any(|axis| axis.letter == 'g')
+    }
+
+    /// Returns true if each row of the input is reduced to a number: by a loss, over classes.
+    pub fn reduces_columns(&self) -> bool {
+        let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
+        has(&self.inputs) && !has(&self.outputs)
+    }
+
+    /// Returns true for functions of each row or element in the chain: norms and activations.
+    pub fn is_elementwise(&self) -> bool {
+        self.is_by_column() && self.products.is_empty() && self.role == ChainRole::Next
+    }
+
+    /// Elements of weights that are another operator's.
+    pub fn tied_weights(&self) -> Option<u64> {
+        let tied = self.weights.iter().find(|one| one.tied);
+        tied.map(|one| amount(self.volume(one.axes)))
+    }
+
+    /// Returns true if rows of a table are picked.
+    pub fn looks_up(&self) -> bool {
+        matches!(self.role, ChainRole::Table | ChainRole::Beside)
+    }
+
+    /// Returns true if each column of the output, a head or a channel, needs only the input's.
+    pub fn is_by_column(&self) -> bool {
+        let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
+        has(&self.inputs) && has(&self.outputs)
+    }
+
+    /// Columns of the output: channels of an image.
+    pub fn columns(&self) -> u64 {
+        let each = |axes: &&'static str| {
+            let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
+            columns.fold(1, |all: u64, one| all.saturating_mul(self.extent(one)))
+        };
+        self.outputs.iter().map(each).fold(0, u64::saturating_add)
+    }
+
+    /// Rows of a sample, if they can be cut: tokens, as opposed to rows of images.
+    pub fn token_rows(&self) -> Option<u64> {
+        let mut sizes = self.sizes(OperatorAxis::M);
+        sizes
+            .next()
+            .filter(|_| self.windows.is_none())
+            .map(|(size, _)| size)
+    }
+
+    /// Lets columns be cut where each is computed by itself: of a norm, those over the channels of images.
+    pub fn free_columns(mut self) -> Self {
+        let alone = self.is_by_column();
+        for axis in &mut self.axes {
+            if let (AxisCut::Whole(OperatorAxis::N, _), true) = (axis.cut, alone) {
+                axis.cut = AxisCut::By(OperatorAxis::N, "columns");
+            }
+        }
+        self
+    }
+
+    /// Elements of weights, those of other operators included or not, one gradient after the other.
+    pub fn gradients(&self, tied: bool) -> impl Iterator<Item = u128> {
+        let own = self.weights.iter().filter(move |one| tied || !one.tied);
+        own.map(|one| self.volume(one.axes))
+    }
+
+    /// Kept bytes of one sample: of all tensors, and of those that selective recomputation finds again.
+    pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
+        let bytes = |one: &KeptTensor| {
+            let each = one.bytes.unwrap_or(element);
+            amount(self.volume(one.axes).saturating_mul(each.into()))
+        };
+        let mut sums = [0_u64; 2];
+        for one in &self.kept {
+            match (one.with, fused) {
+                (KeptWith::Fused, false) | (KeptWith::Unfused, true) => continue,
+                (KeptWith::Unfused, false) => sums[1] = sums[1].saturating_add(bytes(one)),
+                _ => {}
+            }
+            sums[0] = sums[0].saturating_add(bytes(one));
+        }
+        sums
+    }
+}
+
+/// As many as 64 bits hold.
+pub(in crate::model) fn amount(count: u128) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}

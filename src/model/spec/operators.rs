@@ -1,0 +1,404 @@
+//! Each operator as data.
+
+use super::{
+    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, OperatorAxis, OperatorSpec, ProductSpec,
+    WeightSpec, WindowSpec, amount,
+};
+use crate::model::count::windows;
+use crate::model::{ActivationFunction, OperatorKind};
+
+/// Bytes of an element of a mask, and of a number that stays in full precision.
+const MASK: u64 = 1;
+const FULL: u64 = 4;
+
+impl OperatorSpec {
+    fn new(
+        name: &'static str,
+        axes: Vec<AxisSpec>,
+        inputs: &[&'static str],
+        outputs: &[&'static str],
+        rows: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            axes,
+            inputs: inputs.to_vec(),
+            outputs: outputs.to_vec(),
+            weights: Vec::new(),
+            products: Vec::new(),
+            kept: Vec::new(),
+            rows,
+            windows: None,
+            role: ChainRole::Next,
+        }
+    }
+
+    fn weighs(mut self, axes: &'static str) -> Self {
+        let tied = false;
+        self.weights.push(WeightSpec { axes, tied });
+        self
+    }
+
+    fn multiplies(mut self, result: &'static str, over: &'static str) -> Self {
+        self.products.push(ProductSpec {
+            result,
+            over,
+            skipped: "",
+            multiplies: true,
+        });
+        self
+    }
+
+    fn keeps(mut self, axes: &'static str, bytes: Option<u64>, with: KeptWith) -> Self {
+        self.kept.push(KeptTensor { axes, bytes, with });
+        self
+    }
+
+    fn keeps_inputs(self) -> Self {
+        let inputs = self.inputs.clone();
+        let keep = |spec: Self, axes| spec.keeps(axes, None, KeptWith::Any);
+        inputs.into_iter().fold(self, keep)
+    }
+
+    fn stands(self, role: ChainRole) -> Self {
+        Self { role, ..self }
+    }
+}
+
+fn cut(letter: char, extent: u64, axis: OperatorAxis, what: &'static str) -> AxisSpec {
+    let cut = AxisCut::By(axis, what);
+    AxisSpec {
+        letter,
+        extent,
+        cut,
+    }
+}
+
+fn whole(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
+    let cut = AxisCut::Whole(axis, why);
+    AxisSpec {
+        letter,
+        extent,
+        cut,
+    }
+}
+
+fn fixed(letter: char, extent: u64) -> AxisSpec {
+    let cut = AxisCut::Never;
+    AxisSpec {
+        letter,
+        extent,
+        cut,
+    }
+}
+
+/// Number of pairs of `n` things.
+fn pairs(n: u64) -> u64 {
+    amount(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
+}
+
+impl OperatorKind {
+    /// The operator as data.
+    pub fn spec(&self) -> OperatorSpec {
+        use OperatorAxis::{K, M, N};
+        match *self {
+            Self::Linear {
+                rows,
+                inputs,
+                outputs,
+                bias,
+                tied,
+            } => {
+                let axes = vec![
+                    cut('m', rows, M, "rows"),
+                    cut('n', outputs, N, "outputs"),
+                    cut('k', inputs, K, "inputs"),
+                ];
+                let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
+                // The gradient of a bias comes first: that of the matrix goes by way of a transposition.
+                if bias {
+                    spec = spec.weighs("n");
+                }
+                spec.weights.push(WeightSpec { axes: "kn", tied });
+                spec.multiplies("mn", "k").keeps_inputs()
+            }
+            Self::Attention {
+                tokens,
+                heads,
+                kv_heads,
+                width,
+                causal,
+                dropout,
+                ..
+            } => {
+                let axes = vec![
+                    whole(
+                        'm',
+                        tokens,
+                        M,
+                        "a query needs the keys and values of every token",
+                    ),
+                    fixed('t', tokens),
+                    // Heads of keys and values are not copied, so each part has whole ones.
+                    cut('n', heads, N, "heads"),
+                    cut('g', kv_heads, N, "heads of keys and values"),
+                    whole(
+                        'w',
+                        width,
+                        K,
+                        "a head is computed as a whole; `n` cuts by heads",
+                    ),
+                    fixed('d', pairs(tokens)),
+                ];
+                let inputs = ["mnw", "tgw", "tgw"];
+                let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
+                    .multiplies("nmt", "w")
+                    .multiplies("nmw", "t");
+                if causal {
+                    // Products of tokens with later ones, s (s - 1) / 2 of s s pairs.
+                    spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
+                }
+                // The softmax's output; with dropout also the mask, and the masked output.
+                spec = spec
+                    .keeps_inputs()
+                    .keeps("nm", Some(FULL), KeptWith::Fused)
+                    .keeps("nmt", None, KeptWith::Unfused);
+                if dropout {
+                    spec = spec.keeps("nmt", Some(MASK), KeptWith::Unfused).keeps(
+                        "nmt",
+                        None,
+                        KeptWith::Unfused,
+                    );
+                }
+                spec
+            }
+            Self::Norm { rows, width, bias } => {
+                let axes = vec![
+                    cut('m', rows, M, "rows"),
+                    whole('n', width, N, "a row is scaled as a whole"),
+                ];
+                let spec = OperatorSpec::new("norm", axes, &["mn"], &["mn"], "m").keeps_inputs();
+                let spec = spec.weighs("n");
+                if bias { spec.weighs("n") } else { spec }
+            }
+            Self::Activation {
+                function,
+                rows,
+                width,
+                gated,
+            } => {
+                let inputs = if gated { &["mn", "mn"][..] } else { &["mn"] };
+                let spec =
+                    OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m");
+                match function {
+                    // Its output, which the next operator keeps as its input, shows where the input was negative.
+                    ActivationFunction::Relu if !gated => spec,
+                    _ => spec.keeps_inputs(),
+                }
+            }
+            Self::Residual {
+                rows,
+                width,
+                dropout,
+            } => {
+                let spec =
+                    OperatorSpec::new("residual", elements(rows, width), &["mn"], &["mn"], "m");
+                let spec = spec.stands(ChainRole::Join);
+                if dropout {
+                    spec.keeps("mn", Some(MASK), KeptWith::Any)
+                } else {
+                    spec
+                }
+            }
+            Self::Embedding {
+                vocabulary,
+                width,
+                tokens,
+            } => {
+                let axes = vec![
+                    cut('m', tokens, M, "tokens"),
+                    cut('n', width, N, "columns"),
+                    cut('k', vocabulary, K, "rows of the table"),
+                ];
+                let spec = OperatorSpec::new("embedding", axes, &["m"], &["mn"], "m");
+                spec.weighs("kn").stands(ChainRole::Table)
+            }
+            Self::Loss { rows, classes } => {
+                let axes = vec![
+                    cut('m', rows, M, "rows"),
+                    whole(
+                        'n',
+                        classes,
+                        N,
+                        "a row's probabilities add up over all classes",
+                    ),
+                ];
+                // Logits are kept in full precision, whatever the rest.
+                OperatorSpec::new("loss", axes, &["mn"], &["m"], "m").keeps(
+                    "mn",
+                    Some(FULL),
+                    KeptWith::Any,
+                )
+            }
+            Self::Convolution {
+                inputs,
+                outputs,
+                size,
+                kernel,
+                stride,
+                padding,
+                groups,
+                bias,
+            } => {
+                let group = "the channels of a grouped convolution belong together";
+                let (channels, [weights, over]) = if groups <= 1 {
+                    let channels = [
+                        cut('n', outputs, N, "output channels"),
+                        cut('k', inputs, K, "input channels"),
+                    ];
+                    (channels, ["nkrs", "krs"])
+                } else {
+                    (
+                        [whole('n', outputs, N, group), whole('k', inputs, K, group)],
+                        ["ncrs", "crs"],
+                    )
+                };
+                let mut spec = image(
+                    "convolution",
+                    channels,
+                    size,
+                    kernel,
+                    stride,
+                    padding,
+                    ["kij", "nhw"],
+                );
+                spec.axes.push(fixed('c', inputs / groups.max(1)));
+                spec = spec.multiplies("nhw", over).weighs(weights);
+                if bias { spec.weighs("n") } else { spec }
+            }
+            Self::Pool {
+                channels,
+                size,
+                kernel,
+                stride,
+                padding,
+            } => {
+                let channels = [cut('n', channels, N, "channels")];
+                let spec = image(
+                    "pool",
+                    channels,
+                    size,
+                    kernel,
+                    stride,
+                    padding,
+                    ["nij", "nhw"],
+                );
+                let mut spec = spec.multiplies("nhw", "rs");
+                spec.products[0].multiplies = false;
+                spec
+            }
+            Self::EmbeddingBag {
+                rows,
+                width,
+                lookups,
+            } => {
+                let axes = vec![
+                    cut('n', width, N, "columns"),
+                    cut('k', rows, K, "rows of the table"),
+                    fixed('l', lookups),
+                ];
+                let spec = OperatorSpec::new("embedding_bag", axes, &["l"], &["n"], "");
+                spec.weighs("kn").stands(ChainRole::Beside)
+            }
+            Self::Interaction { vectors, width } => {
+                let axes = vec![
+                    whole('v', vectors, N, "every vector meets every other one"),
+                    fixed('u', width),
+                    fixed('p', pairs(vectors)),
+                ];
+                let spec = OperatorSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
+                let spec = spec.multiplies("p", "u").keeps_inputs();
+                spec.stands(ChainRole::Collect)
+            }
+        }
+    }
+
+    /// Sizes that degrees cut, each with its axis: of an image the rows of its input.
+    pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
+        use OperatorAxis::{K, M, N};
+        match self {
+            Self::Linear {
+                rows,
+                inputs,
+                outputs,
+                ..
+            } => vec![(M, rows), (N, outputs), (K, inputs)],
+            Self::Attention {
+                heads, kv_heads, ..
+            } => vec![(N, heads), (N, kv_heads)],
+            Self::Norm { rows, width, .. }
+            | Self::Activation { rows, width, .. }
+            | Self::Residual { rows, width, .. }
+            | Self::Loss {
+                rows,
+                classes: width,
+            } => vec![(M, rows), (N, width)],
+            Self::Embedding {
+                vocabulary,
+                width,
+                tokens,
+            } => {
+                vec![(M, tokens), (N, width), (K, vocabulary)]
+            }
+            Self::Convolution {
+                inputs,
+                outputs,
+                size,
+                ..
+            } => {
+                vec![(M, &mut size[0]), (N, outputs), (K, inputs)]
+            }
+            Self::Pool { channels, size, .. } => vec![(M, &mut size[0]), (N, channels)],
+            Self::EmbeddingBag { rows, width, .. } => vec![(N, width), (K, rows)],
+            Self::Interaction { .. } => Vec::new(),
+        }
+    }
+}
+
+/// Axes of elements that are computed each by itself.
+fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
+    vec![
+        cut('m', rows, OperatorAxis::M, "rows"),
+        cut('n', width, OperatorAxis::N, "columns"),
+    ]
+}
+
+/// An operator with windows over an image, whose input it keeps.
+fn image<const N: usize>(
+    name: &'static str,
+    channels: [AxisSpec; N],
+    size: [u64; 2],
+    kernel: [u64; 2],
+    stride: u64,
+    padding: u64,
+    [input, output]: [&'static str; 2],
+) -> OperatorSpec {
+    let count = |side: usize| windows(size[side], kernel[side], stride, padding);
+    let mut axes = channels.to_vec();
+    axes.extend([
+        cut('h', count(0), OperatorAxis::M, "rows of the output"),
+        cut('i', size[0], OperatorAxis::M, "rows of the input"),
+        fixed('w', count(1)),
+        fixed('j', size[1]),
+        fixed('r', kernel[0]),
+        fixed('s', kernel[1]),
+    ]);
+    let mut spec = OperatorSpec::new(name, axes, &[input], &[output], "hw").keeps_inputs();
+    let kernel = kernel[0];
+    spec.windows = Some(WindowSpec {
+        kernel,
+        stride,
+        padding,
+    });
+    spec
+}
