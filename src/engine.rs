@@ -157,13 +157,13 @@ pub struct ReplayOutcome {
 struct RunSettings<'a> {
     topology: &'a Topology,
     stepwise: bool,
-    /// Whether nothing but collectives of all ranks uses the network, one after another.
+    /// True if nothing but collectives of all ranks uses the network, one after another.
     collectives_alone: bool,
     /// Let one of several ranks that do the same run for all.
     aggregate: bool,
     comm: CommTiming,
     host: HostTiming,
-    /// Whether there may be more than one launch.
+    /// True if there may be more than one launch.
     many: bool,
 }
 

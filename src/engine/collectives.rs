@@ -56,7 +56,7 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
     begun_chunks: Vec<(u32, u32)>,
     /// Ops of steps that wait for their rendezvous request, by run, cell, stage and step.
     expected: BTreeMap<(u32, u32, u16, u32), u32>,
-    /// Whether members of a collective may run one stage in different directions or trees.
+    /// True if members of a collective may run one stage in different directions or trees.
     mixed_directions: bool,
     /// First collective that a member issued with another kind or size than the member before it.
     mismatch: Option<IssueMismatch>,

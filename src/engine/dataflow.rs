@@ -345,7 +345,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Whether all dependencies of a node are complete, its delay is over, and it is not.
+    /// Returns whether all dependencies of a node are complete, its delay is over, and it is not.
     pub fn is_posted(&self, instance: u32, node: NodeIndex) -> bool {
         let running = self.instance(instance);
         self.dependencies_left[running.first_node + node.index()] == 0
@@ -387,7 +387,7 @@ impl<'a> Dataflow<'a> {
         &mut self.dormant
     }
 
-    /// Whether a node is dormant.
+    /// Returns whether a node is dormant.
     pub fn is_dormant(&self, instance: u32, node: NodeIndex) -> bool {
         self.dormant.contains(&key(instance, node))
     }

@@ -118,7 +118,7 @@ pub(super) enum FollowUp {
 }
 
 impl Effects {
-    /// Whether observers have to be told of something, or ends to be scheduled or carried out.
+    /// Returns whether observers have to be told of something, or ends to be scheduled or carried out.
     #[inline]
     pub fn leave_something(&self) -> bool {
         self.ends.len() | self.work.len() | self.began.len() | self.records.len() > 0

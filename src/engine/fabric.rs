@@ -180,7 +180,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects.sends = leaving;
     }
 
-    /// Whether messages have to be requested by their receiver.
+    /// Returns whether messages have to be requested by their receiver.
     #[inline]
     pub fn needs_requests(&self) -> bool {
         self.request_bytes.is_some()

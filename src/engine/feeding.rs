@@ -49,7 +49,7 @@ impl<'a> Feeds<'a> {
         self.all.len() as u32
     }
 
-    /// Whether a feed wants to be woken at the start.
+    /// Returns whether a feed wants to be woken at the start.
     pub fn starts(&self, feed: u32) -> bool {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }

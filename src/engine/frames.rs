@@ -29,7 +29,7 @@ struct LaunchFrame {
 #[derive(Debug)]
 pub(super) struct Launches<'a> {
     programs: &'a [CompiledReplay<'a>],
-    /// Whether there may be more than one launch.
+    /// True if there may be more than one launch.
     many: bool,
     frames: Vec<LaunchFrame>,
     /// Frames of launches that ended, by program.
@@ -89,7 +89,7 @@ impl<'a> Launches<'a> {
         *first
     }
 
-    /// Whether there may be more than one launch.
+    /// Returns whether there may be more than one launch.
     #[inline]
     pub fn are_many(&self) -> bool {
         self.many

@@ -250,7 +250,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Whether an instance has posted a receive to one of its channels.
+    /// Returns whether an instance has posted a receive to one of its channels.
     pub fn listens(&self, pairs: &[u32], instance: u32) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();

@@ -16,7 +16,7 @@ pub(super) struct Processors<'a> {
     model: Option<&'a mut dyn ProcessorModel>,
     /// Jobs of the model whose times are known; kept for its allocation.
     started: Vec<JobTimes>,
-    /// Whether the model was told anything since it settled.
+    /// True if the model was told anything since it settled.
     unsettled: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Processors<'a> {
         &mut self.lanes
     }
 
-    /// Whether the model serves the kernels of a program on an NPU.
+    /// Returns whether the model serves the kernels of a program on an NPU.
     pub fn serve(&self, npu: Npu, program: u32) -> bool {
         let model = self.model.as_ref();
         model.is_some_and(|model| model.serves(npu, program))
@@ -90,7 +90,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Whether the model was told anything since it settled.
+    /// Returns whether the model was told anything since it settled.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled
@@ -111,7 +111,7 @@ impl<'a> Processors<'a> {
 }
 
 impl RunningInstance<'_> {
-    /// Whether a node is a kernel that a processor model serves.
+    /// Returns whether a node is a kernel that a processor model serves.
     #[inline]
     pub fn serves(&self, kind: NodeKind) -> bool {
         self.has(SERVED) && kind == NodeKind::Compute

@@ -131,12 +131,12 @@ impl TileGroups {
         LoopCounts { events, ..counts }
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn exist(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// Whether members have to be looked at.
+    /// Returns whether members have to be looked at.
     pub fn are_uneven(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -179,7 +179,7 @@ impl TileGroups {
     }
 }
 
-/// Whether a node involves what members have of their own.
+/// Returns whether a node involves what members have of their own.
 pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
@@ -233,7 +233,7 @@ impl TileGroups {
         self.groups[self.group_of(leader)].members[index]
     }
 
-    /// Whether another instance runs for this one.
+    /// Returns whether another instance runs for this one.
     pub fn follows(&self, flow: &Dataflow<'_>, instance: u32) -> bool {
         flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
@@ -350,7 +350,7 @@ impl TileGroups {
     }
 }
 
-/// Whether `next` does the same as the instances from `start` up to it, as far as can be told before.
+/// Returns whether `next` does the same as the instances from `start` up to it, as far as can be told before.
 fn joins(flow: &Dataflow<'_>, start: u32, next: u32) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (from, to) = (a.of.rank, b.of.rank);

@@ -7,7 +7,7 @@ use crate::engine::plan::{BoundSlot, NONE};
 use crate::ids::NodeIndex;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Whether a member of a collective has arrived; `None` if no member has.
+    /// Returns whether a member of a collective has arrived; `None` if no member has.
     pub fn has_arrived(&self, group: u32, sequence: u32, member: usize) -> Option<bool> {
         let run = self.groups[group as usize].order.run_of[sequence as usize];
         let run = self.runs.get(run as usize)?;

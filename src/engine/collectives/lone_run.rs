@@ -17,15 +17,15 @@ use std::vec::IntoIter;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentRounds {
     pub now: Time,
-    /// Whether all rounds of the instant that concern the run are over, and otherwise how many are.
+    /// True if all rounds of the instant that concern the run are over; otherwise `rounds` of them are.
     pub done: bool,
     pub rounds: u32,
-    /// Whether every member that has arrived is in a wave.
+    /// True if every member that has arrived is in a wave.
     pub all: bool,
 }
 
 impl PresentRounds {
-    /// Whether a replay that has handled so many rounds of the instant `at` is as far.
+    /// Returns whether a replay that has handled so many rounds of the instant `at` is as far.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
     }

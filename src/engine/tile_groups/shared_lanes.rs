@@ -27,7 +27,7 @@ impl RunningInstance<'_> {
         lanes
     }
 
-    /// Whether a node is a collective that gathers, and shares a lane.
+    /// Returns whether a node is a collective that gathers, and shares a lane.
     pub(super) fn gathers(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
@@ -55,7 +55,7 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Whether a leader that is to post the first of `left` cannot do so for all members.
+    /// Returns whether a leader that is to post the first of `left` cannot do so for all members.
     #[inline]
     pub(in crate::engine) fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let (instance, node) = node_of(left[0]);
