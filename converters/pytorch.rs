@@ -10,6 +10,7 @@
 
 mod absent_ranks;
 mod activities;
+mod alike_kernels;
 mod call_matching;
 mod call_names;
 mod call_windows;
@@ -41,6 +42,7 @@ mod stream;
 pub mod summary;
 mod tensor_lists;
 mod tensors;
+mod timeline_events;
 mod token_repair;
 mod transfer_times;
 

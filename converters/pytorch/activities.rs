@@ -53,13 +53,18 @@ pub enum ActivityLane {
 pub struct Activity {
     /// Kind.
     pub kind: ActivityKind,
-    /// Lane.
-    pub lane: ActivityLane,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
     /// End.
     pub end: i64,
-    /// Submission time: activities are numbered in this order as far as dependencies allow.
+}
+
+/// Place of a call among the activities.
+#[derive(Clone, Copy, Debug)]
+pub struct CallPlace {
+    /// Lane.
+    pub lane: ActivityLane,
+    /// Submission time.
     pub submitted: i64,
 }
 
@@ -97,6 +102,8 @@ pub struct Activities {
     pub dependencies: Vec<(u32, u32)>,
     /// Activity of each call.
     pub of_call: Vec<u32>,
+    /// Place of each call; of one without an activity it says nothing.
+    pub call_places: Vec<CallPlace>,
     /// Activity of each item.
     pub of_item: Vec<u32>,
     /// Per call, whether the program was seen to block for it.
@@ -109,19 +116,17 @@ pub struct Activities {
 pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
-    let segments: Vec<_> = (0..rank.threads.len() as u32)
-        .map(|thread| rank.segments(thread))
-        .collect();
-    let (mut waits, blocked) = host_waits::find(rank, calls, &segments, &mut found);
+    let (mut waits, blocked) = host_waits::find(rank, calls, &mut found);
     let mut bounds = thread_chains::ActivityBounds::new(rank, calls);
     device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
         of_call: vec![NONE; calls.list.len()],
+        call_places: vec![CallPlace::UNKNOWN; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
         ..Activities::default()
     };
-    let chains = thread_chains::build(rank, calls, segments, &bounds, &waits, &mut activities);
+    let chains = thread_chains::build(rank, calls, bounds, &waits, &mut activities);
     in_flight::place(rank, calls, &chains, &mut activities);
     let device_activities = device::place(rank, calls, &mut activities, &mut found);
     for wait in &waits {
@@ -147,7 +152,45 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     activities
 }
 
+impl CallPlace {
+    const UNKNOWN: Self = Self {
+        lane: ActivityLane::Flight(0),
+        submitted: 0,
+    };
+}
+
 impl Activities {
+    /// Returns the lane of an activity.
+    pub fn lane(&self, rank: &RankTimeline, activity: &Activity) -> ActivityLane {
+        match activity.kind {
+            ActivityKind::Item(item) => ActivityLane::Thread(rank.items[item as usize].thread),
+            ActivityKind::End(thread) => ActivityLane::Thread(thread),
+            ActivityKind::Device(device) => {
+                ActivityLane::Stream(rank.devices[device as usize].stream)
+            }
+            ActivityKind::Call(call) => self.call_places[call as usize].lane,
+        }
+    }
+
+    /// Returns the submission time of an activity: activities are numbered in this order as far as dependencies allow.
+    pub fn submitted(&self, rank: &RankTimeline, activity: &Activity) -> i64 {
+        match activity.kind {
+            ActivityKind::Item(_) | ActivityKind::End(_) => activity.begin,
+            ActivityKind::Device(device) => {
+                self.launched(rank.devices[device as usize].launch, activity.begin)
+            }
+            ActivityKind::Call(call) => self.call_places[call as usize].submitted,
+        }
+    }
+
+    /// Returns the start of the activity that launched work of a device. The order of submission is that of the launches,
+    /// not of the kernels. What was launched before the capture comes in the order of its stream: by its own `begin`.
+    fn launched(&self, launch: u32, begin: i64) -> i64 {
+        let work = self.of_item.get(launch as usize);
+        let asked = work.and_then(|&work| self.list.get(work as usize));
+        asked.map_or(begin, |launch| launch.begin)
+    }
+
     /// Returns the start of the first activity and the end of the last, ns since the epoch.
     pub fn span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
@@ -183,6 +226,8 @@ impl Activities {
             one.end <= other.begin && (!moment || cause < effect)
         });
         self.stats.cut = (before - self.dependencies.len()) as u64;
+        self.dependencies.shrink_to_fit();
+        self.list.shrink_to_fit();
     }
 }
 

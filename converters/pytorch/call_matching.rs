@@ -290,13 +290,12 @@ impl<'a> CapturedCalls<'a> {
     fn said(&self, at: CommRef) -> String {
         let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call(at));
         let item = &timeline.items[call.item as usize];
-        let node = timeline.host.nodes.get(item.host as usize);
         let root = call.asked.peer.map(|peer| format!(", root {peer}"));
         format!(
             "rank {} calls {} (node {}, record function id {}) with {} bytes in, {} out{}",
             number,
             timeline.item_name(item),
-            node.map_or(0, |node| node.id),
+            timeline.host.node_id(item.host),
             call.rf_id,
             call.asked.bytes_in,
             call.asked.bytes_out,

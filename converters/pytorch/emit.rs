@@ -1,11 +1,12 @@
 //! Emission of a rank's activities as nodes of a trace.
 
 use super::activities::{Activities, Activity, ActivityKind, ActivityLane};
+use super::alike_kernels::{AlikeKernels, KernelWork};
 use super::calls::{CommCalls, CommOp, dtype};
 use super::event_links::LinkMethod;
 use super::group_inference::JobGroup;
 use super::kineto::EventCategory;
-use super::op_cost::{OpCost, OpCosts};
+use super::op_cost::{OpCost, OpCosts, length};
 use super::profiler_cost::ProfilerCharges;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::transfer_times::CallTime;
@@ -68,7 +69,7 @@ const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
 /// calls of a rank in program order.
-fn order(activities: &Activities, calls: &CommCalls) -> Vec<u32> {
+fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
@@ -78,16 +79,16 @@ fn order(activities: &Activities, calls: &CommCalls) -> Vec<u32> {
             program.push((before, work));
         }
     }
-    let order = sorted(activities, &program);
+    let order = sorted(rank, activities, &program);
     if order.len() == activities.list.len() {
         return order;
     }
     // A call that had ended before an earlier one began: dependencies take precedence.
-    sorted(activities, &[])
+    sorted(rank, activities, &[])
 }
 
 /// Sorts the activities so that dependencies and the edges `more` go forward, by submission time; those on a cycle are left out.
-fn sorted(activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
+fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     let count = activities.list.len();
     let edges = || activities.dependencies.iter().chain(more);
     let mut waiting = vec![0_u32; count];
@@ -99,21 +100,19 @@ fn sorted(activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     for i in 0..count {
         start[i + 1] += start[i];
     }
+    // Filled from behind, each part's start moves from its end to its beginning.
+    start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
-    let mut next = start.clone();
-    for &(cause, effect) in edges() {
-        let place = &mut next[cause as usize];
+    for &(cause, effect) in edges().rev() {
+        let place = &mut start[cause as usize];
+        *place -= 1;
         effects[*place as usize] = effect;
-        *place += 1;
     }
-    drop(next);
+    start.push(effects.len() as u32);
     // Ties are broken by start and number, so that the order does not depend on the heap.
     let key = |work: u32| {
-        (
-            activities.list[work as usize].submitted,
-            activities.list[work as usize].begin,
-            work,
-        )
+        let activity = &activities.list[work as usize];
+        (activities.submitted(rank, activity), activity.begin, work)
     };
     let mut ready: BinaryHeap<Reverse<(i64, i64, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)
@@ -141,24 +140,27 @@ pub fn write<W: Write>(
     job: &EmitContext<'_>,
     writer: &mut TraceWriter<W>,
 ) -> Result<EmittedCounts, TraceError> {
-    let order = order(activities, calls);
-    let mut ids = vec![0_u64; activities.list.len()];
+    let order = order(rank, activities, calls);
+    let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Id 1 is the declaration of the groups.
-        ids[work as usize] = place as u64 + 2;
+        ids[work as usize] = place as u32 + 2;
     }
     let mut written = EmittedCounts::default();
     let text = groups_json(job.number, job.groups);
     writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
     written.nodes += 1;
-    let writing = ActivityEmitter {
+    let mut writing = ActivityEmitter {
         rank,
         calls,
         activities,
         job,
         ids: &ids,
         efforts: &OpCosts::new(rank, job.host_computes),
+        alike: AlikeKernels::default(),
+        dtypes: &dtypes(rank),
     };
+    writing.alike = AlikeKernels::new(writing.kernels());
     let mut first = vec![0_u32; ids.len() + 1];
     for &(_, effect) in &activities.dependencies {
         first[effect as usize + 1] += 1;
@@ -177,7 +179,7 @@ pub fn write<W: Write>(
         let own = &activities.dependencies[from as usize..to as usize];
         let mut last = None;
         for &(cause, _) in own {
-            causes.push(ids[cause as usize]);
+            causes.push(u64::from(ids[cause as usize]));
             last = last.max(Some(end_of(activities, calls, job, cause)));
         }
         causes.sort_unstable();
@@ -194,7 +196,7 @@ pub fn write<W: Write>(
         writing.node(work, activity, span, &causes, &mut attributes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
-        if let ActivityLane::Stream(_) = activity.lane {
+        if let ActivityLane::Stream(_) = activities.lane(rank, activity) {
             let end = end_of(activities, calls, job, work);
             let lasted = ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);
@@ -240,7 +242,8 @@ pub fn lane_names(
             names.push((format!("host_lane.{lane}"), name));
         }
     }
-    let flights = activities.list.iter().filter_map(|work| match work.lane {
+    let lanes = activities.list.iter();
+    let flights = lanes.filter_map(|work| match activities.lane(rank, work) {
         ActivityLane::Flight(lane) => Some(lane),
         _ => None,
     });
@@ -286,11 +289,55 @@ struct ActivityEmitter<'a> {
     calls: &'a CommCalls,
     activities: &'a Activities,
     job: &'a EmitContext<'a>,
-    ids: &'a [u64],
+    ids: &'a [u32],
     efforts: &'a OpCosts,
+    /// Kernels that say what others of their names do.
+    alike: AlikeKernels,
+    /// Element type of each form of the host's nodes.
+    dtypes: &'a [Option<Dtype>],
 }
 
-impl ActivityEmitter<'_> {
+/// Returns the element type that operators of each form compute in: that of their first tensor.
+fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
+    let forms = rank.host.forms.iter();
+    forms
+        .map(|form| dtype(rank.host.texts.get(form.types_in)))
+        .collect()
+}
+
+impl<'a> ActivityEmitter<'a> {
+    /// Returns the work of the rank's devices that is no call, with what its operators and copies say that it does.
+    fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
+        let work = self.activities.list.iter();
+        work.filter_map(|activity| match activity.kind {
+            ActivityKind::Device(index) => Some(self.told(index)),
+            _ => None,
+        })
+    }
+
+    /// Returns what the operator of a kernel says that it does, or a copy itself.
+    fn told(&self, index: u32) -> KernelWork {
+        let own = &self.rank.devices[index as usize];
+        let event = &self.rank.events[own.event as usize];
+        let (cost, dtype) = match event.category {
+            EventCategory::Kernel => {
+                // The launch is a call of the driver inside the operator that the kernel belongs to.
+                let operator = self.rank.operator_of(own);
+                (self.efforts.share(operator, own), self.dtype(operator))
+            }
+            _ => {
+                let bytes = self.rank.details(event).bytes;
+                (OpCost { flops: 0, bytes }, None)
+            }
+        };
+        KernelWork {
+            name: event.name,
+            time: length(own),
+            cost,
+            dtype,
+        }
+    }
+
     fn node<W: Write>(
         &self,
         work: u32,
@@ -323,19 +370,20 @@ impl ActivityEmitter<'_> {
             if item.parent != NONE {
                 attributes.push(("parent", self.id_of(item.parent)));
             }
-            let event = &self.rank.kineto.events[item.event as usize];
+            let event = &self.rank.events[item.event as usize];
             if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
             }
             if let Some(node) = self.rank.host.nodes.get(item.host as usize) {
-                if self.rank.host.observed {
-                    attributes.push(("et_id", AttributeValue::Int(node.id as i64)));
-                }
-                if node.seq_id >= 0 {
-                    attributes.push(("seq_id", AttributeValue::Int(node.seq_id)));
-                }
-                if node.fw_parent != 0 {
-                    attributes.push(("fw_parent", AttributeValue::Int(node.fw_parent as i64)));
+                if let Some(record) = self.rank.host.records.get(item.host as usize) {
+                    attributes.push(("et_id", AttributeValue::Int(record.id as i64)));
+                    if record.seq_id >= 0 {
+                        attributes.push(("seq_id", AttributeValue::Int(record.seq_id)));
+                    }
+                    if record.fw_parent != 0 {
+                        let fw_parent = AttributeValue::Int(record.fw_parent as i64);
+                        attributes.push(("fw_parent", fw_parent));
+                    }
                 }
                 let form = self.rank.host.form(node);
                 attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
@@ -353,7 +401,7 @@ impl ActivityEmitter<'_> {
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
         }
         extra.attributes = attributes;
-        let mut view = NodeView::new(self.ids[work as usize], name, op);
+        let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
         let (send, receive) = self.split_texts(activity, op);
         view.splits = SplitSizes {
             send: &send,
@@ -408,11 +456,11 @@ impl ActivityEmitter<'_> {
 
     fn id_of(&self, item: u32) -> AttributeValue<'static> {
         let work = self.activities.of_item[item as usize];
-        AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| id as i64))
+        AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| i64::from(id)))
     }
 
     fn lane(&self, activity: &Activity) -> i64 {
-        match activity.lane {
+        match self.activities.lane(self.rank, activity) {
             ActivityLane::Thread(thread) => i64::from(thread) + 1,
             ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
             ActivityLane::Stream(stream) => stream,
@@ -423,7 +471,7 @@ impl ActivityEmitter<'_> {
         match activity.kind {
             ActivityKind::End(_) => Op::Host,
             ActivityKind::Device(device) => self.kernel(device),
-            ActivityKind::Item(item) => match self.rank.items[item as usize].role {
+            ActivityKind::Item(item) => match self.rank.role(&self.rank.items[item as usize]) {
                 HostIntervalKind::Operator => self.operator(item),
                 _ => Op::Host,
             },
@@ -431,12 +479,11 @@ impl ActivityEmitter<'_> {
         }
     }
 
-    /// Returns the element type that the operator `item` computes in: that of its first tensor.
+    /// Returns the element type that the operator `item` computes in.
     fn dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
-        let host = &self.rank.host;
-        dtype(host.texts.get(host.form(node).types_in))
+        self.dtypes[node.form as usize]
     }
 
     /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the
@@ -455,21 +502,16 @@ impl ActivityEmitter<'_> {
     }
 
     fn kernel(&self, index: u32) -> Op<'_> {
-        let own = &self.rank.devices[index as usize];
-        let event = &self.rank.kineto.events[own.event as usize];
-        // The launch is a call of the driver inside the operator that the kernel belongs to.
-        let operator = self.rank.operator_of(own);
-        let (effort, dtype) = match event.category {
-            EventCategory::Kernel => (self.efforts.share(operator, own), self.dtype(operator)),
-            _ => {
-                let bytes = self.rank.kineto.details(event).bytes;
-                (OpCost { flops: 0, bytes }, None)
-            }
+        let told = self.told(index);
+        let alike = match told.is_known() {
+            true => None,
+            false => self.alike.of(told.name, told.time),
         };
+        let work = alike.unwrap_or(told);
         Op::Compute {
-            flops: effort.flops,
-            bytes: effort.bytes,
-            dtype,
+            flops: work.cost.flops,
+            bytes: work.cost.bytes,
+            dtype: work.dtype,
         }
     }
 

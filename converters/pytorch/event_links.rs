@@ -115,11 +115,11 @@ impl HostNodeLinks {
             host_of: vec![NONE; kineto.events.len()],
             ..Self::default()
         };
-        for (i, node) in host.nodes.iter().enumerate() {
-            if node.rf_id == 0 {
+        for (i, record) in host.records.iter().enumerate() {
+            if record.rf_id == 0 {
                 this.roots += 1;
             } else {
-                by_id.push((node.rf_id, i as u32));
+                by_id.push((record.rf_id, i as u32));
             }
         }
         by_id.sort_unstable();
@@ -127,7 +127,9 @@ impl HostNodeLinks {
             return Err(EventLinkError {
                 found: format!(
                     "the host trace uses record function id {} for node {} and for node {}",
-                    pair[0].0, host.nodes[pair[0].1 as usize].id, host.nodes[pair[1].1 as usize].id
+                    pair[0].0,
+                    host.node_id(pair[0].1),
+                    host.node_id(pair[1].1)
                 ),
                 hint: "capture anew; one file holds one window of one process",
                 offset: None,
@@ -167,7 +169,7 @@ impl HostNodeLinks {
 
     /// Returns whether both have record function ids, by which they are joined.
     pub fn by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
-        kineto.with_rf_id > 0 && host.nodes.iter().any(|node| node.rf_id != 0)
+        kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }
 
     /// Returns links of so many events, none of which has a host node.

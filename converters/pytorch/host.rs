@@ -16,10 +16,8 @@ use std::path::Path;
 pub const NONE: u32 = u32::MAX;
 
 /// A host trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HostTrace {
-    /// Whether an observer wrote it; otherwise it was made of what Kineto says.
-    pub observed: bool,
     /// Process that it is of, if the file says so.
     pub pid: Option<u64>,
     /// Whether any of its tensors is on a device other than the CPU.
@@ -28,6 +26,8 @@ pub struct HostTrace {
     pub schema: String,
     /// Nodes in the order of the file: that in which operators ended.
     pub nodes: Vec<HostNode>,
+    /// Per node, what only an observer knows of it; empty if the trace was made of what Kineto says.
+    pub records: Vec<ObserverRecord>,
     /// Distinct forms of nodes.
     pub forms: Vec<HostNodeForm>,
     /// Interned texts that nodes refer to.
@@ -44,28 +44,22 @@ pub struct HostTrace {
     pub bytes: u64,
 }
 
-impl Default for HostTrace {
-    fn default() -> Self {
-        Self {
-            observed: true,
-            pid: None,
-            on_device: false,
-            schema: String::new(),
-            nodes: Vec::new(),
-            forms: Vec::new(),
-            texts: NameTable::default(),
-            storages: Vec::new(),
-            args: Vec::new(),
-            groups: Vec::new(),
-            repairs: JsonRepairs::default(),
-            bytes: 0,
-        }
-    }
-}
-
 /// An operator, or the process or a thread that operators ran in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNode {
+    /// Index of its name in [`HostTrace::texts`].
+    pub name: u32,
+    /// Thread, numbered from 1 by the observer.
+    pub tid: u32,
+    /// Index in [`HostTrace::forms`].
+    pub form: u32,
+    /// Index in [`HostTrace::args`], or [`NONE`].
+    pub args: u32,
+}
+
+/// Identity, links and storages of a node, which only an observer writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObserverRecord {
     /// Id. Ids ascend in the order in which operators began.
     pub id: u64,
     /// Id of the node it ran in; the process has its own.
@@ -76,18 +70,10 @@ pub struct HostNode {
     pub seq_id: i64,
     /// Id of the forward operator that it belongs to, 0 if there is none.
     pub fw_parent: u64,
-    /// Index of its name in [`HostTrace::texts`].
-    pub name: u32,
-    /// Thread, numbered from 1 by the observer.
-    pub tid: u32,
-    /// Index in [`HostTrace::forms`].
-    pub form: u32,
     /// Range in [`HostTrace::storages`] of the storages of its input tensors.
     pub storages_in: (u32, u32),
     /// Range in [`HostTrace::storages`] of the storages of its output tensors.
     pub storages_out: (u32, u32),
-    /// Index in [`HostTrace::args`], or [`NONE`].
-    pub args: u32,
 }
 
 /// What operators with equal operands share, such as those of one layer and of the next.
@@ -131,6 +117,27 @@ impl HostTrace {
     /// Returns the form of a node of this trace.
     pub fn form(&self, node: &HostNode) -> &HostNodeForm {
         &self.forms[node.form as usize]
+    }
+
+    /// Returns whether an observer wrote it.
+    pub fn is_observed(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// Returns the id of the node `index`, counted from 1 where no observer gave one; 0 if there is no such node.
+    pub fn node_id(&self, index: u32) -> u64 {
+        let made = || self.nodes.get(index as usize).map(|_| u64::from(index) + 1);
+        let record = self.records.get(index as usize);
+        record.map(|record| record.id).or_else(made).unwrap_or(0)
+    }
+
+    /// Returns the storages of the input and of the output tensors of the node `index`; none if they are unknown.
+    pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
+        let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
+        let record = self.records.get(index as usize);
+        record.map_or([&[]; 2], |record| {
+            [record.storages_in, record.storages_out].map(|range| held(range).unwrap_or(&[]))
+        })
     }
 
     /// Reads `path`, which may be compressed.

@@ -21,7 +21,7 @@ const TICK: i64 = 4;
 pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
-    order.sort_by_key(|&i| host.nodes[i as usize].id);
+    order.sort_by_key(|&i| host.records[i as usize].id);
     order.retain(|&i| !name(i).starts_with("[pytorch|") && name(i) != "## process_group:init ##");
     let mut link = HostNodeLinks::unlinked(0);
     link.roots = (host.nodes.len() - order.len()) as u64;
@@ -167,13 +167,13 @@ fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()
         .enumerate()
-        .map(|(place, &i)| (host.nodes[i as usize].id, place))
+        .map(|(place, &i)| (host.records[i as usize].id, place))
         .collect();
     let parent = |(own, &i): (usize, &u32)| {
-        let node = &host.nodes[i as usize];
-        let parent = place.get(&node.parent).copied()?;
+        let tid = |i: u32| host.nodes[i as usize].tid;
+        let parent = place.get(&host.records[i as usize].parent).copied()?;
         // Anything else is damage.
-        (parent < own && host.nodes[order[parent] as usize].tid == node.tid).then_some(parent)
+        (parent < own && tid(order[parent]) == tid(i)).then_some(parent)
     };
     order.iter().enumerate().map(parent).collect()
 }

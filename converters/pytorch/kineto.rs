@@ -190,13 +190,23 @@ impl KinetoTrace {
 
     /// Returns the details of an event.
     pub fn details(&self, event: &KinetoEvent) -> &EventDetails {
-        let known = self.details.get(event.details as usize);
+        self.details_at(event.details)
+    }
+
+    /// Returns the details numbered `index`; those of an event without any if that is [`NONE`].
+    pub(super) fn details_at(&self, index: u32) -> &EventDetails {
+        let known = self.details.get(index as usize);
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
     /// Returns the arguments of an event, where they are kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
-        let args = self.args.get(self.details(event).args as usize)?;
+        self.args_at(event.details)
+    }
+
+    /// Returns the arguments among the details numbered `index`.
+    pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
+        let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)
     }
 

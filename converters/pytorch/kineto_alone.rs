@@ -13,19 +13,15 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Makes a host trace of the operators of `kineto`, every one of which has an id.
-pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
-    let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
-    let mut order: Vec<u32> = (0..kineto.events.len() as u32)
-        .filter(|&i| on_host(kineto.events[i as usize].category))
-        .collect();
+/// Makes a host trace of the operators and annotations of `kineto`, every one of which has an id; `order` lists them in any
+/// order.
+pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
         (event.rf_id, event.start_ns, Reverse(event.duration_ns), i)
     });
     let mut host = HostTrace {
         texts: kineto.texts.clone(),
-        observed: false,
         ..HostTrace::default()
     };
     let none = host.texts.intern("[]").unwrap_or(0);
@@ -35,7 +31,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
     let carriers = carriers(kineto, &order);
     let mut outputs = OutputTable::default();
     let mut forms = Interner::default();
-    for (place, &i) in order.iter().enumerate() {
+    for &i in &order {
         let event = &kineto.events[i as usize];
         let mut args = NONE;
         if let Some(kept) = kineto.args_of(event)
@@ -54,13 +50,8 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
             _ => None,
         }
         .unwrap_or((none, 0));
-        link.host_of[i as usize] = place as u32;
+        link.host_of[i as usize] = host.nodes.len() as u32;
         host.nodes.push(HostNode {
-            id: place as u64 + 1,
-            parent: 0,
-            rf_id: event.rf_id,
-            seq_id: -1,
-            fw_parent: 0,
             name: event.name,
             tid: event.track,
             form: forms.intern(HostNodeForm {
@@ -77,8 +68,6 @@ pub(super) fn host_trace(kineto: &KinetoTrace) -> (HostTrace, HostNodeLinks) {
                 bytes_in: details.bytes_in,
                 bytes_out,
             }),
-            storages_in: (0, 0),
-            storages_out: (0, 0),
             args,
         });
     }

@@ -67,27 +67,15 @@ impl OpCosts {
             }
             same
         });
+        this.launched.shrink_to_fit();
+        let mut known = KnownLaunches::default();
         for launched in &mut this.launched {
             let host = rank.items[launched.item as usize].host;
             let node = rank.host.nodes.get(host as usize);
             let Some(node) = node.filter(|_| launched.time > 0) else {
                 continue;
             };
-            let texts = &rank.host.texts;
-            let name = texts.get(node.name);
-            let form = rank.host.form(node);
-            let shapes = (texts.get(form.shapes_in), texts.get(form.shapes_out));
-            let plain = name.strip_prefix("aten::").unwrap_or(name);
-            // Observers count the tensors of lists with the others.
-            let listed = match rank.host.observed {
-                true => None,
-                false => tensor_lists::bytes_moved(shapes.0, rank.name(launched.kernel)),
-            };
-            let bytes = form.bytes_in.saturating_add(form.bytes_out);
-            launched.cost = OpCost {
-                flops: flops(plain, shapes.0, shapes.1).unwrap_or(0),
-                bytes: bytes.saturating_add(listed.unwrap_or(0)),
-            };
+            launched.cost = known.of(rank, node, launched.kernel);
         }
         this
     }
@@ -107,14 +95,7 @@ impl OpCosts {
             return OpCost::default();
         };
         let LaunchedCost { cost, time, .. } = self.launched[found];
-        let part = |amount: u64| {
-            let share = u128::from(amount) * u128::from(length(device)) / u128::from(time.max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        OpCost {
-            flops: part(cost.flops),
-            bytes: part(cost.bytes),
-        }
+        cost.part(length(device), time)
     }
 }
 
@@ -127,10 +108,10 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
-        if item.role == HostIntervalKind::Operator
+        if rank.role(item) == HostIntervalKind::Operator
             && let Some(node) = rank.host.nodes.get(item.host as usize)
         {
-            let own = if returns_view(&rank.host, node) {
+            let own = if returns_view(&rank.host, item.host) {
                 OpCost::default()
             } else {
                 known.of(&rank.host, node)
@@ -180,17 +161,54 @@ impl KnownCosts {
     }
 }
 
-fn length(device: &DeviceInterval) -> u64 {
+/// Costs of operators that launch kernels themselves, each worked out once for its shapes and its first kernel.
+#[derive(Default)]
+struct KnownLaunches {
+    operators: Interner<(u32, u32, u32)>,
+    costs: Vec<OpCost>,
+}
+
+impl KnownLaunches {
+    /// Returns the cost of an operator of which `kernel` is the first event.
+    fn of(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
+        let name = rank.events[kernel as usize].name;
+        let operator = self.operators.intern((node.name, node.form, name)) as usize;
+        if operator == self.costs.len() {
+            self.costs
+                .push(launched_cost(rank, node, rank.name(kernel)));
+        }
+        self.costs[operator]
+    }
+}
+
+/// Returns the cost of an operator that launches kernels itself, of which the first is called `kernel`.
+fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
+    let texts = &rank.host.texts;
+    let name = texts.get(node.name);
+    let form = rank.host.form(node);
+    let shapes = (texts.get(form.shapes_in), texts.get(form.shapes_out));
+    let plain = name.strip_prefix("aten::").unwrap_or(name);
+    // Observers count the tensors of lists with the others.
+    let listed = match rank.host.is_observed() {
+        true => None,
+        false => tensor_lists::bytes_moved(shapes.0, kernel),
+    };
+    let bytes = form.bytes_in.saturating_add(form.bytes_out);
+    OpCost {
+        flops: flops(plain, shapes.0, shapes.1).unwrap_or(0),
+        bytes: bytes.saturating_add(listed.unwrap_or(0)),
+    }
+}
+
+pub(super) fn length(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
 /// Returns whether an operator only returns other views of its inputs: all that it returns lies in their storages, and by
 /// its schema it writes into none.
-fn returns_view(host: &HostTrace, node: &HostNode) -> bool {
-    let held = |(from, to): (u32, u32)| host.storages.get(from as usize..to as usize);
-    let (Some(inputs), Some(outputs)) = (held(node.storages_in), held(node.storages_out)) else {
-        return false;
-    };
+fn returns_view(host: &HostTrace, index: u32) -> bool {
+    let [inputs, outputs] = host.storages_of(index);
+    let node = &host.nodes[index as usize];
     let schema = host.texts.get(host.form(node).op_schema);
     !outputs.is_empty()
         && !schema.is_empty()
@@ -205,6 +223,20 @@ pub struct OpCost {
     pub flops: u64,
     /// Bytes read and written; zero if it moves none, as a view.
     pub bytes: u64,
+}
+
+impl OpCost {
+    /// Returns the part of a cost that falls to `time` of `whole`.
+    pub(super) fn part(self, time: u64, whole: u64) -> Self {
+        let part = |amount: u64| {
+            let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        Self {
+            flops: part(self.flops),
+            bytes: part(self.bytes),
+        }
+    }
 }
 
 /// Operators that return another view of their tensors, or allocate without writing.

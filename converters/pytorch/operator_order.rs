@@ -11,14 +11,15 @@ use std::cmp::Reverse;
 /// Number of open operators among which that of an interval is searched.
 const OPEN: usize = 256;
 
-/// Gives every operator and annotation an id if not all have one; returns whether it did.
-pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> bool {
+/// Gives every operator and annotation an id if not all have one; returns whether it did, and the operators and annotations,
+/// by start if it did.
+pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| on_host(kineto.events[i as usize].category))
         .collect();
     if kineto.with_rf_id == order.len() as u64 {
-        return false;
+        return (false, order);
     }
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
@@ -53,7 +54,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> bool {
             kineto.events[i as usize].rf_id = id + 1;
         }
     }
-    true
+    (true, order)
 }
 
 /// A communication operator that no interval in flight was attributed to yet.

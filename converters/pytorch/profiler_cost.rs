@@ -9,7 +9,7 @@
 //! Of a record half lies in its operator and half in whatever surrounds it, so a node bears its own record as far as its
 //! duration and delay last, and the rest falls to the node behind it.
 
-use super::activities::{Activity, ActivityKind, ActivityLane};
+use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use std::collections::BTreeMap;
@@ -43,12 +43,13 @@ impl ProfilerCharges {
     /// Returns the profiler's part, ns, of an activity that has a delay of `delay` ns before it. Activities of a thread
     /// come in order.
     pub fn charge(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
-        let ActivityLane::Thread(thread) = activity.lane else {
-            return 0;
-        };
-        let recorded = match activity.kind {
-            ActivityKind::Item(item) => rank.items[item as usize].role != HostIntervalKind::Runtime,
-            _ => false,
+        let (thread, recorded) = match activity.kind {
+            ActivityKind::Item(item) => {
+                let item = &rank.items[item as usize];
+                (item.thread, rank.role(item) != HostIntervalKind::Runtime)
+            }
+            ActivityKind::End(thread) => (thread, false),
+            ActivityKind::Device(_) | ActivityKind::Call(_) => return 0,
         };
         let lasts = u64::try_from(activity.end.saturating_sub(activity.begin)).unwrap_or(0);
         let open = self.open.entry(thread).or_default();

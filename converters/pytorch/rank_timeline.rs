@@ -6,6 +6,7 @@
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+use super::timeline_events::TimelineEvent;
 
 /// Sentinel index: none.
 pub const NONE: u32 = u32::MAX;
@@ -21,7 +22,7 @@ pub enum HostIntervalKind {
     Runtime,
 }
 
-/// An interval on a host thread.
+/// An interval on a host thread; [`RankTimeline::role`] says of which role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Kineto event.
@@ -32,8 +33,6 @@ pub struct HostInterval {
     pub thread: u32,
     /// Item that encloses it, or [`NONE`].
     pub parent: u32,
-    /// Role.
-    pub role: HostIntervalKind,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
     /// End.
@@ -98,8 +97,12 @@ pub struct RankTimeline {
     pub rank: u32,
     /// Host trace.
     pub host: HostTrace,
-    /// Kineto trace.
+    /// Kineto trace, without its events.
     pub kineto: KinetoTrace,
+    /// Events of the Kineto trace, by which intervals refer to them.
+    pub events: Vec<TimelineEvent>,
+    /// Process of its operators, if Kineto says so.
+    pub process: Option<u64>,
     /// Whether nothing has a time, and the order of ticks is all that is known.
     pub untimed: bool,
     /// Whether record function ids were given out by order, as the profiler wrote none.
@@ -136,7 +139,9 @@ impl RankTimeline {
         let mut this = Self {
             rank,
             host,
+            process: kineto.process(),
             kineto,
+            events: Vec::new(),
             untimed: link.method == LinkMethod::HostAlone,
             ordered,
             items: Vec::new(),
@@ -210,11 +215,6 @@ impl RankTimeline {
                 host: link.host_of[index as usize],
                 thread,
                 parent: NONE,
-                role: match event.category {
-                    EventCategory::CpuOp => HostIntervalKind::Operator,
-                    EventCategory::Runtime => HostIntervalKind::Runtime,
-                    _ => HostIntervalKind::Annotation,
-                },
                 start: event.start_ns,
                 end,
             });
@@ -234,6 +234,7 @@ impl RankTimeline {
             .sort_by_key(|flight| (flight.start, flight.rf_id));
         this.nest();
         this.place_devices(window);
+        this.events = TimelineEvent::all(std::mem::take(&mut this.kineto.events));
         this
     }
 
@@ -259,13 +260,19 @@ impl RankTimeline {
     }
 
     fn place_devices(&mut self, window: TimeWindow) {
-        let launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
+        let work = self.kineto.events.iter();
+        let work = work.filter(|event| is_work(event.category)).count();
+        if work == 0 {
+            return;
+        }
+        self.devices.reserve_exact(work);
+        let mut launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
         let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !is_work(event.category) {
                 continue;
             }
-            let launch = match launches.of(event) {
+            let launch = match launches.of(event, &self.items, &self.kineto.events) {
                 LaunchKey::Call(item) => item,
                 LaunchKey::Operator(item) => {
                     self.by_operator += 1;
@@ -298,23 +305,16 @@ impl RankTimeline {
             });
         }
         self.devices
-            .sort_by_key(|device| (device.stream, device.start, device.event));
+            .sort_unstable_by_key(|device| (device.stream, device.start, device.event));
     }
 
     /// Returns the operator that a device event belongs to: the item around its launch; [`NONE`] if unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
-            Some(item) if item.role == HostIntervalKind::Runtime => item.parent,
+            Some(item) if self.role(item) == HostIntervalKind::Runtime => item.parent,
             Some(_) => device.launch,
             None => NONE,
         }
-    }
-
-    /// Returns the name of a Kineto event.
-    pub fn name(&self, event: u32) -> &str {
-        self.kineto
-            .texts
-            .get(self.kineto.events[event as usize].name)
     }
 
     /// Returns the name of an item: the host's, which is exact, before Kineto's.
@@ -336,11 +336,16 @@ impl RankTimeline {
 
     /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
     pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
+        let mut segments = Vec::new();
+        self.for_each_segment(thread, |segment| segments.push(segment));
+        segments
+    }
+
+    /// Hands the segments of a thread to `take`, one by one.
+    pub fn for_each_segment(&self, thread: u32, take: impl FnMut(ThreadSegment)) {
         let range = self.threads[thread as usize].items.clone();
-        segments(
-            &self.items[range.start as usize..range.end as usize],
-            range.start,
-        )
+        let items = &self.items[range.start as usize..range.end as usize];
+        for_each_segment(items, range.start, take);
     }
 }
 
@@ -385,26 +390,18 @@ enum LaunchKey {
 struct LaunchKeys {
     /// Correlation and item of calls of the runtime.
     calls: Vec<(u64, u32)>,
-    /// External id and item of operators.
-    operators: Vec<(u64, u32)>,
+    /// External id and item of operators, once they are asked for.
+    operators: Option<Vec<(u64, u32)>>,
     /// Correlations of calls outside the window.
     beyond: Vec<u64>,
 }
 
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
-        let (mut calls, mut operators) = (Vec::new(), Vec::new());
-        for (i, item) in items.iter().enumerate() {
-            let event = &events[item.event as usize];
-            // Correlation 0 is used for calls that launch nothing.
-            if item.role == HostIntervalKind::Runtime && event.correlation != 0 {
-                calls.push((event.correlation, i as u32));
-            } else if item.role == HostIntervalKind::Operator && event.external_id != 0 {
-                operators.push((event.external_id, i as u32));
-            }
-        }
-        calls.sort_unstable();
-        operators.sort_unstable();
+        // Correlation 0 is used for calls that launch nothing.
+        let calls = numbered(items, events, EventCategory::Runtime, |event| {
+            event.correlation
+        });
         let outside = events.iter().filter(|event| {
             event.category == EventCategory::Runtime && !window.holds(event.start_ns)
         });
@@ -412,12 +409,17 @@ impl LaunchKeys {
         beyond.sort_unstable();
         Self {
             calls,
-            operators,
+            operators: None,
             beyond,
         }
     }
 
-    fn of(&self, event: &KinetoEvent) -> LaunchKey {
+    fn of(
+        &mut self,
+        event: &KinetoEvent,
+        items: &[HostInterval],
+        events: &[KinetoEvent],
+    ) -> LaunchKey {
         let item = |list: &[(u64, u32)], id: u64| {
             let found = list.binary_search_by_key(&id, |&(key, _)| key).ok()?;
             Some(list[found].1)
@@ -432,11 +434,38 @@ impl LaunchKeys {
         }
         // Until 2024 the external id repeats the correlation and says nothing.
         let told = event.external_id != 0 && event.external_id != event.correlation;
-        match item(&self.operators, event.external_id).filter(|_| told) {
+        if !told {
+            return LaunchKey::Before;
+        }
+        let operators = self.operators.get_or_insert_with(|| {
+            numbered(items, events, EventCategory::CpuOp, |event| {
+                event.external_id
+            })
+        });
+        match item(operators, event.external_id) {
             Some(operator) => LaunchKey::Operator(operator),
             None => LaunchKey::Before,
         }
     }
+}
+
+/// Returns the items of a category by their `number`; those without one are left out.
+fn numbered(
+    items: &[HostInterval],
+    events: &[KinetoEvent],
+    category: EventCategory,
+    number: impl Fn(&KinetoEvent) -> u64,
+) -> Vec<(u64, u32)> {
+    let of = |(i, item): (usize, &HostInterval)| {
+        let event = &events[item.event as usize];
+        (event.category == category).then(|| (number(event), i as u32))
+    };
+    let all = items.iter().enumerate().filter_map(of);
+    let all = all.filter(|&(number, _)| number != 0);
+    let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
+    list.extend(all);
+    list.sort_unstable();
+    list
 }
 
 /// Returns the devices that work ran on, in order.
@@ -464,24 +493,22 @@ fn end_of(event: &KinetoEvent) -> i64 {
 }
 
 /// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
-fn segments(items: &[HostInterval], first: u32) -> Vec<ThreadSegment> {
-    let mut out = Vec::with_capacity(items.len() * 2);
+fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(ThreadSegment)) {
     let mut open: Vec<u32> = Vec::new();
     let Some(mut now) = items.first().map(|item| item.start) else {
-        return out;
+        return;
     };
     for (i, item) in items.iter().enumerate() {
-        advance(&mut out, &mut open, &mut now, items, first, item.start);
+        advance(&mut take, &mut open, &mut now, items, first, item.start);
         open.push(first + i as u32);
     }
     let last = items.iter().map(|item| item.end).max().unwrap_or(now);
-    advance(&mut out, &mut open, &mut now, items, first, last);
-    out
+    advance(&mut take, &mut open, &mut now, items, first, last);
 }
 
 /// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
 fn advance(
-    out: &mut Vec<ThreadSegment>,
+    take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
     now: &mut i64,
     items: &[HostInterval],
@@ -498,7 +525,7 @@ fn advance(
         }
         let owner = open.last().copied();
         let end = owner.map_or(until, |owner| end_of(owner).min(until));
-        out.push(ThreadSegment {
+        take(ThreadSegment {
             owner: owner.unwrap_or(NONE),
             from: *now,
             to: end,
@@ -517,10 +544,15 @@ mod tests {
             host: NONE,
             thread: 0,
             parent: NONE,
-            role: HostIntervalKind::Operator,
             start,
             end,
         }
+    }
+
+    fn segments(items: &[HostInterval]) -> Vec<(u32, i64, i64)> {
+        let mut found = Vec::new();
+        for_each_segment(items, 0, |s| found.push((s.owner, s.from, s.to)));
+        found
     }
 
     #[test]
@@ -533,10 +565,7 @@ mod tests {
             item(6, 6),
             item(12, 13),
         ];
-        let found: Vec<_> = segments(&items, 0)
-            .iter()
-            .map(|s| (s.owner, s.from, s.to))
-            .collect();
+        let found = segments(&items);
         let expected = [
             (0, 0, 2),
             (1, 2, 4),
@@ -554,10 +583,7 @@ mod tests {
     fn intervals_that_overlap_without_nesting_lose_no_time() {
         // 0..5 and 3..8: the later one owns the overlap, and nobody owns it twice.
         let items = [item(0, 5), item(3, 8)];
-        let found: Vec<_> = segments(&items, 0)
-            .iter()
-            .map(|s| (s.owner, s.from, s.to))
-            .collect();
+        let found = segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);
     }
 }

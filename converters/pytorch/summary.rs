@@ -211,9 +211,11 @@ impl RankConversion {
         times: &[CallTime],
         path: &Path,
     ) -> Self {
-        let role = |role: HostIntervalKind| {
-            rank.items.iter().filter(|item| item.role == role).count() as u64
-        };
+        let mut roles = [0; 3];
+        for item in &rank.items {
+            roles[rank.role(item) as usize] += 1;
+        }
+        let role = |role: HostIntervalKind| roles[role as usize];
         let kept = rank.items.len() as u64 + rank.flights.len() as u64;
         let mut host_left_out = vec![
             ("process and threads".to_owned(), link.roots),
@@ -228,7 +230,7 @@ impl RankConversion {
             ),
         ];
         let mut events_left_out = rank.kineto.left_out.clone();
-        let on_host = rank.kineto.events.iter().filter(|event| {
+        let on_host = rank.events.iter().filter(|event| {
             use super::kineto::EventCategory::{Copy, Kernel, Set, Sync};
             !matches!(event.category, Copy | Kernel | Set | Sync)
         });
@@ -284,7 +286,7 @@ impl RankConversion {
             device_ns: (device_ns(rank), written.device_ns),
             unsized_calls: unsized_calls(calls),
             host_nodes: rank.host.nodes.len() as u64,
-            events: rank.kineto.events.len() as u64,
+            events: rank.events.len() as u64,
             linked: link.linked,
             host_left_out,
             events_left_out,

@@ -320,7 +320,7 @@ impl TraceAnonymiser {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
         };
-        let read = scan::REPLAY_ATTRIBUTES.contains(&name);
+        let read = scan::is_replay_attribute(name);
         if !attr.is_set() || !read && !NUMBERS.contains(&name) {
             return Ok(());
         }

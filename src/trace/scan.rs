@@ -388,6 +388,30 @@ fn attribute<'a>(
     Ok(())
 }
 
+/// Returns whether replays read the attribute `name`.
+pub fn is_replay_attribute(name: &str) -> bool {
+    // Most names are ruled out by their first letter and length.
+    let letter = name
+        .as_bytes()
+        .first()
+        .map(|first| first.wrapping_sub(b'a'));
+    let lengths = letter.and_then(|letter| REPLAY_LENGTHS.get(usize::from(letter)));
+    let possible = lengths.is_some_and(|lengths| name.len() < 32 && lengths >> name.len() & 1 == 1);
+    possible && REPLAY_ATTRIBUTES.contains(&name)
+}
+
+/// Per first letter, a bit for each length of the names that replays read.
+const REPLAY_LENGTHS: [u32; 26] = {
+    let mut lengths = [0; 26];
+    let mut i = 0;
+    while i < REPLAY_ATTRIBUTES.len() {
+        let name = REPLAY_ATTRIBUTES[i].as_bytes();
+        lengths[(name[0] - b'a') as usize] |= 1 << name.len();
+        i += 1;
+    }
+    lengths
+};
+
 /// Names of the attributes that replays read.
 pub const REPLAY_ATTRIBUTES: [&str; 38] = [
     "is_cpu_op",
@@ -528,6 +552,10 @@ mod tests {
             let taken = attribute_facts(&message);
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");
+            assert!(is_replay_attribute(name), "{name}");
+        }
+        for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
+            assert!(!is_replay_attribute(other), "{other}");
         }
         for name in crate::trace::tensors::ATTRIBUTES.as_flattened() {
             assert!(REPLAY_ATTRIBUTES.contains(name), "{name}");

@@ -156,7 +156,7 @@ impl<W: Write> TraceWriter<W> {
         for (name, value) in extra.attributes {
             named(put, name, *value);
         }
-        let reads = |(name, _): &&NamedAttribute<'_>| scan::REPLAY_ATTRIBUTES.contains(name);
+        let reads = |(name, _): &&NamedAttribute<'_>| scan::is_replay_attribute(name);
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let whole = put.as_bytes();

@@ -1,11 +1,12 @@
 //! Kernels and copies: their launches, dependencies between streams, and waits of the host for them.
 
 use super::super::calls::{CommCall, CommCalls};
-use super::super::kineto::{EventCategory, KinetoEvent};
+use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::super::timeline_events::TimelineEvent;
 use super::host_waits::{HostWait, ResultUses, WaitSource};
 use super::thread_chains::ActivityBounds;
-use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats};
+use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
 
 /// Calls of CUDA and HIP that return when work on the device has ended.
 const BLOCKING: [&str; 8] = [
@@ -33,10 +34,12 @@ pub(super) fn host_syncs(
     let launches = LaunchIndex::new(rank);
     let syncs = syncs_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if item.role != HostIntervalKind::Runtime || !BLOCKING.contains(&rank.name(item.event)) {
+        if rank.role(item) != HostIntervalKind::Runtime
+            || !BLOCKING.contains(&rank.name(item.event))
+        {
             continue;
         }
-        let event = &rank.kineto.events[item.event as usize];
+        let event = &rank.events[item.event as usize];
         let stream = syncs
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
@@ -61,7 +64,7 @@ pub(super) fn host_syncs(
         let Some(item) = rank.items.get(device.launch as usize) else {
             continue;
         };
-        let copy = rank.kineto.events[device.event as usize].category == EventCategory::Copy;
+        let copy = rank.events[device.event as usize].category == EventCategory::Copy;
         if !copy || device.end > item.end || device.end <= item.start {
             continue;
         }
@@ -129,19 +132,10 @@ pub(super) fn place(
         let begin = busy.unwrap_or(device.start);
         let launch = activities.of_item.get(device.launch as usize);
         let launch = launch.copied().unwrap_or(NONE);
-        // The order of submission is that of the launches, not of the kernels. What was launched before the capture
-        // comes in the order of its stream.
-        let asked = activities.list.get(launch as usize);
-        let asked = asked.map_or(begin, |launch| launch.begin);
         let mut pieces = Vec::new();
-        let mut add = |activities: &mut Activities, doing, end, lane| {
-            let work = activities.push(Activity {
-                kind: doing,
-                lane,
-                begin,
-                end: begin.max(end),
-                submitted: asked,
-            });
+        let mut add = |activities: &mut Activities, kind, end: i64| {
+            let end = begin.max(end);
+            let work = activities.push(Activity { kind, begin, end });
             activities.add_dependency(launch, work);
             for &before in &previous.1 {
                 activities.add_dependency(before, work);
@@ -149,26 +143,23 @@ pub(super) fn place(
             pieces.push(work);
             work
         };
-        let stream = ActivityLane::Stream(device.stream);
         match &own[..] {
             [] => {
-                placed[index] = add(
-                    activities,
-                    ActivityKind::Device(index as u32),
-                    device.end,
-                    stream,
-                )
+                let kind = ActivityKind::Device(index as u32);
+                placed[index] = add(activities, kind, device.end);
             }
             // The messages of a batch are in flight together: on one lane they would wait for one another.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
-                        0 => stream,
+                        0 => ActivityLane::Stream(device.stream),
                         _ => ActivityLane::Flight(place as u32 - 1),
                     };
                     let end = calls.list[call as usize].end;
-                    let work = add(activities, ActivityKind::Call(call), end, lane);
+                    let work = add(activities, ActivityKind::Call(call), end);
                     activities.of_call[call as usize] = work;
+                    let submitted = activities.launched(device.launch, begin);
+                    activities.call_places[call as usize] = CallPlace { lane, submitted };
                     placed[index] = work;
                 }
             }
@@ -195,7 +186,7 @@ fn stream_waits(
             .ok()?;
         Some(rank.items[runtime[at].1 as usize].start)
     };
-    for event in &rank.kineto.events {
+    for event in &rank.events {
         if event.category != EventCategory::Sync {
             continue;
         }
@@ -211,7 +202,7 @@ fn stream_waits(
             continue;
         };
         let source = launches.last_before(on, recorded);
-        let target = launches.first_after(rank.kineto.details(event).stream, waited);
+        let target = launches.first_after(rank.details(event).stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
             activities.add_dependency(placed[source as usize], placed[target as usize]);
@@ -379,21 +370,16 @@ impl LaunchIndex {
 
 fn by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
-    let runtime = runtime.filter(|(_, item)| item.role == HostIntervalKind::Runtime);
+    let runtime = runtime.filter(|(_, item)| rank.role(item) == HostIntervalKind::Runtime);
     let mut list: Vec<(u64, u32)> = runtime
-        .map(|(i, item)| {
-            (
-                rank.kineto.events[item.event as usize].correlation,
-                i as u32,
-            )
-        })
+        .map(|(i, item)| (rank.events[item.event as usize].correlation, i as u32))
         .collect();
     list.sort_unstable();
     list
 }
 
 fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
-    let syncs = rank.kineto.events.iter().enumerate();
+    let syncs = rank.events.iter().enumerate();
     let syncs = syncs.filter(|(_, event)| event.category == EventCategory::Sync);
     let mut list: Vec<(u64, u32)> = syncs
         .map(|(i, event)| (event.correlation, i as u32))
@@ -404,14 +390,14 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
 
 /// Returns the stream of a synchronisation event; `None` if it concerns all.
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
-    let event = &rank.kineto.events[event as usize];
+    let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
-    let stream = rank.kineto.details(event).stream;
+    let stream = rank.details(event).stream;
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
-fn argument(rank: &RankTimeline, event: &KinetoEvent, key: &str) -> Option<i64> {
-    let args = rank.kineto.args_of(event)?;
+fn argument(rank: &RankTimeline, event: &TimelineEvent, key: &str) -> Option<i64> {
+    let args = rank.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()
 }

@@ -77,15 +77,8 @@ pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
 }
 
 fn uses(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
-    let Some(node) = rank.host.nodes.get(host as usize) else {
-        return false;
-    };
-    [node.storages_in, node.storages_out]
-        .iter()
-        .any(|&(from, to)| {
-            let used = &rank.host.storages[from as usize..to as usize];
-            used.iter().any(|storage| storages.contains(storage))
-        })
+    let mut used = rank.host.storages_of(host).into_iter().flatten();
+    used.any(|storage| storages.contains(storage))
 }
 
 /// Returns the segment of `segments` that holds `time`, its end included.
@@ -98,11 +91,15 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
 pub(super) fn find(
     rank: &RankTimeline,
     calls: &CommCalls,
-    segments: &[Vec<ThreadSegment>],
     found: &mut DependencyStats,
 ) -> (Vec<HostWait>, Vec<bool>) {
     let mut waits = Vec::new();
     let mut blocked = vec![false; calls.list.len()];
+    if calls.list.iter().all(CommCall::on_device) {
+        return (waits, blocked);
+    }
+    let threads = 0..rank.threads.len() as u32;
+    let segments: Vec<_> = threads.map(|thread| rank.segments(thread)).collect();
     let uses = ResultUses::new(rank, calls);
     for (index, call) in calls.list.iter().enumerate() {
         if call.on_device() {
@@ -129,7 +126,7 @@ pub(super) fn find(
             });
         } else {
             // A use long after the call was done, such as that of a later step, does not end a wait that times show.
-            let used = uses.first(rank, calls, index, segments);
+            let used = uses.first(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
                 _ => by_time(rank, call, index, &segments[thread as usize]),
@@ -159,7 +156,9 @@ fn message(
 ) -> Option<HostWait> {
     let segment = segment_at(segments, call.end);
     let owner = segment.and_then(|segment| rank.items.get(segment.owner as usize));
-    if owner.is_some_and(|item| item.role != HostIntervalKind::Annotation && item.end > call.end) {
+    if owner
+        .is_some_and(|item| rank.role(item) != HostIntervalKind::Annotation && item.end > call.end)
+    {
         return None;
     }
     let from = segment.map_or(call.end, |segment| segment.from);
@@ -186,7 +185,7 @@ fn by_time(
         .filter(|segment| segment.from < call.done)?;
     let idles = |segment: &ThreadSegment| {
         let own = rank.items.get(segment.owner as usize);
-        own.is_none_or(|item| item.role == HostIntervalKind::Annotation)
+        own.is_none_or(|item| rank.role(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
     // Operators around the requesting one end after it, and they do nothing else.
@@ -225,14 +224,9 @@ impl ResultUses {
         wanted.dedup();
         let mut uses = Vec::new();
         for (i, item) in rank.items.iter().enumerate() {
-            let Some(node) = rank.host.nodes.get(item.host as usize) else {
-                continue;
-            };
-            for (from, to) in [node.storages_in, node.storages_out] {
-                for storage in &rank.host.storages[from as usize..to as usize] {
-                    if wanted.binary_search(storage).is_ok() {
-                        uses.push((*storage, item.start, i as u32));
-                    }
+            for storage in rank.host.storages_of(item.host).into_iter().flatten() {
+                if wanted.binary_search(storage).is_ok() {
+                    uses.push((*storage, item.start, i as u32));
                 }
             }
         }

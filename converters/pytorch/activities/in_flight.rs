@@ -4,7 +4,7 @@ use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::by_worker;
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, ActivityKind, ActivityLane};
+use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -47,12 +47,14 @@ pub(super) fn place(
         free.push(Reverse((call.end, lane)));
         let work = activities.push(Activity {
             kind: ActivityKind::Call(index),
-            lane: ActivityLane::Flight(lane),
             begin: call.start,
             end: call.end,
-            submitted: call.launched,
         });
         activities.of_call[index as usize] = work;
+        activities.call_places[index as usize] = CallPlace {
+            lane: ActivityLane::Flight(lane),
+            submitted: call.launched,
+        };
         let caller = rank.items[call.item as usize].thread;
         let launch = chains.before(caller, call.launched, &activities.list);
         activities.add_dependency(launch, work);

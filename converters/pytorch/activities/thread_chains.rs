@@ -1,9 +1,9 @@
 //! Sequence of activities of each host thread.
 
 use super::super::calls::CommCalls;
-use super::super::rank_timeline::{NONE, RankTimeline, ThreadSegment};
+use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::{Activities, Activity, ActivityKind, ActivityLane, DependencyStats, is_work, workers};
+use super::{Activities, Activity, ActivityKind, DependencyStats, is_work, workers};
 
 /// Latest ends of the activities of items.
 pub(super) struct ActivityBounds {
@@ -40,8 +40,7 @@ pub(super) struct ThreadChains(Vec<Vec<u32>>);
 pub(super) fn build(
     rank: &RankTimeline,
     calls: &CommCalls,
-    segments: Vec<Vec<ThreadSegment>>,
-    bounds: &ActivityBounds,
+    bounds: ActivityBounds,
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
@@ -57,19 +56,19 @@ pub(super) fn build(
         .iter()
         .map(|item| (item.start, item.start))
         .collect();
-    let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); segments.len()];
+    let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); rank.threads.len()];
     for wait in waits.iter().filter(|wait| wait.from < wait.to) {
         carved_of[wait.thread as usize].push((wait.from, wait.to));
     }
-    for (segments, carved) in segments.into_iter().zip(carved_of) {
+    for (thread, carved) in (0..).zip(carved_of) {
         let carved = joined(carved);
         let mut next = 0;
-        for segment in &segments {
+        rank.for_each_segment(thread, |segment| {
             let Some(item) = rank.items.get(segment.owner as usize) else {
-                continue;
+                return;
             };
-            if !is_work(item.role) {
-                continue;
+            if !is_work(rank.role(item)) {
+                return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
                 next += 1;
@@ -95,7 +94,7 @@ pub(super) fn build(
             if from < segment.to {
                 offer(from, segment.to);
             }
-        }
+        });
     }
     for (i, place) in place.iter_mut().enumerate() {
         // An item without time of its own after its wait is a mark at the end of the wait.
@@ -104,6 +103,8 @@ pub(super) fn build(
             *place = (mark, mark);
         }
     }
+    // What follows takes as much memory again.
+    drop((earliest, bounds));
     // Time at which each thread had its last call behind it: a message when the caller has waited for it, any other
     // when its worker is done.
     let mut awaited = vec![None; rank.threads.len()];
@@ -118,6 +119,11 @@ pub(super) fn build(
     // Each item, device event and call has one activity, and a thread may have one for its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
+    // Each follows another on its lane, and work of a device its launch as well.
+    let waited = waits.len() + 4 * calls.list.len();
+    activities
+        .dependencies
+        .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order: Vec<u32> = own.items.clone().collect();
@@ -128,10 +134,8 @@ pub(super) fn build(
             let (begin, end) = place[item as usize];
             let work = activities.push(Activity {
                 kind: ActivityKind::Item(item),
-                lane: ActivityLane::Thread(thread as u32),
                 begin,
                 end,
-                submitted: begin,
             });
             activities.of_item[item as usize] = work;
             chain.push(work);
@@ -148,10 +152,8 @@ pub(super) fn build(
         {
             chain.push(activities.push(Activity {
                 kind: ActivityKind::End(thread as u32),
-                lane: ActivityLane::Thread(thread as u32),
                 begin: end,
                 end,
-                submitted: end,
             }));
         }
         for pair in chain.windows(2) {
@@ -217,12 +219,6 @@ impl ThreadChains {
         if free.len() < 2 {
             return;
         }
-        let mut ends: Vec<(i64, u32, u32)> = Vec::new();
-        for &thread in &free {
-            let chain = self.0[thread as usize].iter();
-            ends.extend(chain.map(|&work| (activities.list[work as usize].end, work, thread)));
-        }
-        ends.sort_unstable();
         for &thread in &free {
             let mut previous = None;
             for &work in &self.0[thread as usize] {
@@ -232,15 +228,14 @@ impl ThreadChains {
                 if begin.saturating_sub(since) < NOTICEABLE {
                     continue;
                 }
-                // The last end of an activity on another thread; those of this one all lie before the gap.
-                let until = ends.partition_point(|&(end, ..)| end <= begin);
-                let others = ends[..until].iter().rev();
-                let mut others = others.take_while(|&&(end, ..)| end > since);
-                let waker = others.find(|&&(.., other)| other != thread);
-                let Some(&(_, waker, _)) = waker else {
+                // The last end of an activity on another thread.
+                let others = free.iter().filter(|&&other| other != thread);
+                let last = others.map(|&other| self.before(other, begin, &activities.list));
+                let ended = last.filter(|&work| work != NONE);
+                let ended = ended.map(|work| (activities.list[work as usize].end, work));
+                let Some((woke, waker)) = ended.max() else {
                     continue;
                 };
-                let woke = activities.list[waker as usize].end;
                 // Closer to the end of the gap than to its start: then it ended the gap.
                 if woke > since && (since == i64::MIN || begin - woke < woke - since) {
                     activities.add_dependency(waker, work);

@@ -5,8 +5,9 @@
 //! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
 use super::super::call_names::carrier_kind;
-use super::super::kineto::{EventCategory, KinetoEvent};
+use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
+use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use crate::trace::{CollectiveKind, Dtype};
@@ -21,7 +22,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let mut holds =
         |name: u32| *named[name as usize].get_or_insert_with(|| kernels.holds(texts.get(name)));
     for (i, device) in rank.devices.iter().enumerate() {
-        let event = &rank.kineto.events[device.event as usize];
+        let event = &rank.events[device.event as usize];
         if event.category != EventCategory::Kernel
             || !holds(event.name) && !states_collective(rank, event)
         {
@@ -81,9 +82,9 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
 }
 
 /// Returns whether a kernel states a collective.
-fn states_collective(rank: &RankTimeline, event: &KinetoEvent) -> bool {
+fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
-    rank.kineto.args_of(event).is_some_and(named)
+    rank.args_of(event).is_some_and(named)
 }
 
 /// Ids of operators by start, for calls that only a launch stands for.
@@ -91,7 +92,7 @@ struct OperatorIds(Vec<(i64, u64)>);
 
 impl OperatorIds {
     fn new(rank: &RankTimeline) -> Self {
-        let of = |event: u32| rank.kineto.events[event as usize].rf_id;
+        let of = |event: u32| rank.events[event as usize].rf_id;
         let known = rank.items.iter().map(|item| (item.start, of(item.event)));
         let mut list: Vec<(i64, u64)> = known.filter(|&(_, id)| id != 0).collect();
         list.sort_unstable();
@@ -101,7 +102,7 @@ impl OperatorIds {
     /// Returns the id of `item`, or that of the last operator that had begun when it did.
     fn of(&self, rank: &RankTimeline, item: u32) -> u64 {
         let item = &rank.items[item as usize];
-        let own = rank.kineto.events[item.event as usize].rf_id;
+        let own = rank.events[item.event as usize].rf_id;
         if own != 0 {
             return own;
         }
@@ -116,8 +117,8 @@ fn kernel_call(
     device: &DeviceInterval,
     kernels: &CommKernels,
 ) -> Option<(CommOp, CallArgs)> {
-    let event = &rank.kineto.events[device.event as usize];
-    let args = rank.kineto.args_of(event);
+    let event = &rank.events[device.event as usize];
+    let args = rank.args_of(event);
     if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
         return Some(told);
     }
@@ -240,10 +241,10 @@ fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
 /// Parses a `record_param_comms`: attributes of the host node, or arguments of Kineto's event.
 pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
-    let event = &rank.kineto.events[item.event as usize];
+    let event = &rank.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
     let host = host.and_then(|node| rank.host.args.get(node.args as usize));
-    let kineto = rank.kineto.args_of(event);
+    let kineto = rank.args_of(event);
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 

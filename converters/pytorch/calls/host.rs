@@ -16,7 +16,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     for (i, item) in rank.items.iter().enumerate() {
         let name = rank.item_name(item);
         if args::act_of(name).is_some() {
-            askers.push((rank.kineto.events[item.event as usize].rf_id, i as u32));
+            askers.push((rank.events[item.event as usize].rf_id, i as u32));
         } else if operator_kind(name).is_some() && !launches_kernels(rank) {
             calls.never_ran.push(name.to_owned());
         }

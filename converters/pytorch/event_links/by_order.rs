@@ -94,7 +94,7 @@ fn host_threads(
     link: &mut HostNodeLinks,
 ) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
-    order.sort_by_key(|&i| host.nodes[i as usize].id);
+    order.sort_by_key(|&i| host.records[i as usize].id);
     let mut threads: BTreeMap<u32, OperatorSequence> = BTreeMap::new();
     for i in order {
         let node = &host.nodes[i as usize];

@@ -1,7 +1,7 @@
 //! Conversion of the nodes of a file to a host trace.
 
 use super::raw::{RawHostNode, RawOperands};
-use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
+use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
 use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
@@ -253,17 +253,19 @@ impl ElementReader for HostTraceReader {
             bytes_in: input.bytes,
             bytes_out: output.bytes,
         };
-        let node = HostNode {
+        self.trace.records.push(ObserverRecord {
             id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,
             rf_id: integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
             seq_id: integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
             fw_parent: integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?.unwrap_or(0),
+            storages_in: input.storages,
+            storages_out: output.storages,
+        });
+        let node = HostNode {
             name: self.text(&raw.name, &at)?,
             tid: integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
             form: self.forms.intern(form),
-            storages_in: input.storages,
-            storages_out: output.storages,
             args,
         };
         self.trace.nodes.push(node);

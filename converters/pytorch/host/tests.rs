@@ -60,9 +60,10 @@ fn nested_nodes_are_read_in_every_version() {
         let [node] = trace.nodes.as_slice() else {
             panic!("{:?}", trace.nodes)
         };
-        assert_eq!((node.id, node.parent, node.rf_id), (6, 1, 4));
+        let record = &trace.records[0];
+        assert_eq!((record.id, record.parent, record.rf_id), (6, 1, 4));
         let form = trace.form(node);
-        assert_eq!((node.seq_id, node.fw_parent, form.scope), (-1, 9, 7));
+        assert_eq!((record.seq_id, record.fw_parent, form.scope), (-1, 9, 7));
         assert_eq!((node.tid, node.args), (2, NONE));
         let text = |number| trace.texts.get(number);
         assert_eq!(text(node.name), "aten::x");
@@ -80,9 +81,7 @@ fn nested_nodes_are_read_in_every_version() {
             (text(form.shapes_out), text(form.types_out)),
             ("[[]]", "['Tensor(long int)']")
         );
-        let storages = |(from, to): (u32, u32)| &trace.storages[from as usize..to as usize];
-        assert_eq!(storages(node.storages_in), [8, 8, 8]);
-        assert_eq!(storages(node.storages_out), [0_u64; 0]);
+        assert_eq!(trace.storages_of(0), [&[8, 8, 8][..], &[]]);
         // Tensor 7 counts once: 64 × 4 + 10 × 2.
         assert_eq!((form.bytes_in, form.bytes_out), (276, 8));
     }
@@ -105,8 +104,9 @@ fn flat_nodes_are_read() {
     let [slice, comm] = trace.nodes.as_slice() else {
         panic!("{:?}", trace.nodes)
     };
+    let record = &trace.records[0];
     assert_eq!(
-        (slice.id, slice.parent, slice.rf_id, slice.seq_id),
+        (record.id, record.parent, record.rf_id, record.seq_id),
         (7, 4, 3, 440)
     );
     // 112 × 4 and 48 × 4.
@@ -386,13 +386,15 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let text = file("1.1.1", &nodes);
     assert!(text.len() > 3 << 20);
     let trace = read(&text);
-    assert!(trace.nodes.iter().map(|n| n.id).eq(2..6002));
+    assert!(trace.records.iter().map(|record| record.id).eq(2..6002));
     // Every third of 6,000, from the first.
     assert_eq!(trace.repairs.count, 2000);
     assert_eq!(trace.repairs.listed.len(), JsonRepairs::LISTED);
     assert_eq!(trace.bytes, text.len() as u64);
     let packed = zstd_of(&text);
-    assert_eq!(HostTrace::from_bytes(&packed).unwrap().nodes, trace.nodes);
+    let unpacked = HostTrace::from_bytes(&packed).unwrap();
+    assert_eq!(unpacked.nodes, trace.nodes);
+    assert_eq!(unpacked.records, trace.records);
     let cut = refused(&packed[..packed.len() / 2]);
     assert!(cut.contains("it cannot be decompressed"), "{cut}");
 }

@@ -264,8 +264,8 @@ const APART: i64 = 10_000_000_000;
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(&str, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
-        let kineto = &part.rank.kineto;
-        let (Some(host), Some(process)) = (kineto.host_name.as_deref(), kineto.process()) else {
+        let rank = &part.rank;
+        let (Some(host), Some(process)) = (rank.kineto.host_name.as_deref(), rank.process) else {
             continue;
         };
         // In a container every rank may be process 1.

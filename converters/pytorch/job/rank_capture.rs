@@ -44,8 +44,8 @@ impl JoinedFiles {
             (Some(host), Some(kineto)) => (host, kineto),
             (None, kineto) => {
                 let mut kineto = kineto.unwrap_or_default();
-                let ordered = operator_order::assign_ids(&mut kineto);
-                let (host, link) = kineto_alone::host_trace(&kineto);
+                let (ordered, operators) = operator_order::assign_ids(&mut kineto);
+                let (host, link) = kineto_alone::host_trace(&kineto, operators);
                 return Ok(Self {
                     host,
                     kineto,
@@ -140,9 +140,10 @@ impl RankCapture {
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
-        let rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
+        let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         // Its items have their nodes.
         link.host_of = Vec::new();
+        rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {
             return Err(TraceError::refused_in(
                 file,
@@ -166,7 +167,7 @@ impl RankCapture {
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
-            .filter(|item| item.role == HostIntervalKind::Annotation)
+            .filter(|item| self.rank.role(item) == HostIntervalKind::Annotation)
             .filter_map(|item| self.rank.item_name(item).strip_prefix(STEP))
             .collect();
         steps.sort_unstable();
@@ -211,20 +212,23 @@ impl RankCapture {
         };
         let slots: Vec<_> = pairs.iter().map(|_| Mutex::new(None)).collect();
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..threads.min(pairs.len()) {
-                scope.spawn(|| {
-                    loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(pair) = pairs.get(i) else { break };
-                        let part = Self::read(pair, options);
-                        if let Ok(mut slot) = slots[i].lock() {
-                            *slot = Some(part);
-                        }
-                        progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
-                    }
-                });
+        let read_next = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(pair) = pairs.get(i) else { break };
+                let part = Self::read(pair, options);
+                if let Ok(mut slot) = slots[i].lock() {
+                    *slot = Some(part);
+                }
+                progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
+        };
+        // The caller's thread is one of them: memory that it frees serves it again when it writes.
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(pairs.len()) {
+                scope.spawn(read_next);
+            }
+            read_next();
         });
         // Nesting and linking held as much again for a while.
         return_freed();

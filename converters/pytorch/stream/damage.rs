@@ -1,5 +1,8 @@
 //! Damage to JSON, for tests that hold a scan against the general parser.
 
+use super::ElementReader;
+use std::fmt::Debug;
+
 /// Returns a source of numbers below what it is asked for, the same for one seed.
 pub(in crate::converters::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
@@ -11,12 +14,28 @@ pub(in crate::converters::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usi
     }
 }
 
+/// Holds the scan of a reader's elements against the general parser, which is its oracle, on `texts` of which some places
+/// hold one of `parts` instead: what it reads is the same, and it reads nearly all that is legal.
+pub(in crate::converters::pytorch) fn hold_scan<F: ElementReader>(texts: &[&str], parts: &[&str])
+where
+    for<'de> F::Element<'de>: Debug + PartialEq,
+{
+    let (mut scanned, mut parsed) = (0, 0);
+    for_each_damaged(texts, parts, |text| {
+        let mut element = F::Element::default();
+        let found = F::scan(text, &mut element).map(|used| (element, used));
+        let mut values = serde_json::Deserializer::from_str(text).into_iter();
+        let expected = values.next().and_then(Result::ok);
+        let expected = expected.map(|element: F::Element<'_>| (element, values.byte_offset()));
+        parsed += usize::from(expected.is_some());
+        scanned += usize::from(found.is_some());
+        assert!(found.is_none() || found == expected, "{text}");
+    });
+    assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
+}
+
 /// Calls `check` 100,000 times with one of `texts` in turn, of which none, one or two places hold one of `parts` instead.
-pub(in crate::converters::pytorch) fn for_each_damaged(
-    texts: &[&str],
-    parts: &[&str],
-    mut check: impl FnMut(&str),
-) {
+fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = numbers_below(5);
     for round in 0..100_000 {
         let mut text = texts[round % texts.len()].to_owned();

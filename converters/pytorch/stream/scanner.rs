@@ -110,6 +110,9 @@ impl<'a> JsonScanner<'a> {
         match self.peek()? {
             b'"' => self.string(),
             b'[' => {
+                if self.plain_list() {
+                    return Some(());
+                }
                 let deeper = deeper.checked_sub(1)?;
                 self.list(|scan| scan.skip_within(deeper))
             }
@@ -122,6 +125,55 @@ impl<'a> JsonScanner<'a> {
             b'n' => self.literal("null"),
             _ => self.number(),
         }
+    }
+
+    /// Skips a list of whole numbers and texts, or of such lists, as arguments of operators are; returns whether it is one, and
+    /// skips nothing if not.
+    fn plain_list(&mut self) -> bool {
+        let bytes = self.text.as_bytes();
+        let (mut at, mut depth) = (self.at, 0);
+        // Whether a value comes next, and whether the list that it would be in may end instead, as it has none yet.
+        let (mut expected, mut optional) = (true, false);
+        while let Some(&byte) = bytes.get(at) {
+            at += 1;
+            match byte {
+                b'[' if expected && depth < DEEPEST => {
+                    depth += 1;
+                    optional = true;
+                    continue;
+                }
+                b']' if !expected || optional => {
+                    depth -= 1;
+                    if depth == 0 {
+                        self.at = at;
+                        return true;
+                    }
+                    expected = false;
+                }
+                b',' if !expected => expected = true,
+                b'0'..=b'9' if expected => {
+                    let first = at;
+                    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+                        at += 1;
+                    }
+                    if byte == b'0' && at > first {
+                        return false;
+                    }
+                    expected = false;
+                }
+                b'"' if expected => {
+                    let Some(end) = string_end(bytes, at) else {
+                        return false;
+                    };
+                    at = end;
+                    expected = false;
+                }
+                b' ' => continue,
+                _ => return false,
+            }
+            optional = false;
+        }
+        false
     }
 
     /// Reads an object; `entry` reads the value of each key.
@@ -178,25 +230,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     fn string(&mut self) -> Option<()> {
-        let bytes = self.text.as_bytes();
-        let mut at = self.at + 1;
-        loop {
-            at = plain_end(bytes, at)?;
-            match bytes[at] {
-                b'"' => break,
-                b'\\' => {}
-                _ => return None,
-            }
-            at += match bytes.get(at + 1)? {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
-                b'u' => {
-                    let digits = bytes.get(at + 2..at + 6)?;
-                    digits.iter().all(u8::is_ascii_hexdigit).then_some(6)?
-                }
-                _ => return None,
-            };
-        }
-        self.at = at + 1;
+        self.at = string_end(self.text.as_bytes(), self.at + 1)?;
         Some(())
     }
 
@@ -237,6 +271,27 @@ impl SeenKeys {
         let new = self.0 & 1 << key == 0;
         self.0 |= 1 << key;
         new.then_some(())
+    }
+}
+
+/// Returns the place behind the string whose text begins at `at`.
+#[inline]
+fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at = plain_end(bytes, at)?;
+        match bytes[at] {
+            b'"' => return Some(at + 1),
+            b'\\' => {}
+            _ => return None,
+        }
+        at += match bytes.get(at + 1)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
+            b'u' => {
+                let digits = bytes.get(at + 2..at + 6)?;
+                digits.iter().all(u8::is_ascii_hexdigit).then_some(6)?
+            }
+            _ => return None,
+        };
     }
 }
 
@@ -338,6 +393,8 @@ mod tests {
             "[1, 2]",
             "{}",
             "[]",
+            "[[3], 4,[5 ,[0]] ]",
+            "[\"\",[\"a b\", 2]]",
         ];
         let mut below = numbers_below(7);
         let (mut legal, mut scanned) = (0, 0);

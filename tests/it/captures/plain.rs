@@ -56,7 +56,8 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
     assert_eq!(trace.nodes.len(), nodes.len());
     assert_eq!(trace.schema, json["schema"]);
     let mut comms = 0;
-    for (node, json) in trace.nodes.iter().zip(nodes) {
+    let records = trace.nodes.iter().zip(&trace.records);
+    for ((node, record), json) in records.zip(nodes) {
         let fields = json.as_object().unwrap().iter();
         let mut all: BTreeMap<&str, &Value> = fields.map(|(name, v)| (&name[..], v)).collect();
         for attr in list(&json["attrs"]) {
@@ -66,14 +67,14 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
         assert_eq!(text(node.name), *all["name"]);
         let form = trace.form(node);
         assert_eq!(text(form.op_schema), *all["op_schema"]);
-        assert_eq!(node.id, *all["id"]);
+        assert_eq!(record.id, *all["id"]);
         assert_eq!(
-            node.parent,
+            record.parent,
             **all.get("ctrl_deps").unwrap_or_else(|| &all["parent"])
         );
-        assert_eq!(node.rf_id, *all["rf_id"]);
-        assert_eq!(node.seq_id, *all["seq_id"]);
-        assert_eq!(node.fw_parent, *all["fw_parent"]);
+        assert_eq!(record.rf_id, *all["rf_id"]);
+        assert_eq!(record.seq_id, *all["seq_id"]);
+        assert_eq!(record.fw_parent, *all["fw_parent"]);
         assert_eq!(form.scope, *all["scope"]);
         assert_eq!(node.tid, *all["tid"]);
         let side = |side: &str, part: &str| {
@@ -86,14 +87,14 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
                 "inputs",
                 form.shapes_in,
                 form.types_in,
-                node.storages_in,
+                record.storages_in,
                 form.bytes_in,
             ),
             (
                 "outputs",
                 form.shapes_out,
                 form.types_out,
-                node.storages_out,
+                record.storages_out,
                 form.bytes_out,
             ),
         ] {

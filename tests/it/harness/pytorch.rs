@@ -34,13 +34,16 @@ pub fn host(data: &[u8]) {
     {
         assert_eq!(trace.nodes.len(), count);
     }
+    assert_eq!(trace.records.len(), trace.nodes.len());
+    for record in &trace.records {
+        for (from, to) in [record.storages_in, record.storages_out] {
+            let _ = &trace.storages[from as usize..to as usize];
+        }
+    }
     for node in &trace.nodes {
         let form = trace.form(node);
         for number in [node.name, form.op_schema, form.shapes_in, form.types_in] {
             let _ = trace.texts.get(number);
-        }
-        for (from, to) in [node.storages_in, node.storages_out] {
-            let _ = &trace.storages[from as usize..to as usize];
         }
         assert!(node.args == NONE || trace.args.get(node.args as usize).is_some());
     }

@@ -1,9 +1,10 @@
 //! Machines with prices from tables of GEMMs and logs of nccl-tests.
 
+use super::packed_rows;
 use crate::commands::chakram;
-use crate::corpus::corpus;
 use chakram::machine::Machine;
 use chakram::trace::Dtype;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -27,18 +28,14 @@ fn makespan_us(arguments: &[&str]) -> f64 {
 
 /// GEMMs of bf16, rows, columns, summed-over size and seconds.
 fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
-    let path = corpus("validation")?.join(format!("aic_gemm_{gpu}.csv.gz"));
-    let file = std::fs::File::open(path).expect("it can be read");
-    let mut text = String::new();
-    let mut unpacked = flate2::read::GzDecoder::new(file);
-    std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");
-    let row = |line: &str| {
-        let cells: Vec<_> = line.split(',').collect();
-        let size = |i: usize| cells[i].parse::<u64>().expect("a size");
-        let milliseconds: f64 = cells[5].parse().expect("a time");
-        (cells[1] == "bfloat16").then(|| ([size(2), size(3), size(4)], milliseconds / 1e3))
+    let rows = packed_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
+    let gemms = rows.iter().filter(|row| row["gemm_dtype"] == "bfloat16");
+    let gemm = |row: &BTreeMap<String, String>| {
+        let size = |name| row[name].parse().expect("a size");
+        let milliseconds: f64 = row["latency"].parse().expect("a time");
+        (["m", "n", "k"].map(size), milliseconds / 1e3)
     };
-    Some(text.lines().skip(1).filter_map(row).collect())
+    Some(gemms.map(gemm).collect())
 }
 
 /// One shape in 36, about a thousand, corrects the others: on H100 from 6.5 to 5.1 %, and on A100 from 7.8 to 5.7 %.

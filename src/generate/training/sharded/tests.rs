@@ -139,6 +139,13 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
+    // Words are summed before positions are picked, and their gradients gathered behind those of positions.
+    let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
+    let behind = |[one, other]: [&str; 2]| {
+        at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
+    };
+    assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
+    assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
     // BERT's pooler takes the first token, of which one member has the result.
     let model = Model::named("bert-base").unwrap();
     let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
@@ -148,6 +155,42 @@ fn gathered_tokens_are_gathered_again() {
         .collect();
     let expected = format!("head/fwd/pooler.all-gather {} B in all", 512 * 768 * 2 / 4);
     assert_eq!(pooled, [expected]);
+}
+
+#[test]
+fn a_table_in_front_of_the_blocks_scatters_its_sum() {
+    // Llama-3 8B has no positions: 256 tokens of 4,096 columns of 2 B go to the first block by tokens, and come back so.
+    let model = Model::with_sequence("llama3-8b", 256).unwrap();
+    let mut plan = plan(4, 1, Vec::new());
+    plan.sequence_parallel = true;
+    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let all = moved(&nodes).into_iter();
+    let table: Vec<String> = all.filter(|line| line.contains("/tokens.")).collect();
+    let whole = 256 * 4096 * 2;
+    let expected = [
+        format!("embedding/fwd/tokens.reduce-scatter {whole} B in all"),
+        format!("embedding/bwd/tokens.all-gather {} B in all", whole / 4),
+    ];
+    assert_eq!(table, expected);
+    // What a block keeps of its four products' inputs: those of the first two are shards of the tokens, those of the
+    // other two shards of the columns, so a quarter of each; with degrees of a plan, too.
+    let kept = |operators| {
+        let mut plan = plan.clone();
+        plan.operators = operators;
+        let model = model.clone();
+        TrainingPattern { model, plan }.summary().unwrap().stages[0]
+            .stored
+            .1
+    };
+    assert_eq!(
+        kept(Vec::new()),
+        kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
+    );
+    // Norms and attention besides: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for each of 32 heads, its
+    // output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256 logits, with the last norm's and the logits' input.
+    let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
+    let head = 2 * 4096 * 2 + 4 * 128_256;
+    assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
 }
 
 const IMAGES: &str = r#"

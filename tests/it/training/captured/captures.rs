@@ -75,10 +75,10 @@ fn the_older_capture_differs_in_its_buckets_alone() {
     };
     for rank in 0..4 {
         let host = HostTrace::read(&folder.join(format!("host.{rank}.json.zst"))).unwrap();
-        let mut nodes: Vec<_> = host.nodes.iter().collect();
-        nodes.sort_by_key(|node| node.id);
+        let mut nodes: Vec<_> = host.nodes.iter().zip(&host.records).collect();
+        nodes.sort_by_key(|(_, record)| record.id);
         let (mut lines, mut reduced) = (Vec::new(), Vec::new());
-        for node in nodes {
+        for (node, _) in nodes {
             let (name, shapes) = (host.texts.get(node.name), host.form(node).shapes_in);
             let inputs = host.texts.get(shapes);
             if name.starts_with("c10d::") {

@@ -1,0 +1,111 @@
+//! Work of kernels without an operator, from kernels of the same name that have one, and likewise of copies without bytes.
+//!
+//! What was launched before the capture began, or by a graph, has no operator that says its shapes. A kernel of the same
+//! name is the same program on other data: of several, the one that lasted most nearly as long tells how many FLOPs and
+//! bytes the program does in that time.
+//!
+//! ```text
+//! work = work' t / t'
+//! ```
+
+use super::op_cost::OpCost;
+use crate::trace::Dtype;
+
+/// A kernel, and what it is known to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelWork {
+    /// Index of its name.
+    pub name: u32,
+    /// Duration, ns.
+    pub time: u64,
+    /// FLOPs and bytes; none if it has no operator, or one that does not say.
+    pub cost: OpCost,
+    /// Element type that it computes in.
+    pub dtype: Option<Dtype>,
+}
+
+impl KernelWork {
+    /// Returns whether anything says what it does.
+    pub fn is_known(&self) -> bool {
+        self.cost != OpCost::default()
+    }
+}
+
+/// Kernels with an operator, for those of the same names that have none.
+#[derive(Debug, Default)]
+pub(super) struct AlikeKernels {
+    /// By name, then time.
+    known: Vec<KernelWork>,
+}
+
+impl AlikeKernels {
+    /// Takes the kernels of a rank. Those that no other asks for are not kept.
+    pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
+        let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
+        let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let asked = |kernel: &KernelWork| {
+            kernel.time > 0 && kernel.is_known() && names.binary_search(&kernel.name).is_ok()
+        };
+        let mut known: Vec<_> = kernels.filter(asked).collect();
+        known.sort_by_key(|kernel| (kernel.name, kernel.time));
+        Self { known }
+    }
+
+    /// Returns what a kernel called `name` does that took `time` ns; `None` if no other is like it.
+    pub fn of(&self, name: u32, time: u64) -> Option<KernelWork> {
+        let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
+        let above = self.known.partition_point(before);
+        let near = [above.checked_sub(1), Some(above)].into_iter().flatten();
+        let near = near.filter_map(|i| self.known.get(i));
+        let near = near.filter(|kernel| kernel.name == name);
+        let nearest = near.min_by_key(|kernel| kernel.time.abs_diff(time))?;
+        Some(KernelWork {
+            time,
+            cost: nearest.cost.part(time, nearest.time),
+            ..*nearest
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(name: u32, time: u64, flops: u64, bytes: u64) -> KernelWork {
+        KernelWork {
+            name,
+            time,
+            cost: OpCost { flops, bytes },
+            dtype: Some(Dtype::Bf16).filter(|_| flops + bytes > 0),
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_an_operator_does_what_the_nearest_of_its_name_does() {
+        let kernels = [
+            kernel(0, 400, 16_000, 800),
+            kernel(0, 100, 2000, 500),
+            kernel(0, 120, 0, 0),
+            kernel(1, 50, 0, 70),
+            kernel(2, 10, 0, 0),
+        ];
+        let alike = AlikeKernels::new(kernels.into_iter());
+        let work = |name, time| {
+            let found = alike.of(name, time)?;
+            assert_eq!(found.dtype, Some(Dtype::Bf16));
+            Some((found.cost.flops, found.cost.bytes))
+        };
+        // 120 ns are nearer to 100 than to 400: 2000 · 120 ÷ 100 = 2,400 FLOPs, 500 · 120 ÷ 100 = 600 bytes.
+        assert_eq!(work(0, 120), Some((2400, 600)));
+        // 300 is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
+        assert_eq!(work(0, 300), Some((12_000, 600)));
+        // Shorter than all, and longer.
+        assert_eq!(work(0, 50), Some((1000, 250)));
+        assert_eq!(work(0, 800), Some((32_000, 1600)));
+        // Nobody asked for the name 1, and nobody knows what 2 does.
+        assert_eq!(work(1, 50), None);
+        assert_eq!(work(2, 10), None);
+    }
+}
