@@ -50,35 +50,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::collective::ScriptEvent;
-use crate::graph::{NodeKind, huge_pages};
-use crate::ids::NodeIndex;
-use crate::memory::{AccessEnd, MemoryAttachment};
-use crate::network::{
-    DeliveryNotice, EventScheduler, LinkTraffic, NetworkBackend, NetworkEvent, NetworkMessage,
-};
+use crate::graph::NodeKind;
+use crate::ids::{NodeIndex, Npu};
+use crate::memory::MemoryAttachment;
+use crate::network::{NetworkBackend, NetworkEvent};
 use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 mod agenda;
-mod chunk_queues;
-mod chunks;
-mod collective_run;
 mod collectives;
 mod compiled_replay;
 mod content_order;
 mod coverage;
-mod direction_matching;
+mod dataflow;
 mod discipline;
 mod effects;
-mod endpoints;
 mod error;
 mod event;
+mod event_loop;
 mod extensions;
-mod fast_forward;
+mod fabric;
 mod feed;
 mod feeding;
 mod frames;
@@ -87,21 +81,17 @@ mod in_switch;
 mod insertion_order;
 mod lanes;
 mod launch;
-mod launch_order;
+mod launching;
 mod matching;
+mod members;
 mod messages;
 mod nodes;
 mod options;
 mod placement;
 mod plan;
 mod processor;
-mod recorded_comm;
-mod rehearsal;
-mod remote_memory;
-mod rendezvous_requests;
+mod processors;
 mod representatives;
-mod schedule_cache;
-mod scripts;
 mod split_sizes;
 mod stuck;
 mod tile_checks;
@@ -123,27 +113,18 @@ pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};
 pub use tile_groups::{GroupSplit, LoopCounts};
 
-use agenda::Agenda;
-use chunk_queues::ChunkQueues;
-use collective_run::{CollectiveRun, OpSlab};
+use collectives::Collectives;
 use compiled_replay::LaunchSource;
+use dataflow::Dataflow;
 use effects::Effects;
 use event::{Event, EventClass};
-use fast_forward::InstantProgress;
+use event_loop::Components;
+use fabric::{Fabric, InFlightOp, MessageNotice};
 use feeding::Feeds;
-use frames::{Launches, RunningGroup, RunningInstance, key};
-use insertion_order::IssueMismatch;
-use lanes::Lanes;
-use messages::MessageChannel;
-use remote_memory::RemoteState;
-use schedule_cache::ScheduleCache;
-use tile_groups::{GROUPED, TileGroups};
-
-/// Sentinel dependency count: the node is complete.
-const COMPLETE: u32 = u32::MAX;
-/// Flag in a dependency count: the node has a delay. Nodes without one cost the loop no look at their graph's delays.
-/// Counts are below, and with this below [`COMPLETE`].
-const DELAYED: u32 = 1 << 31;
+use frames::Launches;
+use messages::Messages;
+use processors::Processors;
+use tile_groups::TileGroups;
 
 /// Totals of a completed replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,158 +152,61 @@ pub struct ReplayOutcome {
     pub recorded: u64,
 }
 
-/// Progress of a message between two ranks, and the half that waits for the other.
-#[derive(Clone, Copy, Debug, Default)]
-struct MessageState {
-    /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
-    delivered: bool,
-    /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
-    /// there a send may wait for its receive.
-    posted: u32,
-    /// Instance of that half.
-    waiter: u32,
-}
-
 /// Options of carrying out a run.
 #[derive(Clone, Copy, Debug)]
 struct RunSettings<'a> {
     topology: &'a Topology,
     stepwise: bool,
-    /// Whether nothing but collectives of all ranks uses the network, one after another.
+    /// True if nothing but collectives of all ranks uses the network, one after another.
     collectives_alone: bool,
     /// Let one of several ranks that do the same run for all.
     aggregate: bool,
     comm: CommTiming,
     host: HostTiming,
+    /// True if there may be more than one launch.
+    many: bool,
 }
 
-/// Nodes of launches in flight: dependencies that are open, and what is ready.
-#[derive(Debug)]
-struct Dataflow<'a> {
-    instances: Vec<RunningInstance<'a>>,
-    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
-    dependencies_left: Vec<u32>,
-    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
-    /// another node of their instance completes.
-    dormant: Vec<u64>,
-    /// Nodes that have completed, of all launches.
-    completed: u64,
-}
-
-/// Processors that nodes run on: lanes, or a model in their place.
-#[derive(Default)]
-struct Processors<'a> {
-    lanes: Lanes,
-    model: Option<&'a mut dyn ProcessorModel>,
-}
-
-/// Messages between ranks, and the ops of all messages in flight.
-#[derive(Debug, Default)]
-struct Messages<'a> {
-    /// Matches in content order.
-    pairs: Vec<MessageState>,
-    /// Matches in insertion order.
-    channels: Vec<MessageChannel>,
-    ops: OpSlab,
-    notices: Vec<DeliveryNotice>,
-    /// Messages that wait for their rendezvous request, by op.
-    withheld_sends: BTreeMap<u32, NetworkMessage>,
-    /// Ops of those that are steps of collectives, by run, cell, stage and step.
-    expected: BTreeMap<(u32, u32, u16, u32), u32>,
-    /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
-    rts_bytes: Option<u64>,
-    /// Bytes over links, where they are counted.
-    traffic: Option<Box<LinkTraffic<'a>>>,
-}
-
-/// Collectives in flight.
-#[derive(Debug)]
-struct Collectives<'a, S> {
-    groups: Vec<RunningGroup<'a>>,
-    runs: Vec<CollectiveRun>,
-    free_runs: Vec<u32>,
-    schedules: ScheduleCache<S>,
-    /// Number of collectives requested so far.
-    requests: u32,
-    queues: ChunkQueues,
-    /// Chunks that began a stage and have not advanced in it yet: run and cell.
-    begun_chunks: Vec<(u32, u32)>,
-    /// Whether members of a collective may run one stage in different directions or trees.
-    mixed_directions: bool,
-    /// First collective that a member issued with another kind or size than the member before it.
-    disagreement: Option<IssueMismatch>,
-    /// Runs answered by closed form that can still be materialized, and how many there have been.
-    fast_forwarded: u32,
-    fast_forward_count: u32,
-    /// While a collective is rehearsed, the ends of its members with their positions.
-    rehearsed_ends: Option<Vec<(Time, u32)>>,
-}
-
-/// Resources beyond an NPU that its nodes reach: the network, and memories.
-#[derive(Debug)]
-struct Fabric<'a, N> {
-    network: N,
-    /// The memory without a name, if there is one, and those that have names.
-    memories: Vec<Option<RemoteState<'a>>>,
-    /// Loads and stores that ended, until their completions are scheduled.
-    ends: Vec<AccessEnd>,
-}
-
-/// The present instant.
-#[derive(Debug, Default)]
-struct PresentInstant {
-    at: Time,
-    progress: InstantProgress,
-    /// Events of a round; kept for its allocation.
-    round: Vec<Event>,
-    /// Events handled so far, of all instants.
-    events: u64,
-    /// Reason for which the replay cannot go on after it.
-    refusal: Option<ReplayRefusal>,
-}
-
-/// State of the event loop during one replay.
+/// The loop of one replay: components, each with a state of its own, and what they cause.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
-    tile_groups: TileGroups,
     launches: Launches<'a>,
     feeds: Feeds<'a>,
-    processors: Processors<'a>,
     flow: Dataflow<'a>,
+    tile_groups: TileGroups,
+    processors: Processors<'a>,
     messages: Messages<'a>,
-    collectives: Collectives<'a, M::Stage>,
+    collectives: Collectives<'a, M>,
     fabric: Fabric<'a, N>,
     effects: Effects,
-    backend: &'a mut M,
     observer: &'a mut O,
-    agenda: Agenda,
-    instant: PresentInstant,
-    outcome: ReplayOutcome,
+    /// Events of a round; kept for its allocation.
+    round: Vec<Event>,
 }
 
-impl EventScheduler for Agenda {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Components
+    for Engine<'_, O, N, M>
+{
+    /// Handlers return no errors: a refusal is left among the effects and found before the next round.
     #[inline]
-    fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
-        // one port and messages at one link, which are ordered by content before their number.
-        let event = match event {
-            NetworkEvent::Injected(op) => Event::new(EventClass::Injected, 0, op),
-            NetworkEvent::FirstByte { order, op } => Event::new(EventClass::FirstByte, order, op),
-            NetworkEvent::Delivered(op) => Event::new(EventClass::Delivered, 0, op),
-            NetworkEvent::Hop { order, op } => Event::new(EventClass::Hop, order, op),
-            NetworkEvent::LinkFree(link) => Event::new(EventClass::LinkFree, 0, link),
-        };
-        self.push(at, event);
+    fn next(&mut self) -> Option<Time> {
+        let next = self.effects.agenda.next_time();
+        next.filter(|&now| now < Time::END && self.effects.refusal.is_none())
+    }
+
+    #[inline]
+    fn round(&mut self, now: Time) {
+        M::Order::round(self, now);
+    }
+
+    #[inline]
+    fn end_round(&mut self, now: Time) -> ControlFlow<()> {
+        M::Order::end_round(self, now)
     }
 }
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
-    fn new(
-        source: LaunchSource<'a>,
-        observer: &'a mut O,
-        mut network: N,
-        backend: &'a mut M,
-    ) -> Self {
+    fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
         let prepared = &source.programs[0];
         // Of a single launch the number of nodes is known, and many are on huge pages.
         let nodes = if source.many {
@@ -330,196 +214,296 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         } else {
             prepared.workload().nodes() as usize
         };
-        let machine = prepared.machine;
+        let settings = RunSettings {
+            topology: prepared.machine.topology(),
+            stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+            collectives_alone: M::Order::AT_ONCE
+                && N::SHARED
+                && !source.many
+                && collectives_are_alone(prepared),
+            aggregate: prepared.aggregate,
+            comm: prepared.comm,
+            host: prepared.host,
+            many: source.many,
+        };
         Self {
-            settings: RunSettings {
-                topology: machine.topology(),
-                stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
-                collectives_alone: M::Order::AT_ONCE
-                    && N::SHARED
-                    && !source.many
-                    && collectives_are_alone(prepared),
-                aggregate: prepared.aggregate,
-                comm: prepared.comm,
-                host: prepared.host,
-            },
-            tile_groups: TileGroups::default(),
+            settings,
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
             feeds: Feeds::new(source.feeds),
-            processors: Processors {
-                lanes: Lanes::default(),
-                model: source.processors,
-            },
-            flow: Dataflow {
-                instances: Vec::new(),
-                dependencies_left: huge_pages::huge_page_vec(nodes),
-                dormant: Vec::new(),
-                completed: 0,
-            },
-            messages: Messages {
-                rts_bytes: backend.rts_bytes(),
-                traffic: if prepared.links {
-                    LinkTraffic::new(machine.topology()).map(Box::new)
-                } else {
-                    None
-                },
-                ..Messages::default()
-            },
-            collectives: Collectives {
-                groups: Vec::new(),
-                runs: Vec::new(),
-                free_runs: Vec::new(),
-                schedules: ScheduleCache::default(),
-                requests: 0,
-                queues: ChunkQueues::default(),
-                begun_chunks: Vec::new(),
-                mixed_directions: backend.matches_by_sender(),
-                disagreement: None,
-                fast_forwarded: 0,
-                fast_forward_count: 0,
-                rehearsed_ends: None,
-            },
-            fabric: Fabric {
-                memories: RemoteState::all(prepared, &mut network),
-                network,
-                ends: Vec::new(),
-            },
+            flow: Dataflow::new(nodes),
+            tile_groups: TileGroups::default(),
+            processors: Processors::new(source.processors),
+            messages: Messages::new(prepared.comm),
+            fabric: Fabric::new(prepared, network, backend.rts_bytes()),
+            collectives: Collectives::new(backend, settings),
             effects: Effects::default(),
-            backend,
             observer,
-            agenda: Agenda::default(),
-            instant: PresentInstant::default(),
-            outcome: ReplayOutcome {
-                makespan: Span::ZERO,
-                nodes: 0,
-                closed: 0,
-                stepwise: 0,
-                unfolded: 0,
-                recorded: 0,
-                messages: 0,
-            },
+            round: Vec::new(),
         }
     }
 
     /// Runs until nothing is pending.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
-        if let Some(traffic) = &self.messages.traffic {
-            self.observer.links(&traffic.loads());
-        }
-        self.outcome.nodes = self.flow.completed;
-        self.outcome.messages = self.messages.ops.inserted();
-        if let Some(occupancy) = self.fabric.network.occupancy() {
-            self.observer.network(&occupancy);
-        }
-        self.tile_groups.counts.events = self.instant.events;
-        self.observer.counted(&self.tile_groups.counts);
-        Ok(self.outcome)
+        let outcome = self.outcome();
+        self.fabric.report(self.observer);
+        let events = self.effects.progress.events;
+        self.observer.counted(&self.tile_groups.counts(events));
+        Ok(outcome)
+    }
+
+    fn outcome(&self) -> ReplayOutcome {
+        let (nodes, last) = self.flow.completed();
+        let mut outcome = ReplayOutcome {
+            makespan: last.since(Time::ZERO),
+            nodes,
+            closed: 0,
+            stepwise: 0,
+            unfolded: 0,
+            recorded: 0,
+            messages: self.fabric.messages(),
+        };
+        self.collectives.count(&mut outcome);
+        outcome
     }
 
     /// Runs the event loop until nothing is pending.
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
         self.tell_feeds(Time::ZERO);
-        while let Some(now) = self.agenda.next_time() {
-            if now == Time::END {
-                return Err(ReplayError::TooLong);
-            }
-            // Handlers return no errors: a refusal is left here and found before the next round.
-            if let Some(refusal) = self.instant.refusal.take() {
-                return Err(refusal.into());
-            }
-            M::Order::round(self, now);
-            if M::Order::end_round(self, now).is_break() {
-                break;
-            }
+        event_loop::run(self);
+        if self.effects.agenda.next_time() == Some(Time::END) {
+            return Err(ReplayError::TooLong);
         }
         let disagreement = self.disagreement();
-        if let Some(refusal) = self.instant.refusal.take().or(disagreement) {
+        if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
-        if self.flow.completed < self.launches.nodes {
-            self.dissolve_tile_groups();
+        if self.flow.completed().0 < self.launches.nodes() {
+            let (lanes, effects) = (self.processors.lanes_mut(), &mut self.effects);
+            self.tile_groups.dissolve(&mut self.flow, lanes, effects);
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
     }
 
-    /// Submits the loads and stores of this instant that cross the network, and its messages.
+    /// Sorts the events of a round into content order.
+    #[inline]
+    fn sort(&self, round: &mut [Event]) {
+        if round.len() < 2 {
+            return;
+        }
+        self.fabric.sort(round);
+        if self.launches.are_many() {
+            self.flow.sort_by_launch(round);
+        }
+    }
+
+    /// Submits the loads and stores of this instant that cross the network, and its messages, once no closed form reserves
+    /// links on their way.
     #[inline]
     fn send(&mut self, now: Time) {
-        if !self.effects.accesses.is_empty() {
-            self.submit_accesses(now);
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        if !effects.accesses.is_empty() {
+            self.collectives
+                .materialize_on_the_way(fabric, effects, now);
+            fabric.submit_accesses(now, effects);
         }
-        if !self.effects.sends.is_empty() {
-            self.materialize_touched(now);
-            self.submit_pending(now);
+        if !effects.sends.is_empty() {
+            self.collectives.materialize_touched(fabric, effects, now);
+            fabric.submit_pending(now, effects);
+        }
+        self.follow_up(now);
+    }
+
+    /// Settles collectives with new arrivals, when no event is left at `now`.
+    fn settle(&mut self, now: Time) {
+        let mut arrivals = std::mem::take(&mut self.effects.arrivals);
+        arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
+        for &run in &arrivals {
+            let effects = &mut self.effects;
+            if self.settings.comm == CommTiming::Model {
+                let fabric = &mut self.fabric;
+                self.collectives.settle_run(fabric, effects, now, run);
+            } else {
+                self.collectives.begin_parts(&self.flow, effects, now, run);
+            }
+            self.follow_up(now);
+        }
+        arrivals.clear();
+        self.effects.arrivals = arrivals;
+    }
+
+    /// Shares the links of memories anew, if accesses began or ended at this instant and no event of it is left. Returns
+    /// whether it did.
+    #[inline]
+    fn settle_memories(&mut self, now: Time) -> bool {
+        let (mut next, mut settled) = (0, false);
+        while let Some(memory) = self.fabric.unsettled_memory(next) {
+            next = memory + 1;
+            // What one of them ended at this instant may concern the next, which is then settled after it.
+            if !self.effects.agenda.has(now) {
+                self.fabric.settle_memory(now, memory, &mut self.effects);
+                self.follow_up(now);
+                settled = true;
+            }
+        }
+        settled
+    }
+
+    /// Carries out what components left to be told and done.
+    #[inline]
+    fn follow_up(&mut self, now: Time) {
+        if self.effects.leave_something() {
+            self.tell_and_do(now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_and_do(&mut self, now: Time) {
+        for (number, node) in self.effects.began.drain(..) {
+            self.observer.began(now, number, node);
+        }
+        for record in self.effects.records.drain(..) {
+            self.observer.collective(&record);
+        }
+        M::Order::follow_up(self, now);
+    }
+
+    /// Handles an event of the network, and what it says about messages.
+    #[inline]
+    fn network_event(&mut self, now: Time, event: NetworkEvent) {
+        self.fabric.handle(now, event, &mut self.effects);
+        while let Some(notice) = self.fabric.notice() {
+            self.notice(now, notice);
+            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
+            let is_step = matches!(notice, MessageNotice::Arrived(InFlightOp::Step { .. }));
+            if M::Order::AT_ONCE && !is_step {
+                self.follow_up(now);
+            }
+        }
+        if !M::Order::AT_ONCE {
+            let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+            self.collectives.advance_begun(fabric, effects, now);
+            self.follow_up(now);
+        }
+    }
+
+    /// Handles a notice of the network about a message.
+    #[inline]
+    fn notice(&mut self, now: Time, notice: MessageNotice) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        match notice {
+            // By far the most messages.
+            MessageNotice::Arrived(InFlightOp::Step {
+                run,
+                from,
+                to,
+                stage,
+                recv_posted,
+            }) => {
+                let ends = (run, from, to);
+                let number = (stage, recv_posted);
+                self.collectives
+                    .step_arrived(fabric, effects, now, ends, number);
+            }
+            MessageNotice::Left(InFlightOp::Send { sender, node, .. }) => {
+                effects.end::<M::Order>(now, sender, NodeIndex(node));
+            }
+            MessageNotice::Arrived(InFlightOp::Send {
+                pair,
+                ports,
+                sender,
+                node,
+            }) => {
+                fabric.close(ports);
+                let send = (sender, NodeIndex(node));
+                self.messages.arrived::<M::Order>(effects, now, pair, send);
+            }
+            MessageNotice::Arrived(InFlightOp::Mirrored {
+                receiver,
+                node,
+                ports,
+            }) => {
+                fabric.close(ports);
+                effects.end::<M::Order>(now, receiver, NodeIndex(node));
+            }
+            MessageNotice::Arrived(InFlightOp::Access { instance, node }) => {
+                effects.ends.push((now, instance, NodeIndex(node)));
+            }
+            MessageNotice::Arrived(InFlightOp::RankRequest {
+                pair,
+                receiver,
+                node,
+            }) => {
+                let receive = (receiver, NodeIndex(node));
+                self.messages.requested(fabric, effects, now, pair, receive);
+            }
+            MessageNotice::Arrived(InFlightOp::Scripted {
+                run, from, part, ..
+            }) if M::Order::SENDS_END_ON_ARRIVAL => {
+                // The part is over for the sender first.
+                self.collectives
+                    .part_ended(fabric, effects, now, (run, from), part);
+                self.follow_up(now);
+                let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+                self.collectives.notice(fabric, effects, now, notice);
+            }
+            _ => self.collectives.notice(fabric, effects, now, notice),
         }
     }
 
     #[inline]
     fn handle(&mut self, now: Time, event: Event, detail: u32) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match event.class() {
-            EventClass::Alarm => unreachable!("it is taken apart before"),
-            EventClass::Opened => self.credit(now, event.rank(), event.payload(), detail),
-            EventClass::EndpointDone => {
-                self.on_endpoint_done(now, event.rank(), event.payload(), detail)
-            }
-            EventClass::Reduced => self.credit(now, event.rank(), event.payload(), 1),
-            EventClass::Found => self.on_receive(now, event.rank(), event.payload()),
-            EventClass::Requested => self.release_send(now, event.payload()),
-            EventClass::ScriptEvent => {
-                let cue = ScriptEvent::OpCompleted { part: detail };
-                self.play(now, event.rank(), event.payload(), cue);
-            }
-            EventClass::ScriptReceived => self.taken(now, event.payload()),
-            EventClass::Settle => self.settle_in_order(now, event.payload()),
-            EventClass::Vacant => self.end_member(now, event.rank(), event.payload()),
-            EventClass::Bus => self.bus_event(now, event.rank(), event.payload()),
-            EventClass::Hop => {
-                let (order, op) = (event.rank(), event.payload());
-                self.network_event(now, NetworkEvent::Hop { order, op });
-            }
-            EventClass::LinkFree => {
-                self.network_event(now, NetworkEvent::LinkFree(event.payload()))
-            }
-            EventClass::Memory => self.memory_event(now, event.rank(), event.payload()),
-            EventClass::Node => self.complete(now, event.rank(), NodeIndex(event.payload())),
-            EventClass::Run => self.end_run(now, event.payload(), event.rank()),
-            EventClass::Injected => {
-                self.network_event(now, NetworkEvent::Injected(event.payload()));
-            }
-            EventClass::FirstByte => {
-                let (order, op) = (event.rank(), event.payload());
-                self.network_event(now, NetworkEvent::FirstByte { order, op });
-            }
-            EventClass::Delivered => {
-                self.network_event(now, NetworkEvent::Delivered(event.payload()));
+            EventClass::Node => {
+                self.complete(now, event.rank(), NodeIndex(event.payload()));
+                return;
             }
             EventClass::Ready => {
-                let node = NodeIndex(event.payload());
-                let running = &self.flow.instances[event.rank() as usize];
-                let (number, flags) = (running.number, running.flags);
-                self.observer.ready(now, number, node);
-                if flags & GROUPED != 0 {
-                    self.tell_of_followers(event.rank(), |observer, number| {
-                        observer.ready(now, number, node);
-                    });
-                }
-                self.effects.ready.push(key(event.rank(), node));
+                let (instance, node) = (event.rank(), NodeIndex(event.payload()));
+                effects.ready.push(dataflow::key(instance, node));
+                self.tell(instance, |observer, number| {
+                    observer.ready(now, number, node);
+                });
+                return;
             }
-            EventClass::Wake => self.feeds.wake(now, event.rank()),
             EventClass::Release => {
-                let graph = self.flow.instances[event.rank() as usize].graph;
-                let roots = graph.nodes().filter(|n| graph.in_degrees()[n.index()] == 0);
-                for node in roots {
-                    match graph.delay(node) {
-                        Span::ZERO => self.effects.ready.push(key(event.rank(), node)),
-                        delay => self.delay(now, event.rank(), node, delay),
-                    }
-                }
+                self.flow.release_roots(effects, event.rank());
+                self.delay(now);
+                return;
             }
+            EventClass::Wake => {
+                self.feeds.wake(now, event.rank());
+                return;
+            }
+            EventClass::Injected
+            | EventClass::FirstByte
+            | EventClass::Delivered
+            | EventClass::Hop
+            | EventClass::LinkFree => {
+                if let Some(event) = event.of_network() {
+                    self.network_event(now, event);
+                }
+                return;
+            }
+            EventClass::Alarm => unreachable!("it is taken apart before"),
+            EventClass::Bus => {
+                self.bus_event(now, Npu(event.rank()), event.payload());
+                return;
+            }
+            EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
+            EventClass::Requested => fabric.release(now, event.payload(), effects),
+            EventClass::Run if self.settings.comm != CommTiming::Model => {
+                let run = event.payload();
+                self.collectives.end_recorded(&self.flow, effects, now, run);
+            }
+            _ => self
+                .collectives
+                .handle(fabric, effects, now, (event, detail)),
         }
+        self.follow_up(now);
     }
 }
 

@@ -3,12 +3,8 @@
 
 use super::Engine;
 use super::discipline::{CollectiveModel, Discipline};
-use super::event::{Event, EventClass};
-use super::fast_forward::InstantProgress;
-use super::messages::{PendingSend, SendOrderKey};
 use crate::collective::ContentOrder;
-use crate::ids::NodeIndex;
-use crate::network::{NetworkBackend, NetworkMessage};
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::Time;
 use std::ops::ControlFlow;
@@ -24,14 +20,13 @@ impl Discipline for ContentOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
-        let mut round = std::mem::take(&mut engine.instant.round);
-        engine.agenda.take(&mut round);
-        engine.instant.events += round.len() as u64;
-        engine.sort_round(&mut round);
+        let mut round = std::mem::take(&mut engine.round);
+        engine.effects.take_round(&mut round);
+        engine.sort(&mut round);
         for &event in &round {
             engine.handle(now, event, 0);
         }
-        engine.instant.round = round;
+        engine.round = round;
     }
 
     #[inline]
@@ -43,28 +38,27 @@ impl Discipline for ContentOrder {
             engine.settle_uneven(now, None);
         }
         if engine.tile_groups.may_join() {
-            engine.rejoin();
+            let lanes = engine.processors.lanes();
+            let effects = &mut engine.effects;
+            engine.tile_groups.rejoin(&mut engine.flow, lanes, effects);
         }
         engine.dispatch_ready(now);
         if !engine.effects.ended.is_empty() || engine.feeds.are_woken() {
             engine.tell_feeds(now);
         }
-        if engine.feeds.unsettled && !engine.agenda.has(now) {
+        if engine.processors.are_unsettled() && !engine.effects.agenda.has(now) {
             engine.settle_processors(now);
         }
-        if now > engine.instant.at {
-            (engine.instant.at, engine.instant.progress) = (now, InstantProgress::default());
-        }
-        engine.instant.progress.rounds += 1;
+        engine.effects.progress.end_round(now);
         // Submission comes before settling, so that reservations of closed forms see the traffic of this round.
         engine.send(now);
-        if !engine.effects.arrivals.is_empty() && !engine.agenda.has(now) {
-            engine.instant.progress.settle();
+        if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has(now) {
+            engine.effects.progress.settle();
             engine.settle(now);
             engine.send(now);
         }
-        if engine.settle_memory(now) {
-            engine.instant.progress.settle();
+        if engine.settle_memories(now) {
+            engine.effects.progress.settle();
         }
         // Ends that followed from what was settled.
         if engine.tile_groups.are_uneven() {
@@ -74,89 +68,20 @@ impl Discipline for ContentOrder {
     }
 
     #[inline]
-    fn end_node<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        (instance, node): (u32, NodeIndex),
+        _: Time,
     ) {
-        engine.announce(now, instance, node);
-    }
-
-    #[inline]
-    fn end_at<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        end: Time,
-        (instance, node): (u32, NodeIndex),
-    ) {
-        let event = Event::new(EventClass::Node, instance, node.0);
-        engine.agenda.push(end, event);
-    }
-
-    #[inline]
-    fn node_ended<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        _: &mut Engine<'_, O, N, M>,
-        _: u32,
-    ) {
+        let mut ends = std::mem::take(&mut engine.effects.ends);
+        for end in ends.drain(..) {
+            let effects = &mut engine.effects;
+            engine.tile_groups.announce(&engine.flow, effects, end);
+        }
+        engine.effects.ends = ends;
     }
 
     #[inline]
     fn offers_lane(waiting: bool) -> bool {
         waiting
-    }
-
-    #[inline]
-    fn submit<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        _: Time,
-        key: SendOrderKey,
-        message: NetworkMessage,
-    ) {
-        let send = PendingSend { key, message };
-        engine.effects.sends.push(send);
-    }
-
-    #[inline]
-    fn post_receive<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        (instance, node): (u32, NodeIndex),
-        pair: u32,
-    ) {
-        engine.post_matched(now, instance, node, pair);
-    }
-
-    #[inline]
-    fn message_arrived<
-        O: Observer + ?Sized,
-        N: NetworkBackend,
-        M: CollectiveModel<Order = Self>,
-    >(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        pair: u32,
-        _: (u32, NodeIndex),
-    ) {
-        let state = &mut engine.messages.pairs[pair as usize];
-        state.delivered = true;
-        if let Some(node) = state.posted.checked_sub(1) {
-            let waiter = state.waiter;
-            engine.announce(now, waiter, NodeIndex(node));
-        }
-    }
-
-    /// The first member of an instant has its run settled when no event of the instant is left.
-    #[inline]
-    fn join<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        _: Time,
-        _: (u32, NodeIndex),
-        (_, member): (u32, u32),
-        run: u32,
-    ) {
-        let state = &mut engine.collectives.runs[run as usize];
-        if state.arrivals.arrived_now.is_empty() {
-            engine.effects.arrivals.push(run);
-        }
-        state.arrivals.arrived_now.push(member);
     }
 }

@@ -3,10 +3,8 @@
 //! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both.
 
 use super::Engine;
-use super::messages::SendOrderKey;
 use crate::collective::{EndpointModel, IssueDiscipline};
-use crate::ids::NodeIndex;
-use crate::network::{NetworkBackend, NetworkMessage};
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::Time;
 use std::ops::ControlFlow;
@@ -46,59 +44,12 @@ pub trait Discipline: Sized {
         now: Time,
     ) -> ControlFlow<()>;
 
-    /// Completes a node `now`.
-    fn end_node<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    /// Carries out what components left to be done after what was handled: the ends of nodes.
+    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
-        node: (u32, NodeIndex),
-    );
-
-    /// Schedules the completion of a node that holds its lane until `end`.
-    fn end_at<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        end: Time,
-        node: (u32, NodeIndex),
-    );
-
-    /// Notes that a node of `instance` is complete, before its lane is freed.
-    fn node_ended<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        instance: u32,
     );
 
     /// Returns whether a lane that was freed is offered to others; `waiting` says whether its queue has nodes.
     fn offers_lane(waiting: bool) -> bool;
-
-    /// Submits a message, at once or with the others of its instant, by their keys.
-    fn submit<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        key: SendOrderKey,
-        message: NetworkMessage,
-    );
-
-    /// Posts a receive; `pair` is its match, or its channel.
-    fn post_receive<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        node: (u32, NodeIndex),
-        pair: u32,
-    );
-
-    /// Handles the arrival of a message that `sender` sent.
-    fn message_arrived<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        pair: u32,
-        sender: (u32, NodeIndex),
-    );
-
-    /// Has a member, of a group and with an index there, take part in its collective's run.
-    fn join<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        node: (u32, NodeIndex),
-        member: (u32, u32),
-        run: u32,
-    );
 }

@@ -1,16 +1,36 @@
-//! Effects: what events cause at their own instant, in typed lists that the loop drains in the order of the contract.
+//! Effects: what events cause, in typed lists that the loop drains in the order of the contract.
 //!
-//! Handlers of a round append, and carry nothing out that depends on what other events of the instant do. Later events go to
-//! the agenda, and observers are told at once. Under [`InsertionOrder`](crate::collective::InsertionOrder) lists are drained
-//! within the event that filled them.
+//! Components append, and carry nothing out that depends on what other events of the instant do. Later events go to the
+//! agenda. Under [`InsertionOrder`](crate::collective::InsertionOrder) what follows from an event is carried out before
+//! anything else: components leave it as a stack of work, the last to be done first.
 
-use super::messages::PendingSend;
-use super::remote_memory::ApproachingAccess;
+use super::agenda::Agenda;
+use super::discipline::Discipline;
+use super::error::ReplayRefusal;
+use super::event::{Event, EventClass};
+use super::fabric::ApproachingAccess;
+use crate::collective::ChunkQueueSpec;
+use crate::ids::{NodeIndex, Npu};
+use crate::network::NetworkMessage;
+use crate::report::CollectiveRecord;
+use crate::units::Time;
 
-/// See the module. Lists are in the order in which they are drained when a round is over; arrivals only once no event is left
-/// at the instant.
+/// See the module. Lists are in the order in which they are drained: the first five after each event, the others when a
+/// round is over, arrivals only once no event is left at the instant.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
+    /// Later events.
+    pub agenda: Agenda,
+    /// Parts of collectives that began, as number of the instance and node. Observers are told.
+    pub began: Vec<(u32, NodeIndex)>,
+    /// Collectives that ended. Observers are told.
+    pub records: Vec<CollectiveRecord>,
+    /// Nodes of instances of which the network, a memory or a collective says when they end.
+    pub ends: Vec<(Time, u32, NodeIndex)>,
+    /// In insertion order, ends of this instant and all else that is to be done before anything else.
+    pub work: Vec<FollowUp>,
+    /// Nodes whose delay begins, as instance and node in one word.
+    pub delayed: Vec<u64>,
     /// Lanes that were freed, as instance and lane. They take the nodes that queue for them, by rank and lane.
     pub freed: Vec<(u32, u32)>,
     /// Nodes that became ready, as instance and node in one word. They are posted by rank and id.
@@ -23,4 +43,146 @@ pub(super) struct Effects {
     pub sends: Vec<PendingSend>,
     /// Runs of collectives with members that arrived. They are settled.
     pub arrivals: Vec<u32>,
+    /// Reason for which the replay cannot go on after this instant.
+    pub refusal: Option<ReplayRefusal>,
+    /// How far the loop is.
+    pub progress: LoopProgress,
+}
+
+/// A message submitted at this instant.
+#[derive(Debug)]
+pub(super) struct PendingSend {
+    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
+    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
+    pub key: SendOrderKey,
+    /// The message.
+    pub message: NetworkMessage,
+}
+
+/// Content key of a message.
+pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
+
+/// Progress of the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LoopProgress {
+    /// Events handled so far.
+    pub events: u64,
+    /// The present instant.
+    at: Time,
+    /// Settlements of the instant so far.
+    settled: u32,
+    /// Rounds of events handled since.
+    rounds: u32,
+}
+
+impl LoopProgress {
+    /// Settlements of the instant so far.
+    pub fn settled(&self) -> u32 {
+        self.settled
+    }
+
+    /// Rounds of events handled since the last of them.
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// Counts a round of an instant.
+    #[inline]
+    pub fn end_round(&mut self, now: Time) {
+        if now > self.at {
+            (self.at, self.settled, self.rounds) = (now, 0, 0);
+        }
+        self.rounds += 1;
+    }
+
+    /// Counts a settlement.
+    pub fn settle(&mut self) {
+        self.settled += 1;
+        self.rounds = 0;
+    }
+}
+
+/// Work that is to be done, in insertion order, before anything else.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FollowUp {
+    /// A node of an instance ends.
+    End(u32, NodeIndex),
+    /// A chunk leaves its queue, which admits others.
+    Leave(Npu, ChunkQueueSpec),
+    /// A queue admits chunks.
+    Admit(Npu, ChunkQueueSpec),
+    /// The message of a channel is there for its receive.
+    Deliver(u32),
+    /// All members of a run have been told that it ended.
+    Record(u32),
+}
+
+impl Effects {
+    /// Returns whether observers have to be told of something, or ends to be scheduled or carried out.
+    #[inline]
+    pub fn leave_something(&self) -> bool {
+        self.ends.len() | self.work.len() | self.began.len() | self.records.len() > 0
+    }
+
+    /// Has a node of an instance end now.
+    #[inline]
+    pub fn end<D: Discipline>(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if D::AT_ONCE {
+            self.work.push(FollowUp::End(instance, node));
+        } else {
+            self.ends.push((now, instance, node));
+        }
+    }
+
+    /// Schedules the end of a node.
+    #[inline]
+    pub fn end_at(&mut self, at: Time, instance: u32, node: NodeIndex) {
+        let event = Event::new(EventClass::Node, instance, node.0);
+        self.agenda.push(at, event);
+    }
+
+    /// Schedules the end of a node that holds its lane. In insertion order, ends of one NPU at one instant come together.
+    #[inline]
+    pub fn end_held<D: Discipline>(
+        &mut self,
+        npu: Npu,
+        at: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        if D::AT_ONCE {
+            let event = Event::new(EventClass::Node, instance, node.0);
+            self.agenda.delay(npu.0, at, event, 0);
+        } else {
+            self.end_at(at, instance, node);
+        }
+    }
+
+    /// Takes the events of the next instant, in the order in which they were scheduled.
+    #[inline]
+    pub fn take_round(&mut self, round: &mut Vec<Event>) {
+        self.agenda.take(round);
+        self.progress.events += round.len() as u64;
+    }
+
+    /// Adds what was caused beside this, at instants of its own.
+    pub fn append(&mut self, mut other: Self) {
+        debug_assert!(
+            other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
+            "what is beside the loop ends no node"
+        );
+        // Order within an instant is by content, so events may be appended.
+        let mut round = Vec::new();
+        while let Some(due) = other.agenda.next_time() {
+            other.agenda.take(&mut round);
+            for &event in &round {
+                self.agenda.push(due, event);
+            }
+        }
+        self.progress.events += other.progress.events;
+        self.began.append(&mut other.began);
+        self.records.append(&mut other.records);
+        self.ends.append(&mut other.ends);
+        self.sends.append(&mut other.sends);
+        self.refusal = self.refusal.take().or(other.refusal);
+    }
 }

@@ -1,5 +1,7 @@
 //! Events of the agenda, a word each.
 
+use crate::network::NetworkEvent;
+
 /// Bits of an event for its payload.
 const PAYLOAD_BITS: u32 = 32;
 /// Bits of an event for its rank.
@@ -101,6 +103,20 @@ impl Event {
         );
         let class = (class as u64) << (PAYLOAD_BITS + RANK_BITS);
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
+    }
+
+    /// Returns what the network scheduled, if it is of the network.
+    #[inline]
+    pub fn of_network(self) -> Option<NetworkEvent> {
+        let (order, op) = (self.rank(), self.payload());
+        Some(match self.class() {
+            EventClass::Injected => NetworkEvent::Injected(op),
+            EventClass::FirstByte => NetworkEvent::FirstByte { order, op },
+            EventClass::Delivered => NetworkEvent::Delivered(op),
+            EventClass::Hop => NetworkEvent::Hop { order, op },
+            EventClass::LinkFree => NetworkEvent::LinkFree(op),
+            _ => return None,
+        })
     }
 
     /// Returns the whole word.

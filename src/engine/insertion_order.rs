@@ -1,30 +1,21 @@
 //! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
+//!
+//! What follows from an event comes before anything else. Components leave it as work on a stack ([`FollowUp`]), of which the
+//! last is done first; nodes that it makes ready are issued after each.
 
 use super::Engine;
-use super::discipline::CollectiveModel;
-use super::discipline::Discipline;
-use super::event::{Event, EventClass};
+use super::dataflow::node_of;
+use super::discipline::{CollectiveModel, Discipline};
+use super::effects::FollowUp;
+use super::event::EventClass;
 use super::lanes::FREE;
-use super::messages::SendOrderKey;
-use super::plan::NONE;
 use crate::collective::InsertionOrder;
 use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::network::{NetworkBackend, NetworkMessage};
+use crate::ids::{NodeIndex, Npu};
+use crate::network::NetworkBackend;
 use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::ops::ControlFlow;
-
-/// Two members that issued different collectives under one sequence number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IssueMismatch {
-    pub group: u32,
-    pub sequence: u32,
-    /// Instance and node of the later member.
-    pub own: (u32, NodeIndex),
-    /// Rank and node of the earlier member.
-    pub other: (Rank, NodeIndex),
-}
 
 impl Discipline for InsertionOrder {
     const AT_ONCE: bool = true;
@@ -37,8 +28,8 @@ impl Discipline for InsertionOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) {
-        let mut round = std::mem::take(&mut engine.instant.round);
-        engine.agenda.take(&mut round);
+        let mut round = std::mem::take(&mut engine.round);
+        engine.effects.agenda.take(&mut round);
         for &event in &round {
             if event.class() != EventClass::Alarm {
                 engine.handle(now, event, 0);
@@ -46,12 +37,12 @@ impl Discipline for InsertionOrder {
                 continue;
             }
             let (npu, gathering) = (event.rank(), event.payload());
-            while let Some((event, detail)) = engine.agenda.next_delay(npu, gathering) {
+            while let Some((event, detail)) = engine.effects.agenda.next_delay(npu, gathering) {
                 engine.handle(now, event, detail);
                 engine.dispatch_by_id(now);
             }
         }
-        engine.instant.round = round;
+        engine.round = round;
     }
 
     /// Everything was issued within the events, so no arrivals are left to settle.
@@ -60,49 +51,29 @@ impl Discipline for InsertionOrder {
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()> {
-        if engine.collectives.disagreement.is_some() {
+        if engine.collectives.mismatch().is_some() {
             return ControlFlow::Break(());
         }
-        engine.settle_memory(now);
+        engine.settle_memories(now);
         if !engine.effects.ended.is_empty() {
             engine.tell_feeds(now);
         }
         ControlFlow::Continue(())
     }
 
+    /// Ends that are known are scheduled; work of this instant is done.
     #[inline]
-    fn end_node<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
+    fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
-        (instance, node): (u32, NodeIndex),
     ) {
-        engine.complete(now, instance, node);
-        engine.dispatch_by_id(now);
-    }
-
-    /// Ends of one NPU at one instant come together.
-    #[inline]
-    fn end_at<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        end: Time,
-        (instance, node): (u32, NodeIndex),
-    ) {
-        let npu = engine.flow.instances[instance as usize].npu;
-        let event = Event::new(EventClass::Node, instance, node.0);
-        engine.agenda.delay(npu.0, end, event, 0);
-    }
-
-    #[inline]
-    fn node_ended<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        instance: u32,
-    ) {
-        if !engine.flow.dormant.is_empty() {
-            wake(
-                &mut engine.flow.dormant,
-                instance,
-                &mut engine.effects.ready,
-            );
+        let mut ends = std::mem::take(&mut engine.effects.ends);
+        for (end, instance, node) in ends.drain(..) {
+            engine.complete_at(end, instance, node);
+        }
+        engine.effects.ends = ends;
+        if !engine.effects.work.is_empty() {
+            engine.carry_out(now);
         }
     }
 
@@ -111,76 +82,59 @@ impl Discipline for InsertionOrder {
     fn offers_lane(_: bool) -> bool {
         true
     }
-
-    #[inline]
-    fn submit<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        _: SendOrderKey,
-        message: NetworkMessage,
-    ) {
-        engine.put_on_network(now, &message);
-    }
-
-    fn post_receive<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        (instance, node): (u32, NodeIndex),
-        pair: u32,
-    ) {
-        engine.post_rank_receive(now, pair, instance, node);
-    }
-
-    /// ASTRA-sim completes the send on arrival, before the receive.
-    fn message_arrived<
-        O: Observer + ?Sized,
-        N: NetworkBackend,
-        M: CollectiveModel<Order = Self>,
-    >(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        pair: u32,
-        (sender, node): (u32, NodeIndex),
-    ) {
-        Self::end_node(engine, now, (sender, node));
-        let channel = &mut engine.messages.channels[pair as usize];
-        match channel.listening.pop_front() {
-            Some((instance, node)) => Self::end_node(engine, now, (instance, NodeIndex(node))),
-            None => channel.arrived += 1,
-        }
-    }
-
-    /// A member whose collective is not answered by closed form proceeds at once, because the order of arrivals at an
-    /// instant may matter.
-    fn join<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
-        engine: &mut Engine<'_, O, N, M>,
-        now: Time,
-        (instance, node): (u32, NodeIndex),
-        (group, member): (u32, u32),
-        run: u32,
-    ) {
-        engine.notify_joined(instance, node, group, run);
-        if !engine.may_be_closed(run) {
-            engine.enroll(now, run, member);
-            return;
-        }
-        let state = &mut engine.collectives.runs[run as usize];
-        if state.arrivals.arrived_now.is_empty() {
-            let event = Event::new(EventClass::Settle, 0, run);
-            engine.agenda.push(now, event);
-        }
-        state.arrivals.arrived_now.push(member);
-    }
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Carries out the work that components have left, in the order in which they left it, each with all that follows
+    /// from it.
+    #[inline(never)]
+    pub(super) fn carry_out(&mut self, now: Time) {
+        let mut left = std::mem::take(&mut self.effects.work);
+        for work in left.drain(..) {
+            let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+            match work {
+                FollowUp::End(instance, node) => {
+                    self.complete(now, instance, node);
+                    self.dispatch_by_id(now);
+                }
+                FollowUp::Leave(npu, queue) => {
+                    self.collectives.leave(fabric, effects, now, (npu, queue));
+                }
+                FollowUp::Admit(npu, queue) => {
+                    self.collectives.admit(fabric, effects, now, (npu, queue));
+                }
+                FollowUp::Deliver(pair) => {
+                    self.messages.deliver::<M::Order>(effects, now, pair);
+                }
+                FollowUp::Record(run) => {
+                    self.collectives.record_model(effects, now, run, false);
+                }
+            }
+            self.follow_up(now);
+        }
+        self.effects.work = left;
+    }
+
+    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
+    pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
+        let effects = &mut self.effects;
+        let Some((completion, detail)) = self.collectives.handle_bus(effects, now, npu, event)
+        else {
+            return;
+        };
+        self.handle(now, completion, detail);
+        self.dispatch_by_id(now);
+        let effects = &mut self.effects;
+        self.collectives.resume_bus(effects, now, npu, event);
+    }
+
     /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
     /// ready by one that completes at once is not looked at before another completes, unless none would.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
             self.issue_by_id(now);
-            if !self.flow.dormant.is_empty() {
+            if !self.flow.dormant().is_empty() {
                 self.wake_idle_instances();
             }
         }
@@ -190,19 +144,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut issuable = std::mem::take(&mut self.effects.ready);
         let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
-            let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
-            let running = &self.flow.instances[instance as usize];
-            let lane = running.shared.lanes[running.graph.lane(node) as usize];
-            if lane == NONE {
+            let (instance, node) = node_of(word);
+            let Some(lane) = self.flow.instance(instance).lane(node) else {
                 return true;
-            }
-            let lane = running.first_lane + lane;
-            self.processors.lanes.wait_by_id(lane, word);
+            };
+            self.processors.lanes_mut().wait_by_id(lane, word);
             freed.push((instance, lane));
             false
         });
         for (_, lane) in freed.drain(..) {
-            issuable.extend(self.processors.lanes.grant_by_id(lane));
+            issuable.extend(self.processors.lanes_mut().grant_by_id(lane));
         }
         self.effects.freed = freed;
         if issuable.len() > 1 {
@@ -211,13 +162,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut i = 0;
         while let Some(&word) = issuable.get(i) {
             i += 1;
-            let (instance, node) = ((word >> 32) as u32, NodeIndex(word as u32));
-            let running = &self.flow.instances[instance as usize];
+            let (instance, node) = node_of(word);
+            let running = self.flow.instance(instance);
             match running.graph.kind(node) {
                 NodeKind::Receive => self.post_receive(now, instance, node),
                 NodeKind::Compute
-                    if running.shared.prices[node.index()] == Span::ZERO
-                        && running.graph.bytes(node) == 0 =>
+                    if running.duration(node) == Span::ZERO && running.graph.bytes(node) == 0 =>
                 {
                     if let Some(next) = self.skip(now, instance, node) {
                         let place = i + issuable[i..].partition_point(|&word| word < next);
@@ -226,6 +176,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
                 _ => self.issue(now, instance, node),
             }
+            self.follow_up(now);
         }
         // Completions of other nodes issue nothing meanwhile, so the list is still its own.
         issuable.clear();
@@ -236,49 +187,33 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Completes a node without work at once. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
-        let number = self.flow.instances[instance as usize].number;
+        let number = self.flow.instance(instance).number;
         self.observer.issued(now, number, node, NodeKind::Compute);
-        let dormant = std::mem::take(&mut self.flow.dormant);
+        let dormant = std::mem::take(self.flow.dormant());
         self.complete(now, instance, node);
-        self.flow.dormant = dormant;
-        self.flow.dormant.append(&mut self.effects.ready);
+        *self.flow.dormant() = dormant;
+        self.flow.dormant().append(&mut self.effects.ready);
         let (_, lane) = self.effects.freed.pop()?;
-        self.processors.lanes.grant_by_id(lane)
+        self.processors.lanes_mut().grant_by_id(lane)
     }
 
     /// Wakes instances with nothing in flight: their dormant nodes would otherwise sleep for ever, as they do in
     /// ASTRA-sim.
     fn wake_idle_instances(&mut self) {
-        let mut sleeping: Vec<u32> = self
-            .flow
-            .dormant
-            .iter()
-            .map(|word| (word >> 32) as u32)
-            .collect();
+        let dormant = self.flow.dormant().iter();
+        let mut sleeping: Vec<u32> = dormant.map(|&word| node_of(word).0).collect();
         sleeping.dedup();
         for instance in sleeping {
-            if !self.is_under_way(instance) {
-                self.backend
-                    .on_idle(self.flow.instances[instance as usize].npu);
-                wake(&mut self.flow.dormant, instance, &mut self.effects.ready);
+            let running = self.flow.instance(instance);
+            // A node of it holds a lane or is a posted receive, and so will complete.
+            let is_under_way = running
+                .lanes()
+                .any(|lane| self.processors.lanes().holder(lane) != FREE)
+                || self.messages.listens(&running.planned.pairs, instance);
+            if !is_under_way {
+                self.collectives.note_idle(running.npu);
+                self.flow.wake(&mut self.effects, instance);
             }
         }
     }
-
-    /// Returns whether a node of an instance holds a lane or is a posted receive, and so will complete.
-    fn is_under_way(&self, instance: u32) -> bool {
-        let running = &self.flow.instances[instance as usize];
-        let mut lanes = running.first_lane..running.first_lane + running.shared.lane_count;
-        let listens = |pair: &u32| {
-            let mut listening = self.messages.channels[*pair as usize].listening.iter();
-            listening.any(|(receiver, _)| *receiver == instance)
-        };
-        let pairs = &self.flow.instances[instance as usize].planned.pairs;
-        lanes.any(|lane| self.processors.lanes.holder(lane) != FREE) || pairs.iter().any(listens)
-    }
-}
-
-/// Makes the dormant nodes of an instance ready, after one of its nodes completed.
-pub(super) fn wake(dormant: &mut Vec<u64>, instance: u32, ready: &mut Vec<u64>) {
-    ready.extend(dormant.extract_if(.., |word| (*word >> 32) as u32 == instance));
 }

@@ -5,8 +5,8 @@
 //! node of an earlier one is left for it. Launches begin in one order on all NPUs, so none holds a lane that another
 //! needs before it. Feeds have lanes of their own.
 
+use super::dataflow::{RunningInstance, node_of};
 use super::discipline::Discipline;
-use super::frames::{RunningInstance, node_of};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

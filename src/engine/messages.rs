@@ -1,31 +1,57 @@
-//! Messages in the loop: sends, receives, and notices of the network about them and about steps of collectives.
+//! Messages between ranks: sends, receives, and their matches.
+//!
+//! In content order matches are made before the run, and a match is a pair; in insertion order halves meet in a channel, in
+//! the order in which they are issued. Where messages last as recorded, no network takes part.
 
-use super::collective_run::InFlightOp;
-use super::direction_matching::UnsortedMessage;
-use super::discipline::{CollectiveModel, Discipline};
-use super::event::{Event, EventClass};
-use super::frames::key;
-use super::plan::NONE;
-use super::{CommTiming, Engine};
-use crate::collective::ScriptEvent;
-use crate::graph::NodeKind;
+use super::CommTiming;
+use super::dataflow::Dataflow;
+use super::discipline::Discipline;
+use super::effects::{Effects, FollowUp, SendOrderKey};
+use super::fabric::{Fabric, InFlightOp};
+use super::plan::{NONE, ReplayPlan};
 use crate::ids::{NodeIndex, Npu};
-use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent, NetworkMessage, PortRange};
-use crate::report::Observer;
+use crate::network::{NetworkBackend, NetworkMessage, PortRange};
 use crate::units::{BufferShare, Time};
 use std::collections::VecDeque;
 
+mod recorded;
+mod requests;
+
+/// Progress of a message between two ranks, and the half that waits for the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct MessageState {
+    /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
+    delivered: bool,
+    /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
+    /// there a send may wait for its receive.
+    posted: u32,
+    /// Instance of that half.
+    waiter: u32,
+}
+
 /// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
-pub(super) struct MessageChannel {
+struct MessageChannel {
     /// Messages that have arrived and that no receive has taken.
-    pub arrived: u32,
+    arrived: u32,
     /// Posted receives, as instance and node.
-    pub listening: VecDeque<(u32, u32)>,
+    listening: VecDeque<(u32, u32)>,
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
-    pub asked: u32,
+    asked: u32,
     /// Ops of sends that wait for their request; likewise.
-    pub expected: VecDeque<u32>,
+    expected: VecDeque<u32>,
+}
+
+/// Messages between ranks.
+#[derive(Debug)]
+pub(super) struct Messages<'a> {
+    comm: CommTiming,
+    /// Matches in content order.
+    pairs: Vec<MessageState>,
+    /// Matches in insertion order.
+    channels: Vec<MessageChannel>,
+    /// By channel, that which counts its requests; in insertion order there is one launch.
+    request_channels: &'a [u32],
 }
 
 /// Returns the message of an op between two ranks.
@@ -49,321 +75,200 @@ fn between_ranks(
     }
 }
 
-/// A message submitted at this instant.
-#[derive(Debug)]
-pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its launch and node, or, for a step of a collective, group and sequence,
-    /// chunk, stage and step. Messages are submitted in this order, which no other message and no op number changes.
-    pub key: SendOrderKey,
-    /// The message.
-    pub message: NetworkMessage,
-}
-
-/// Content key of a message.
-pub type SendOrderKey = (u32, u32, u32, u32, u64);
-
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Hands a message to the network.
-    #[inline]
-    pub(super) fn put_on_network(&mut self, now: Time, message: &NetworkMessage) {
-        if let Some(traffic) = &mut self.messages.traffic {
-            let (from, to) = message.ends;
-            traffic.count((from.into(), to.into()), message.amount);
+impl<'a> Messages<'a> {
+    pub fn new(comm: CommTiming) -> Self {
+        Self {
+            comm,
+            pairs: Vec::new(),
+            channels: Vec::new(),
+            request_channels: &[],
         }
-        self.fabric.network.submit(now, message, &mut self.agenda);
     }
 
-    /// Submits the collected messages of this instant in content order.
-    pub(super) fn submit_pending(&mut self, now: Time) {
-        let mut leaving = std::mem::take(&mut self.effects.sends);
-        leaving.sort_unstable_by_key(|leaving| leaving.key);
-        for PendingSend { message, .. } in leaving.drain(..) {
-            if N::SHARED {
-                self.messages.ops.mark_submitted(message.op);
-            }
-            self.put_on_network(now, &message);
+    /// Adds the matches of a program's launch, and returns the index of the first.
+    pub fn add<D: Discipline>(&mut self, plan: &'a ReplayPlan) -> u32 {
+        let count = plan.pairs as usize;
+        if D::MATCHES_AS_ISSUED {
+            self.request_channels = &plan.request_channels;
+            let first = self.channels.len();
+            self.channels
+                .resize_with(first + count, MessageChannel::default);
+            first as u32
+        } else {
+            let first = self.pairs.len();
+            self.pairs.resize(first + count, MessageState::default());
+            first as u32
         }
-        self.effects.sends = leaving;
     }
 
-    /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
-    /// they were submitted, not in that of their op slots, which are reused.
+    /// Makes matches that were used as new.
+    pub fn reset(&mut self, first: u32, count: u32) {
+        self.pairs[first as usize..][..count as usize].fill(MessageState::default());
+    }
+
+    /// Starts a send that holds its lane.
     #[inline]
-    pub(super) fn sort_round(&self, round: &mut [Event]) {
-        if round.len() < 2 {
+    pub fn send<D: Discipline, N: NetworkBackend>(
+        &mut self,
+        flow: &Dataflow<'_>,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        if self.comm != CommTiming::Model {
+            self.start_send(flow, effects, now, (instance, node));
             return;
         }
-        // Equal words are equal events, so an unstable sort keeps the result deterministic.
-        round.sort_unstable();
-        if self.launches.many {
-            self.order_by_launch(round);
-        }
-        if !N::SHARED {
-            return;
-        }
-        let of_one = |a: &Event, b: &Event| {
-            (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
-        };
-        for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
-            alike
-                .sort_unstable_by_key(|event| self.messages.ops.submission_number(event.payload()));
-        }
-    }
-
-    /// Orders the events of each class that instances have, in a round that is sorted, by NPU, launch and node.
-    fn order_by_launch(&self, round: &mut [Event]) {
-        for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
-            let class = alike[0].class();
-            let of_nodes = matches!(
-                class,
-                EventClass::Node | EventClass::Ready | EventClass::Release
-            );
-            if alike.len() > 1 && of_nodes {
-                let order =
-                    |event: &Event| self.content_of(key(event.rank(), NodeIndex(event.payload())));
-                alike.sort_unstable_by_key(order);
-            }
-        }
-    }
-
-    /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
-    #[inline]
-    pub(super) fn pair(&self, instance: u32, message: usize) -> u32 {
-        let running = &self.flow.instances[instance as usize];
-        match running.planned.pairs[message] {
-            NONE => NONE,
-            pair => self.launches.frames[running.frame as usize].first_pair + pair,
-        }
-    }
-
-    /// Submits the message of a send that holds its lane.
-    pub(super) fn send_message(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
-        let running = &self.flow.instances[instance as usize];
-        let peer = running.graph.messages()[index].peer;
-        let peer = running.of.peers[peer as usize];
-        let frame = &self.launches.frames[running.frame as usize];
-        let ends = (running.npu, frame.plan.npu_of[peer.index()]);
+        let running = flow.instance(instance);
+        let index = running.graph.message_index(node);
+        let ends = (running.npu, flow.peer(instance, index).1);
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, running.serial as u32, node.0, 0);
-        let pair = self.pair(instance, index);
-        let ports = self.fabric.network.open(2);
-        let op = self.messages.ops.insert(InFlightOp::Send {
+        let pair = flow.pair(instance, index);
+        let ports = fabric.open(2);
+        let op = fabric.op(InFlightOp::Send {
             pair,
             sender: instance,
             node: node.0,
             ports,
         });
         // Where a send completes when its message has arrived, nobody asks when it has left.
-        let tell = !M::Order::SENDS_END_ON_ARRIVAL;
+        let tell = !D::SENDS_END_ON_ARRIVAL;
         let message = between_ranks(op, ends, ports, bytes, tell);
-        match self.messages.rts_bytes {
-            Some(_) => self.withhold_send(now, pair, message),
-            None => self.submit_message(now, key, message),
+        if fabric.needs_requests() {
+            self.withhold(fabric, effects, now, pair, message);
+        } else {
+            submit::<D, N>(fabric, effects, now, key, message);
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn receive<D: Discipline, N: NetworkBackend>(
+        &mut self,
+        flow: &Dataflow<'_>,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        let index = flow.instance(instance).graph.message_index(node);
+        let pair = flow.pair(instance, index);
+        if D::MATCHES_AS_ISSUED {
+            if fabric.needs_requests() {
+                self.request(flow, fabric, effects, now, (instance, node));
+            } else {
+                self.match_or_post(effects, now, pair, (instance, node));
+            }
+        } else if self.comm != CommTiming::Model {
+            self.start_receive(flow, effects, now, (instance, node), pair);
+        } else if pair == NONE {
+            self.send_mirrored::<D, N>(flow, fabric, effects, now, (instance, node));
+        } else {
+            let state = &mut self.pairs[pair as usize];
+            (state.posted, state.waiter) = (node.0 + 1, instance);
+            if state.delivered {
+                effects.end::<D>(now, instance, node);
+            }
         }
     }
 
     /// Submits the message of a sender without a trace, which sends when its receiver is ready.
-    fn send_mirrored(&mut self, now: Time, instance: u32, node: NodeIndex, index: usize) {
-        let running = &self.flow.instances[instance as usize];
-        let peer = running.graph.messages()[index].peer;
-        let peer = running.of.peers[peer as usize];
-        let frame = &self.launches.frames[running.frame as usize];
-        let ends = (frame.plan.npu_of[peer.index()], running.npu);
+    fn send_mirrored<D: Discipline, N: NetworkBackend>(
+        &self,
+        flow: &Dataflow<'_>,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        let running = flow.instance(instance);
+        let index = running.graph.message_index(node);
+        let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         // By receiver: nothing else leaves the NPU in this launch but collectives.
-        let key = (
-            ends.0.0,
-            0,
-            running.serial as u32,
-            running.number,
-            node.0.into(),
-        );
-        let ports = self.fabric.network.open(2);
-        let op = self.messages.ops.insert(InFlightOp::Mirrored {
+        let (serial, number) = (running.serial as u32, running.number);
+        let key = (ends.0.0, 0, serial, number, node.0.into());
+        let ports = fabric.open(2);
+        let op = fabric.op(InFlightOp::Mirrored {
             receiver: instance,
             node: node.0,
             ports,
         });
-        self.submit_message(now, key, between_ranks(op, ends, ports, bytes, false));
-    }
-
-    fn submit_message(&mut self, now: Time, key: SendOrderKey, message: NetworkMessage) {
-        if N::SHARED {
-            M::Order::submit(self, now, key, message);
-        } else {
-            self.put_on_network(now, &message);
-        }
-    }
-
-    pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.flow.instances[instance as usize];
-        self.observer
-            .issued(now, running.number, node, NodeKind::Receive);
-        let index = running.graph.message_index(node);
-        let pair = self.pair(instance, index);
-        M::Order::post_receive(self, now, (instance, node), pair);
-    }
-
-    /// Posts a receive whose match was made before the run.
-    pub(super) fn post_matched(&mut self, now: Time, instance: u32, node: NodeIndex, pair: u32) {
-        if self.settings.comm != CommTiming::Model {
-            self.start_receive(now, instance, node, pair);
-            return;
-        }
-        if pair == NONE {
-            let graph = self.flow.instances[instance as usize].graph;
-            self.send_mirrored(now, instance, node, graph.message_index(node));
-            return;
-        }
-        let state = &mut self.messages.pairs[pair as usize];
-        state.posted = node.0 + 1;
-        state.waiter = instance;
-        if state.delivered {
-            self.announce(now, instance, node);
-        }
-    }
-
-    /// Posts a receive, after a rendezvous request where messages have to be requested.
-    pub(super) fn post_rank_receive(
-        &mut self,
-        now: Time,
-        pair: u32,
-        instance: u32,
-        node: NodeIndex,
-    ) {
-        match self.messages.rts_bytes {
-            Some(_) => self.request_rank_message(now, pair, instance, node),
-            None => self.match_or_post(now, pair, instance, node.0),
-        }
+        let message = between_ranks(op, ends, ports, bytes, false);
+        submit::<D, N>(fabric, effects, now, key, message);
     }
 
     /// Completes a receive with the oldest message of its channel, or posts it.
-    pub(super) fn match_or_post(&mut self, now: Time, pair: u32, instance: u32, node: u32) {
-        let channel = &mut self.messages.channels[pair as usize];
+    fn match_or_post(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        pair: u32,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
-            let event = Event::new(EventClass::Node, instance, node);
-            self.agenda.push(now, event);
+            effects.end_at(now, instance, node);
         } else {
-            channel.listening.push_back((instance, node));
+            channel.listening.push_back((instance, node.0));
         }
     }
 
-    /// Handles the arrival of a message between two ranks.
-    fn message_arrived(&mut self, now: Time, pair: u32, sender: u32, node: u32) {
+    /// Notes the arrival of a message that `sender` sent. In insertion order the send ends by that, before the receive.
+    #[inline]
+    pub fn arrived<D: Discipline>(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        pair: u32,
+        (sender, node): (u32, NodeIndex),
+    ) {
         if pair == NONE {
             return;
         }
-        M::Order::message_arrived(self, now, pair, (sender, NodeIndex(node)));
-    }
-
-    #[inline]
-    pub(super) fn network_event(&mut self, now: Time, event: NetworkEvent) {
-        let (agenda, notices) = (&mut self.agenda, &mut self.messages.notices);
-        self.fabric.network.handle(now, event, agenda, notices);
-        self.take_notices(now);
-        self.advance_begun(now);
-    }
-
-    #[inline]
-    fn take_notices(&mut self, now: Time) {
-        while let Some(notice) = self.messages.notices.pop() {
-            match notice {
-                DeliveryNotice::Injected(op) => match self.messages.ops.get(op) {
-                    InFlightOp::Send { sender, node, .. } => {
-                        self.announce(now, sender, NodeIndex(node));
-                    }
-                    InFlightOp::Step { run, from, .. } => {
-                        if let Some(progress) = &mut self.collectives.runs[run as usize].progress {
-                            progress.cells[from as usize].leaving = false;
-                        }
-                        self.advance(now, run, from);
-                    }
-                    InFlightOp::Scripted {
-                        run, from, part, ..
-                    } => self.play(now, run, from, ScriptEvent::OpCompleted { part }),
-                    InFlightOp::ChunkRequest { .. }
-                    | InFlightOp::RankRequest { .. }
-                    | InFlightOp::Access { .. }
-                    | InFlightOp::Mirrored { .. } => {}
-                },
-                DeliveryNotice::Delivered(op) => match self.messages.ops.remove(op) {
-                    InFlightOp::Send {
-                        pair,
-                        ports,
-                        sender,
-                        node,
-                    } => {
-                        self.fabric.network.close(ports);
-                        self.message_arrived(now, pair, sender, node);
-                    }
-                    InFlightOp::Mirrored {
-                        receiver,
-                        node,
-                        ports,
-                    } => {
-                        self.fabric.network.close(ports);
-                        self.announce(now, receiver, NodeIndex(node));
-                    }
-                    InFlightOp::Step {
-                        run,
-                        from,
-                        to,
-                        stage,
-                        recv_posted,
-                    } => {
-                        if self.collectives.mixed_directions {
-                            let message = UnsortedMessage {
-                                from,
-                                stage,
-                                number: recv_posted,
-                                is_request: false,
-                            };
-                            if let Some(recv_posted) = self.number_for_receiver(run, to, message) {
-                                self.on_arrival(now, run, to, stage, recv_posted);
-                            }
-                        } else {
-                            self.on_arrival(now, run, to, stage, recv_posted)
-                        }
-                    }
-                    InFlightOp::Scripted {
-                        run,
-                        from,
-                        to,
-                        part,
-                        label,
-                    } => self.scripted(now, run, (from, to), (part, label)),
-                    InFlightOp::ChunkRequest {
-                        run,
-                        from,
-                        to,
-                        stage,
-                        step,
-                    } => {
-                        if self.collectives.mixed_directions {
-                            let request = UnsortedMessage {
-                                from,
-                                stage,
-                                number: step,
-                                is_request: true,
-                            };
-                            if let Some(step) = self.number_for_receiver(run, to, request) {
-                                self.on_request(now, run, to, stage, step);
-                            }
-                        } else {
-                            self.on_request(now, run, to, stage, step)
-                        }
-                    }
-                    InFlightOp::Access { instance, node } => {
-                        self.end_access(now, key(instance, NodeIndex(node)));
-                    }
-                    InFlightOp::RankRequest {
-                        pair,
-                        receiver,
-                        node,
-                    } => self.on_rank_request(now, pair, receiver, node),
-                },
-            }
+        if D::SENDS_END_ON_ARRIVAL {
+            effects.end::<D>(now, sender, node);
+            effects.work.push(FollowUp::Deliver(pair));
+            return;
         }
+        let state = &mut self.pairs[pair as usize];
+        state.delivered = true;
+        if let Some(node) = state.posted.checked_sub(1) {
+            effects.end::<D>(now, state.waiter, NodeIndex(node));
+        }
+    }
+
+    /// Has the message of a channel end a receive, or wait for one.
+    pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
+        let channel = &mut self.channels[pair as usize];
+        match channel.listening.pop_front() {
+            Some((instance, node)) => effects.end::<D>(now, instance, NodeIndex(node)),
+            None => channel.arrived += 1,
+        }
+    }
+
+    /// Returns whether an instance has posted a receive to one of its channels.
+    pub fn listens(&self, pairs: &[u32], instance: u32) -> bool {
+        pairs.iter().any(|&pair| {
+            let mut listening = self.channels[pair as usize].listening.iter();
+            listening.any(|&(receiver, _)| receiver == instance)
+        })
+    }
+}
+
+fn submit<D: Discipline, N: NetworkBackend>(
+    fabric: &mut Fabric<'_, N>,
+    effects: &mut Effects,
+    now: Time,
+    key: SendOrderKey,
+    message: NetworkMessage,
+) {
+    if N::SHARED {
+        fabric.submit::<D>(now, key, message, effects);
+    } else {
+        fabric.put(now, &message, effects);
     }
 }

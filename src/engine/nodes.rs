@@ -1,86 +1,73 @@
 //! Life of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
 
+use super::collectives::MemberCall;
+use super::dataflow::{RunningInstance, key, node_of};
 use super::discipline::{CollectiveModel, Discipline};
+use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::frames::{SERVED, TURNS, key, node_of};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
-use super::{COMPLETE, CommTiming, DELAYED, Engine};
+use super::{CommTiming, Engine};
 use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu};
+use crate::ids::NodeIndex;
+use crate::memory::RemoteMemoryAccess;
 use crate::network::NetworkBackend;
 use crate::report::Observer;
-use crate::units::{Span, Time};
+use crate::units::Time;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Starts the delay of `node`, whose dependencies are complete and which was recorded to last `delay`.
+    /// Starts the delays of nodes whose dependencies are complete.
     #[inline(never)]
-    pub(super) fn delay(&mut self, now: Time, instance: u32, node: NodeIndex, delay: Span) {
-        let delay = self.settings.host.duration(delay);
-        let number = self.flow.instances[instance as usize].number;
-        self.observer.delayed(now, number, node);
-        if self.flow.instances[instance as usize].flags & GROUPED != 0 {
-            self.tell_of_followers(instance, |observer, number| {
+    pub(super) fn delay(&mut self, now: Time) {
+        let mut delayed = std::mem::take(&mut self.effects.delayed);
+        for word in delayed.drain(..) {
+            let (instance, node) = node_of(word);
+            let running = self.flow.instance(instance);
+            let end = now + self.settings.host.duration(running.graph.delay(node));
+            self.tell(instance, |observer, number| {
                 observer.delayed(now, number, node);
             });
+            let event = Event::new(EventClass::Ready, instance, node.0);
+            self.effects.agenda.push(end, event);
         }
-        let event = Event::new(EventClass::Ready, instance, node.0);
-        self.agenda.push(now + delay, event);
+        self.effects.delayed = delayed;
     }
 
+    /// Completes a node, for all of its group if the instance is a member of one.
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
+        if !self.flow.instance(instance).has(GROUPED) {
             self.complete_alone(now, instance, node);
-        } else {
-            self.complete_together(now, instance, node);
+        } else if let Some(leader) = self.tile_groups.ended(&self.flow, now, (instance, node)) {
+            self.complete_all(now, leader, node);
         }
     }
 
     /// Completes a node of an instance, which is no member of a group or runs for all of its group.
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &mut self.flow.instances[instance as usize];
-        let (graph, first, flags) = (running.graph, running.first_node, running.flags);
-        let (lanes, first_lane) = (&running.shared.lanes, running.first_lane);
-        let kind = graph.kind(node);
-        running.left -= 1;
-        running.collectives -= u32::from(kind == NodeKind::Collective);
-        if running.left == 0 {
-            self.effects.ended.push(instance);
+        let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
+        let (observer, mut served) = (&mut *self.observer, false);
+        let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
+            if kind == NodeKind::Collective && groups.exist() {
+                groups.note_end_of_collective(instance, node);
+            }
+            observer.completed(now, running.number, node, kind);
+            served = running.serves(kind);
+            if !served {
+                processors.free::<M::Order>(effects, running, (instance, node));
+            }
+        };
+        let effects = &mut self.effects;
+        self.flow.complete(effects, now, (instance, node), ended);
+        if M::Order::AT_ONCE {
+            self.flow.wake(effects, instance);
         }
-        if kind == NodeKind::Collective && self.tile_groups.exist() {
-            self.tile_groups.note_end_of_collective(instance, node);
-        }
-        let running = &self.flow.instances[instance as usize];
-        self.observer.completed(now, running.number, node, kind);
-        self.flow.dependencies_left[first + node.index()] = COMPLETE;
-        self.flow.completed += 1;
-        self.outcome.makespan = now.since(Time::ZERO);
-        M::Order::node_ended(self, instance);
-        if flags & SERVED != 0 && kind == NodeKind::Compute {
+        if served {
             self.end_job(now, instance, node);
-        } else {
-            let lane = lanes[graph.lane(node) as usize];
-            if lane != NONE {
-                let lane = first_lane + lane;
-                if flags & TURNS != 0 {
-                    self.processors.lanes.pass(lane);
-                }
-                if self.processors.lanes.free::<M::Order>(lane) {
-                    self.effects.freed.push((instance, lane));
-                }
-            }
         }
-        for next in graph.successors(node) {
-            let left = &mut self.flow.dependencies_left[first + next.index()];
-            *left -= 1;
-            if *left == 0 {
-                self.effects.ready.push(key(instance, next));
-            } else if *left == DELAYED {
-                *left = 0;
-                self.delay(now, instance, next, graph.delay(next));
-            }
+        if !self.effects.delayed.is_empty() {
+            self.delay(now);
         }
     }
 
@@ -96,8 +83,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let mut ready = std::mem::take(&mut self.effects.ready);
         if ready.len() > 1 {
-            if self.launches.many {
-                ready.sort_unstable_by_key(|&word| self.content_of(word));
+            if self.launches.are_many() {
+                ready.sort_unstable_by_key(|&word| self.flow.content_of(word));
             } else {
                 ready.sort_unstable();
             }
@@ -106,9 +93,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let (instance, node) = node_of(word);
-            if self.tile_groups.exist() && self.is_out_of_turn(&ready[next..]) {
-                self.disband(now, instance, node, (&mut ready, next));
-                continue;
+            if self.tile_groups.exist() {
+                let left = &ready[next..];
+                if self.tile_groups.is_out_of_turn(&self.flow, left) {
+                    self.disband(now, instance, node, (&mut ready, next));
+                    continue;
+                }
             }
             next += 1;
             self.post(now, instance, node);
@@ -124,23 +114,25 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Schedules the completion of a node that holds its lane until `end`.
     #[inline]
     pub(super) fn complete_at(&mut self, end: Time, instance: u32, node: NodeIndex) {
-        M::Order::end_at(self, end, (instance, node));
+        let npu = self.flow.instance(instance).npu;
+        self.effects
+            .end_held::<M::Order>(npu, end, (instance, node));
     }
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
-    pub(super) fn grant_freed_lanes(&mut self, now: Time) {
+    fn grant_freed_lanes(&mut self, now: Time) {
         let mut freed = std::mem::take(&mut self.effects.freed);
-        if self.launches.many {
+        if self.launches.are_many() {
             freed.sort_unstable_by_key(|&(instance, lane)| {
-                let running = &self.flow.instances[instance as usize];
-                let feed = self.frame_of(instance).record.feed;
+                let running = self.flow.instance(instance);
+                let feed = self.launches.record(running.frame).feed;
                 (running.npu, feed, lane)
             });
         } else {
             freed.sort_unstable();
         }
         for &(_, lane) in &freed {
-            if let Some(word) = self.processors.lanes.grant(lane) {
+            if let Some(word) = self.processors.lanes_mut().grant(lane) {
                 let (instance, node) = node_of(word);
                 self.issue(now, instance, node);
             }
@@ -152,7 +144,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
     #[inline]
     pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.flow.instances[instance as usize];
+        let running = self.flow.instance(instance);
         match running.graph.kind(node) {
             // By far the most nodes: their price is known, and nothing takes turns.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
@@ -160,97 +152,82 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             {
                 let lane =
                     running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
-                if self
-                    .processors
-                    .lanes
-                    .take_or_wait(lane, key(instance, node))
-                {
+                let word = key(instance, node);
+                if self.processors.lanes_mut().take_or_wait(lane, word) {
                     self.observer.issued(now, running.number, node, kind);
-                    let end = now + running.shared.prices[node.index()];
-                    let event = Event::new(EventClass::Node, instance, node.0);
-                    self.agenda.push(end, event);
+                    let end = now + running.duration(node);
+                    self.effects.end_at(end, instance, node);
                 }
             }
             NodeKind::Nothing => {
-                let number = running.number;
-                self.observer.issued(now, number, node, NodeKind::Nothing);
-                if self.flow.instances[instance as usize].flags & GROUPED != 0 {
-                    self.tell_of_followers(instance, |observer, number| {
-                        observer.issued(now, number, node, NodeKind::Nothing);
-                    });
-                }
-                self.agenda
-                    .push(now, Event::new(EventClass::Node, instance, node.0));
+                self.tell(instance, |observer, number| {
+                    observer.issued(now, number, node, NodeKind::Nothing);
+                });
+                self.effects.end_at(now, instance, node);
             }
-            NodeKind::Receive if running.flags & GROUPED != 0 => {
-                self.post_receives_together(now, instance, node);
+            NodeKind::Receive if running.has(GROUPED) => {
+                for index in 0..self.tile_groups.members(instance) {
+                    let member = self.tile_groups.member(instance, index);
+                    self.post_receive(now, member, node);
+                }
             }
             NodeKind::Receive => self.post_receive(now, instance, node),
-            NodeKind::Collective if running.flags & GROUPED != 0 => {
+            NodeKind::Collective if running.has(GROUPED) => {
                 self.post_together(now, instance, node);
             }
-            NodeKind::Collective => {
-                let alone = self.settings.comm != CommTiming::Model
-                    && self.waits_for_nobody(instance, node);
-                if alone {
-                    self.enqueue(now, instance, node);
-                    if self.settings.comm == CommTiming::Captured {
-                        return;
-                    }
-                }
-                let (slot, sequence) = self.call_of(instance, node);
-                let launch_order = &mut self.collectives.groups[slot.group as usize].order;
-                // A node that waits for nobody counts as ready like all others, but has left before it is reached.
-                let parked = if alone { NONE } else { node.0 };
-                if launch_order.ready(slot.member, sequence, parked) && !alone {
-                    self.enqueue(now, instance, node);
-                }
-                self.queue_parked(now, slot.group);
-            }
-            kind if self.is_served(instance, kind) => {
-                let number = self.flow.instances[instance as usize].number;
-                self.observer.issued(now, number, node, kind);
+            NodeKind::Collective => self.post_collective(now, instance, node),
+            kind if running.serves(kind) => {
+                self.observer.issued(now, running.number, node, kind);
                 self.submit_job(now, instance, node);
             }
             _ => self.enqueue(now, instance, node),
         }
     }
 
+    /// Posts a collective, which queues for its lane when its place in the launch order of its group has come.
+    #[inline]
+    fn post_collective(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let graph = self.flow.instance(instance).graph;
+        let alone = self.settings.comm != CommTiming::Model
+            && self.settings.comm.waits_for_nobody(graph, node);
+        if alone {
+            self.enqueue(now, instance, node);
+            if self.settings.comm == CommTiming::Captured {
+                return;
+            }
+        }
+        let (slot, sequence) = self.flow.call(instance, node);
+        // A node that waits for nobody counts as ready like all others, but has left before it is reached.
+        let parked = if alone { NONE } else { node.0 };
+        if self.collectives.ready(slot, sequence, parked) && !alone {
+            self.enqueue(now, instance, node);
+        }
+        self.queue_parked(now, slot.group);
+    }
+
     /// Has collectives of a group queue for their lanes whose place in its launch order has come.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: u32) {
-        let parked = |e: &mut Self| e.collectives.groups[group as usize].order.next_parked();
-        while let Some((member, node)) = parked(self) {
-            if node == NONE {
-                continue;
-            }
-            let group = &self.collectives.groups[group as usize];
-            let instance = group.instance(group.plan.members[member as usize]);
-            self.may_queue(now, instance, NodeIndex(node));
+        while let Some((instance, node)) = self.collectives.next_parked(group) {
+            self.may_queue(now, instance, node);
         }
     }
 
-    /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
-    pub(super) fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
-        let (instance, node) = node_of(word);
-        let running = &self.flow.instances[instance as usize];
-        (running.npu, running.serial, node)
+    /// Posts a receive.
+    pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let number = self.flow.instance(instance).number;
+        self.observer.issued(now, number, node, NodeKind::Receive);
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        let receive = (instance, node);
+        self.messages
+            .receive::<M::Order, N>(&self.flow, fabric, effects, now, receive);
+        self.follow_up(now);
     }
 
     /// Takes the node's lane if it is free, and a place in its queue otherwise.
     #[inline]
     pub(super) fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &self.flow.instances[instance as usize];
-        let lane = running.shared.lanes[running.graph.lane(node) as usize];
-        let (lane, word) = (running.first_lane + lane, key(instance, node));
-        let taken = if running.flags & TURNS != 0 {
-            self.processors
-                .lanes
-                .take_in_turn(lane, word, &self.flow.instances)
-        } else {
-            self.processors.lanes.take_or_wait(lane, word)
-        };
-        if taken {
+        if self.processors.take(&self.flow, instance, node) {
             self.issue(now, instance, node);
         }
     }
@@ -258,32 +235,72 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Starts a node that holds its lane.
     #[inline]
     pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let running = &mut self.flow.instances[instance as usize];
-        if running.flags & GROUPED != 0 {
+        let running = self.flow.instance_mut(instance);
+        if running.has(GROUPED) {
             self.issue_together(now, instance, node);
             return;
         }
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        let running = &*running;
         self.observer.issued(now, running.number, node, kind);
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
-                let end = now + self.price(instance, node);
-                self.complete_at(end, instance, node);
+                let end = now + self.launches.price(running, node);
+                let npu = running.npu;
+                self.effects
+                    .end_held::<M::Order>(npu, end, (instance, node));
             }
-            NodeKind::RemoteMemory if self.tile_groups.exist() => self.defer_access(instance, node),
-            NodeKind::RemoteMemory => self.start_remote_access(now, instance, node),
-            NodeKind::Send => {
-                let index = running.graph.message_index(node);
-                if self.settings.comm != CommTiming::Model {
-                    self.start_send(now, instance, node);
-                    return;
-                }
-                self.send_message(now, instance, node, index);
+            NodeKind::RemoteMemory if self.tile_groups.exist() => {
+                self.tile_groups.defer_access(instance, node);
             }
+            NodeKind::RemoteMemory => self.start_access(now, instance, node),
+            NodeKind::Send => self.send_message(now, instance, node),
             NodeKind::Collective => self.arrive(now, instance, node),
             NodeKind::Nothing | NodeKind::Receive => unreachable!("they hold no lane"),
         }
+    }
+
+    /// Starts a send that holds its lane.
+    #[inline]
+    pub(super) fn send_message(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        let send = (instance, node);
+        self.messages
+            .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
+    }
+
+    /// Has a collective of a member that holds its lane begin.
+    #[inline]
+    pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let (slot, sequence) = self.flow.call(instance, node);
+        let call = MemberCall {
+            running: self.flow.instance(instance),
+            instance,
+            node,
+            slot,
+            sequence,
+        };
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        self.collectives.arrive(fabric, effects, now, call);
+    }
+
+    /// Starts a load or store beyond the NPU.
+    pub(super) fn start_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let running = self.flow.instance(instance);
+        let graph = running.graph;
+        let access = RemoteMemoryAccess {
+            npu: running.npu,
+            bytes: graph.bytes(node),
+            store: graph.stores(node),
+            in_switch: graph.in_switch(node).is_some(),
+            token: key(instance, node),
+        };
+        let memory = match graph.remote_memory(node) {
+            None => 0,
+            Some(slot) => running.shared.memories[slot as usize] + 1,
+        };
+        let effects = &mut self.effects;
+        self.fabric.begin_access(now, memory, access, effects);
+        self.follow_up(now);
     }
 }

@@ -1,12 +1,12 @@
 //! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
+use super::dataflow::{HELD, node_of};
 use super::discipline::{CollectiveModel, Discipline};
 use super::error::{NodeRef, Stuck, WaitingNode};
-use super::frames::{HELD, key, node_of};
 use super::lanes::FREE;
 use super::launch::LaunchSerial;
 use super::plan::NONE;
-use super::{COMPLETE, CommTiming, DELAYED, Engine};
+use super::{CommTiming, Engine};
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
@@ -29,15 +29,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut waiting = Vec::new();
         let mut unnamed = 0;
         let mut first = None;
-        for (i, running) in self.flow.instances.iter().enumerate() {
+        for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                if self.flow.dependencies_left[running.first_node + node.index()] != 0 {
+                let vertex = (i as u32, node);
+                if !self.is_posted(vertex) {
                     continue;
                 }
-                let vertex = (i as u32, node);
                 // The cycle is searched from the first waiting node whether or not it is named.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
@@ -52,8 +52,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         Stuck {
-            completed: self.flow.completed,
-            total: self.launches.nodes,
+            completed: self.flow.completed().0,
+            total: self.launches.nodes(),
             waiting,
             unnamed,
             cycle: first.map_or_else(Vec::new, |vertex| self.cycle_from(vertex)),
@@ -61,10 +61,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     fn reference(&self, (instance, node): InstanceNode) -> NodeRef {
-        let running = &self.flow.instances[instance as usize];
+        let running = self.flow.instance(instance);
         let graph = running.graph;
         NodeRef {
-            launch: self.launches.many.then_some(LaunchSerial(running.serial)),
+            launch: self
+                .launches
+                .are_many()
+                .then_some(LaunchSerial(running.serial)),
             rank: running.of.rank,
             id: graph.id(node),
             name: escape(graph.name(node)),
@@ -73,23 +76,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     fn is_complete(&self, (instance, node): InstanceNode) -> bool {
-        let running = &self.flow.instances[instance as usize];
-        self.flow.dependencies_left[running.first_node + node.index()] == COMPLETE
+        self.flow.waits_for(instance, node).is_none()
     }
 
     /// Describes what a posted node waits for, with one node that it waits for.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let (instance, node) = vertex;
-        let kind = self.flow.instances[instance as usize].graph.kind(node);
-        if self.flow.dormant.contains(&key(instance, node)) {
+        let kind = self.flow.instance(instance).graph.kind(node);
+        if self.flow.is_dormant(instance, node) {
             let text = "another node of its rank to end: what set it free ended at once, and only ends that \
                         come later make a rank look for ready nodes";
             return (text.to_owned(), None);
         }
-        if self.flow.instances[instance as usize].flags & HELD != 0 {
+        if self.flow.instance(instance).has(HELD) {
             return ("its rank to be released by its feed".to_owned(), None);
         }
-        if self.is_served(instance, kind) {
+        if self.flow.instance(instance).serves(kind) {
             return (
                 "its processor, which has not said when it runs".to_owned(),
                 None,
@@ -125,15 +127,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         &self,
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
-        let graph = self.flow.instances[instance as usize].graph;
+        let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.flow.instances[instance as usize].of.peers[message.peer as usize];
-        let pair = self.flow.instances[instance as usize].planned.pairs[index];
-        let other = self.instance_beside(instance, peer);
+        let peer = self.flow.instance(instance).of.peers[message.peer as usize];
+        let pair = self.flow.instance(instance).planned.pairs[index];
+        let other = self.flow.instance_beside(instance, peer);
         let half = (other != NONE).then(|| {
-            let pairs = &self.flow.instances[other as usize].planned.pairs;
-            let messages = self.flow.instances[other as usize].graph.messages();
+            let pairs = &self.flow.instance(other).planned.pairs;
+            let messages = self.flow.instance(other).graph.messages();
             let found = pairs
                 .iter()
                 .position(|&p| p == pair)
@@ -154,13 +156,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         &self,
         (instance, node): InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
-        if self.waits_for_nobody(instance, node) {
+        let graph = self.flow.instance(instance).graph;
+        if self.settings.comm.waits_for_nobody(graph, node) {
             return None;
         }
-        let (slot, sequence) = self.call_of(instance, node);
-        let before = self.collectives.groups[slot.group as usize]
-            .order
-            .blocked_by(slot.member, sequence)?;
+        let (slot, sequence) = self.flow.call(instance, node);
+        let group = self.collectives.group(slot.group);
+        let before = group.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
@@ -171,13 +173,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
         let (instance, node) = vertex;
-        let running = &self.flow.instances[instance as usize];
-        let lane = running.shared.lanes[running.graph.lane(node) as usize];
-        if lane == NONE {
-            return None;
-        }
-        let lane = running.first_lane + lane;
-        let holder = match self.processors.lanes.holder(lane) {
+        let lane = self.flow.instance(instance).lane(node)?;
+        let holder = match self.processors.lanes().holder(lane) {
             FREE => return self.wait_for_launch(vertex, lane),
             holder => node_of(holder),
         };
@@ -196,13 +193,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     ) -> Option<(String, Option<InstanceNode>)> {
         let turn = self
             .processors
-            .lanes
+            .lanes()
             .turn(lane)
             .filter(|&turn| turn != instance)?;
-        let running = &self.flow.instances[turn as usize];
+        let running = self.flow.instance(turn);
         let holds = |node: &NodeIndex| {
-            let of = running.shared.lanes[running.graph.lane(*node) as usize];
-            of != NONE && running.first_lane + of == lane && !self.is_complete((turn, *node))
+            running.lane(*node) == Some(lane) && !self.is_complete((turn, *node))
         };
         let before = running.graph.nodes().find(holds).map(|node| (turn, node));
         let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
@@ -215,23 +211,23 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
-        let (slot, sequence) = self.call_of(instance, node);
-        let running = &self.collectives.groups[slot.group as usize];
+        let (slot, sequence) = self.flow.call(instance, node);
+        let running = self.collectives.group(slot.group);
         let group = running.plan;
-        let run = self.collectives.groups[slot.group as usize].order.run_of[sequence as usize];
-        let run = self.collectives.runs.get(run as usize);
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
             let other = running.instance(*rank);
-            if other == NONE || !self.awaits(running, sequence, slot.member, member as u32) {
+            if other == NONE
+                || !self
+                    .collectives
+                    .awaits(running, sequence, slot.member, member as u32)
+            {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
             // Where members launch together, there is no run before all of them are ready.
-            let there = match run {
-                Some(run) => run.arrivals.nodes[member] != NONE,
-                None => own.is_some_and(|own| self.is_posted(own)),
-            };
+            let arrived = self.collectives.has_arrived(slot.group, sequence, member);
+            let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
                 missing.extend(own);
             }
@@ -254,9 +250,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Returns the node of an instance for a collective of a group.
     fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<InstanceNode> {
-        let calls = self.flow.instances[instance as usize].graph.calls();
+        let calls = self.flow.instance(instance).graph.calls();
         let of = |node| {
-            let (slot, own) = self.call_of(instance, node);
+            let (slot, own) = self.flow.call(instance, node);
             (slot.group, own) == (group, sequence)
         };
         let call = calls.iter().find(|call| of(call.node))?;
@@ -265,15 +261,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Formats a node with its state.
     fn state(&self, vertex: InstanceNode) -> String {
-        let running = &self.flow.instances[vertex.0 as usize];
-        let left = match self.flow.dependencies_left[running.first_node + vertex.1.index()] {
-            COMPLETE => "is complete".to_owned(),
-            0 => "is ready".to_owned(),
-            // The flag of a delay is no dependency.
-            n => match n & !DELAYED {
-                1 => "waits for 1 dependency".to_owned(),
-                n => format!("waits for {n} dependencies"),
-            },
+        let left = match self.flow.waits_for(vertex.0, vertex.1) {
+            None => "is complete".to_owned(),
+            Some(0) => "is ready".to_owned(),
+            Some(1) => "waits for 1 dependency".to_owned(),
+            Some(n) => format!("waits for {n} dependencies"),
         };
         format!("{} {left}", self.reference(vertex))
     }
@@ -310,8 +302,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Returns whether all dependencies of a node are complete.
     fn is_posted(&self, (instance, node): InstanceNode) -> bool {
-        let running = &self.flow.instances[instance as usize];
-        self.flow.dependencies_left[running.first_node + node.index()] == 0
+        self.flow.is_posted(instance, node)
     }
 }
 
@@ -327,7 +318,7 @@ impl BlockingDependencies {
     ) -> Option<InstanceNode> {
         // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
-            let graph = engine.flow.instances[i as usize].graph;
+            let graph = engine.flow.instance(i).graph;
             let mut blockers = vec![NONE; graph.len()];
             for from in graph.nodes().filter(|&n| !engine.is_complete((i, n))) {
                 for to in graph.successors(from) {

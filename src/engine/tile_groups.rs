@@ -21,15 +21,14 @@ mod rejoin;
 mod shared_lanes;
 mod split;
 
-use super::Engine;
-use super::discipline::CollectiveModel;
-use super::event::{Event, EventClass};
+use super::dataflow::Dataflow;
+use super::effects::Effects;
 use super::plan::NONE;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
-use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
+
+pub(super) use split::{LeftToPost, PartStep};
 
 /// Flag of an instance: it is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
@@ -66,7 +65,7 @@ pub struct LoopCounts {
 
 /// Steps of a node that members take together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemberStep {
+pub(super) enum MemberStep {
     /// It may queue for its lane: the launch order of a collective's group allows it.
     Queued,
     /// The instant of its end is known, and no event says so yet.
@@ -122,16 +121,22 @@ pub(super) struct TileGroups {
     uneven: Vec<u32>,
     /// Loads and stores that were issued since the last were started.
     accesses: Vec<(u32, NodeIndex)>,
-    pub counts: LoopCounts,
+    counts: LoopCounts,
 }
 
 impl TileGroups {
-    /// Whether there are any.
+    /// The groups, and the number of events that the loop handled.
+    pub fn counts(&self, events: u64) -> LoopCounts {
+        let counts = self.counts.clone();
+        LoopCounts { events, ..counts }
+    }
+
+    /// Returns whether there are any.
     pub fn exist(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// Whether members have to be looked at.
+    /// Returns whether members have to be looked at.
     pub fn are_uneven(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -174,255 +179,183 @@ impl TileGroups {
     }
 }
 
-/// Whether a node involves what members have of their own.
-fn is_shared(kind: NodeKind) -> bool {
+/// Returns whether a node involves what members have of their own.
+pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
         NodeKind::RemoteMemory | NodeKind::Send | NodeKind::Receive | NodeKind::Collective
     )
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl TileGroups {
     /// Forms the groups of a launch whose instances begin at `first`.
-    pub(super) fn form_tile_groups(&mut self, first: u32, count: u32) {
+    pub fn form(&mut self, flow: &mut Dataflow<'_>, first: u32, count: u32) {
         let instances = (first + count) as usize;
-        self.tile_groups.of.resize(instances, NONE);
-        self.tile_groups.origin_of.resize(instances, NONE);
+        self.of.resize(instances, NONE);
+        self.origin_of.resize(instances, NONE);
         let mut start = first;
         while start < first + count {
             let mut end = start + 1;
-            while end < first + count && self.joins(start, end) {
+            while end < first + count && joins(flow, start, end) {
                 end += 1;
             }
             if end - start > 1 {
-                let number = self.tile_groups.groups.len() as u32;
+                let number = self.groups.len() as u32;
                 for instance in start..end {
-                    self.flow.instances[instance as usize].flags |= GROUPED;
-                    self.tile_groups.of[instance as usize] = number;
-                    self.tile_groups.origin_of[instance as usize] = number;
+                    flow.instance_mut(instance).flags |= GROUPED;
+                    self.of[instance as usize] = number;
+                    self.origin_of[instance as usize] = number;
                 }
-                let shared_lanes = self.shared_lanes_of(start);
-                self.tile_groups.origins.push(GroupOrigin {
+                self.origins.push(GroupOrigin {
                     parts: 1,
-                    shared_lanes,
+                    shared_lanes: flow.instance(start).shared_lanes(),
                 });
-                self.tile_groups.groups.push(TileGroup {
+                self.groups.push(TileGroup {
                     origin: number,
                     members: (start..end).collect(),
                     ..TileGroup::default()
                 });
-                let counts = &mut self.tile_groups.counts;
-                counts.groups += 1;
-                counts.ranks += end - start;
-                counts.together += 1;
+                self.counts.groups += 1;
+                self.counts.ranks += end - start;
+                self.counts.together += 1;
             }
             start = end;
         }
     }
 
-    /// Whether `next` does the same as the instances from `start` up to it, as far as can be told before.
-    fn joins(&self, start: u32, next: u32) -> bool {
-        let (a, b) = (
-            &self.flow.instances[start as usize],
-            &self.flow.instances[next as usize],
-        );
-        let (from, to) = (a.of.rank, b.of.rank);
-        std::ptr::eq(a.graph, b.graph)
-            && std::ptr::eq(a.shared, b.shared)
-            && (a.flags, a.of.release) == (b.flags, b.of.release)
-            && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
+    /// Number of instances for which the leader runs, itself included.
+    pub fn members(&self, leader: u32) -> usize {
+        self.groups[self.group_of(leader)].members.len()
     }
 
-    fn members(&self, instance: u32) -> usize {
-        self.tile_groups.groups[self.tile_groups.group_of(instance)]
-            .members
-            .len()
+    /// One of these instances.
+    pub fn member(&self, leader: u32, index: usize) -> u32 {
+        self.groups[self.group_of(leader)].members[index]
     }
 
-    fn member(&self, instance: u32, index: usize) -> u32 {
-        self.tile_groups.groups[self.tile_groups.group_of(instance)].members[index]
-    }
-
-    /// Whether another instance runs for this one.
-    pub(super) fn follows(&self, instance: u32) -> bool {
-        self.flow.instances[instance as usize].flags & GROUPED != 0
-            && self.tile_groups.leader_of(instance) != instance
-    }
-
-    /// Calls `tell` with the number of each member but the leader.
-    pub(super) fn tell_of_followers(&mut self, leader: u32, mut tell: impl FnMut(&mut O, u32)) {
-        for index in 1..self.members(leader) {
-            let follower = self.member(leader, index);
-            let number = self.flow.instances[follower as usize].number;
-            tell(self.observer, number);
-        }
-    }
-
-    /// Starts a node that holds the leader's lane.
-    #[inline(never)]
-    pub(super) fn issue_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
-        let kind = self.flow.instances[leader as usize].graph.kind(node);
-        let running = &mut self.flow.instances[leader as usize];
-        running.collectives += u32::from(kind == NodeKind::Collective);
-        let number = running.number;
-        self.observer.issued(now, number, node, kind);
-        self.tell_of_followers(leader, |observer, number| {
-            observer.issued(now, number, node, kind);
-        });
-        if !is_shared(kind) {
-            let end = now + self.price(leader, node);
-            self.complete_at(end, leader, node);
-            return;
-        }
-        for index in 0..self.members(leader) {
-            let member = self.member(leader, index);
-            match kind {
-                NodeKind::RemoteMemory => self.defer_access(member, node),
-                NodeKind::Send => {
-                    let graph = self.flow.instances[member as usize].graph;
-                    self.send_message(now, member, node, graph.message_index(node));
-                }
-                _ => self.arrive(now, member, node),
-            }
-        }
+    /// Returns whether another instance runs for this one.
+    pub fn follows(&self, flow: &Dataflow<'_>, instance: u32) -> bool {
+        flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
 
     /// Keeps a load or store until all of this dispatch are known.
-    pub(super) fn defer_access(&mut self, instance: u32, node: NodeIndex) {
-        self.tile_groups.accesses.push((instance, node));
+    pub fn defer_access(&mut self, instance: u32, node: NodeIndex) {
+        self.accesses.push((instance, node));
     }
 
-    /// Starts loads and stores, by instance and then as they were issued: the order in which ranks that run by themselves
-    /// issue them.
-    pub(super) fn start_deferred_accesses(&mut self, now: Time) {
-        if self.tile_groups.accesses.is_empty() {
-            return;
-        }
-        let mut accesses = std::mem::take(&mut self.tile_groups.accesses);
+    /// Returns the loads and stores that were kept, by instance and then as they were issued: the order in which ranks that run
+    /// by themselves issue them.
+    pub fn take_accesses(&mut self) -> Vec<(u32, NodeIndex)> {
+        let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|&(instance, _)| instance);
-        for (instance, node) in accesses.drain(..) {
-            self.start_remote_access(now, instance, node);
-        }
-        self.tile_groups.accesses = accesses;
-    }
-
-    /// Posts a receive of each member.
-    #[inline(never)]
-    pub(super) fn post_receives_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
-        for index in 0..self.members(leader) {
-            let member = self.member(leader, index);
-            self.post_receive(now, member, node);
-        }
-    }
-
-    /// Posts a collective of a group: each member is ready in the launch order of its own.
-    #[inline(never)]
-    pub(super) fn post_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
-        if self.gathers(leader, node) {
-            let number = self.tile_groups.group_of(leader);
-            self.tile_groups.groups[number].parked += 1;
-        }
-        for index in 0..self.members(leader) {
-            let member = self.member(leader, index);
-            let (slot, sequence) = self.call_of(member, node);
-            let order = &mut self.collectives.groups[slot.group as usize].order;
-            if order.ready(slot.member, sequence, node.0) {
-                self.may_queue(now, member, node);
-            }
-            self.queue_parked(now, slot.group);
-        }
-    }
-
-    /// Has a node queue for its lane, once it may for all members of its group.
-    pub(super) fn may_queue(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
-            self.enqueue(now, instance, node);
-            return;
-        }
-        let leader = self.tile_groups.leader_of(instance);
-        let step = MemberStep::Queued;
-        if self
-            .tile_groups
-            .gather((instance, now), node, step)
-            .is_some()
-        {
-            if self.gathers(leader, node) {
-                let number = self.tile_groups.group_of(leader);
-                self.tile_groups.groups[number].parked -= 1;
-            }
-            self.enqueue(now, leader, node);
-        }
+        accesses
     }
 
     /// Schedules the end of a node that involves what the instance has of its own; of a group one event for all members,
     /// if they end together.
-    pub(super) fn announce(&mut self, at: Time, instance: u32, node: NodeIndex) {
-        if self.flow.instances[instance as usize].flags & GROUPED == 0 {
-            let event = Event::new(EventClass::Node, instance, node.0);
-            self.agenda.push(at, event);
+    #[inline]
+    pub fn announce(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        (at, instance, node): (Time, u32, NodeIndex),
+    ) {
+        if !flow.instance(instance).has(GROUPED) {
+            effects.end_at(at, instance, node);
             return;
         }
         let step = MemberStep::Announced;
-        if let Some(ends) = self.tile_groups.gather((instance, at), node, step) {
-            let number = self.tile_groups.group_of(instance);
-            self.announce_all(number, node, &ends);
+        if let Some(ends) = self.gather((instance, at), node, step) {
+            let number = self.group_of(instance);
+            self.announce_all(effects, number, node, &ends);
+        }
+    }
+
+    /// Schedules the ends of all members of a part of a group that was split.
+    pub fn announce_part(
+        &mut self,
+        effects: &mut Effects,
+        leader: u32,
+        node: NodeIndex,
+        ends: &[(u32, Time)],
+    ) {
+        match *ends {
+            [(alone, at)] => effects.end_at(at, alone, node),
+            _ => self.announce_all(effects, self.group_of(leader), node, ends),
         }
     }
 
     /// Schedules the ends of all members of a group.
-    fn announce_all(&mut self, group: usize, node: NodeIndex, ends: &[(u32, Time)]) {
+    fn announce_all(
+        &mut self,
+        effects: &mut Effects,
+        group: usize,
+        node: NodeIndex,
+        ends: &[(u32, Time)],
+    ) {
         let (_, first) = ends[0];
         if ends.iter().all(|&(_, at)| at == first) {
-            let group = &mut self.tile_groups.groups[group];
+            let group = &mut self.groups[group];
             group.whole.push(node);
-            let event = Event::new(EventClass::Node, group.members[0], node.0);
-            self.agenda.push(first, event);
+            effects.end_at(first, group.members[0], node);
             return;
         }
         for &(member, at) in ends {
-            let event = Event::new(EventClass::Node, member, node.0);
-            self.agenda.push(at, event);
+            effects.end_at(at, member, node);
         }
     }
 
-    /// Completes a node of a group, once all members have ended it.
-    #[inline(never)]
-    pub(super) fn complete_together(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let kind = self.flow.instances[instance as usize].graph.kind(node);
-        let leader = self.tile_groups.leader_of(instance);
-        if is_shared(kind) {
-            let group = self.tile_groups.group_of(instance);
-            let whole = &mut self.tile_groups.groups[group].whole;
+    /// Notes that a collective of a leader is ready.
+    pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: u32, node: NodeIndex) {
+        if flow.instance(leader).gathers(node) {
+            let number = self.group_of(leader);
+            self.groups[number].parked += 1;
+        }
+    }
+
+    /// Notes that a member may queue for the lane of a node. Returns the leader once all may.
+    pub fn queued(
+        &mut self,
+        flow: &Dataflow<'_>,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) -> Option<u32> {
+        let leader = self.leader_of(instance);
+        self.gather((instance, now), node, MemberStep::Queued)?;
+        if flow.instance(leader).gathers(node) {
+            let number = self.group_of(leader);
+            self.groups[number].parked -= 1;
+        }
+        Some(leader)
+    }
+
+    /// Notes that a member has ended a node. Returns the leader once all have.
+    pub fn ended(
+        &mut self,
+        flow: &Dataflow<'_>,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) -> Option<u32> {
+        let leader = self.leader_of(instance);
+        if is_shared(flow.instance(instance).graph.kind(node)) {
+            let group = self.group_of(instance);
+            let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
                 whole.swap_remove(place);
             } else {
-                let step = MemberStep::Ended;
-                if self
-                    .tile_groups
-                    .gather((instance, now), node, step)
-                    .is_none()
-                {
-                    return;
-                }
+                self.gather((instance, now), node, MemberStep::Ended)?;
             }
         }
-        self.complete_all(now, leader, node);
+        Some(leader)
     }
+}
 
-    /// Completes a node that all members of the leader's group have ended.
-    fn complete_all(&mut self, now: Time, leader: u32, node: NodeIndex) {
-        let kind = self.flow.instances[leader as usize].graph.kind(node);
-        self.complete_alone(now, leader, node);
-        self.tell_of_followers(leader, |observer, number| {
-            observer.completed(now, number, node, kind);
-        });
-        let members = self.members(leader);
-        self.flow.completed += members as u64 - 1;
-        if self.flow.instances[leader as usize].left == 0 {
-            for index in 1..members {
-                let follower = self.member(leader, index);
-                self.effects.ended.push(follower);
-            }
-        }
-    }
+/// Returns whether `next` does the same as the instances from `start` up to it, as far as can be told before.
+fn joins(flow: &Dataflow<'_>, start: u32, next: u32) -> bool {
+    let (a, b) = (flow.instance(start), flow.instance(next));
+    let (from, to) = (a.of.rank, b.of.rank);
+    std::ptr::eq(a.graph, b.graph)
+        && std::ptr::eq(a.shared, b.shared)
+        && (a.flags, a.of.release) == (b.flags, b.of.release)
+        && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
 }

@@ -4,6 +4,7 @@
 //! leads to, through groups of imports, `super` chains, inline modules and the tokens of macros.
 
 mod caught;
+mod components;
 mod paths;
 
 use paths::{Reference, references};

@@ -79,9 +79,10 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();
-    assert_eq!(engine.flow.completed, 20_000);
-    assert_eq!(engine.outcome.makespan.0, ends[ends.len() - 1]);
+    let outcome = engine.outcome();
+    assert_eq!(outcome.nodes, 20_000);
+    assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
     assert_eq!(engine.launches.frames.len(), most);
-    assert_eq!(engine.flow.instances.len(), most);
-    assert_eq!(engine.flow.dependencies_left.len(), most);
+    assert_eq!(engine.flow.instances().len(), most);
+    assert_eq!(engine.flow.nodes_held(), most);
 }

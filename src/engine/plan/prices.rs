@@ -5,7 +5,7 @@ use crate::compute::{KernelProfile, KernelTiming};
 use crate::engine::coverage::PricingCoverage;
 use crate::engine::options::{CommTiming, ReplayOptions};
 use crate::engine::unpriced_kernels::UnpricedKernels;
-use crate::engine::{ReplayRefusal, matching, remote_memory};
+use crate::engine::{ReplayRefusal, fabric, matching};
 use crate::graph::{Graph, Lane, NodeKind};
 use crate::ids::NodeIndex;
 use crate::machine::{Machine, NpuClass};
@@ -124,7 +124,7 @@ pub(super) fn price_graph(
                 let remote = remote.map_err(|(found, hint)| refusal(node, found, &hint))?;
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
-                match remote_memory::fault(machine, remote, options, bytes) {
+                match fabric::fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, hint)),
                     // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,

@@ -5,19 +5,18 @@
 //! at once, so it stands for them only where nothing else comes to that lane in the round. Where more than one node does, or one
 //! while another collective waits to be let go, the group is disbanded first.
 
-use crate::engine::Engine;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::frames::{RunningInstance, key, node_of};
+use super::TileGroups;
+use crate::engine::dataflow::{Dataflow, RunningInstance, key, node_of};
+use crate::engine::effects::Effects;
+use crate::engine::lanes::Lanes;
 use crate::engine::plan::NONE;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
-use crate::report::Observer;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl RunningInstance<'_> {
     /// Returns by lane of the NPU whether a collective of the instance that gathers shares it; nothing if none does.
-    pub(super) fn shared_lanes_of(&self, instance: u32) -> Vec<bool> {
-        let RunningInstance { graph, shared, .. } = &self.flow.instances[instance as usize];
+    pub(super) fn shared_lanes(&self) -> Vec<bool> {
+        let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
         for call in graph.calls() {
             if shared.mixed[call.group as usize] {
@@ -28,43 +27,48 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         lanes
     }
 
-    /// Whether a collective node of a group's leader gathers, and shares a lane.
-    pub(super) fn gathers(&self, leader: u32, node: NodeIndex) -> bool {
-        let RunningInstance { graph, shared, .. } = &self.flow.instances[leader as usize];
+    /// Returns whether a node is a collective that gathers, and shares a lane.
+    pub(super) fn gathers(&self, node: NodeIndex) -> bool {
+        let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
     }
+}
 
-    /// Returns the number of collectives of an instance that gather, are ready and do not queue for their lanes yet; those
-    /// that became ready in this round are not posted.
-    pub(super) fn parked_of(&self, instance: u32) -> u32 {
-        let running = &self.flow.instances[instance as usize];
-        let graph = running.graph;
-        let is_parked = |node: NodeIndex| {
-            let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
-            let word = key(instance, node);
-            self.flow.dependencies_left[running.first_node + node.index()] == 0
-                && !self.processors.lanes.knows(lane, word)
-                && !self.effects.ready.contains(&word)
-        };
-        let calls = graph.calls().iter();
-        let gathering = calls.filter(|call| running.shared.mixed[call.group as usize]);
-        gathering.filter(|call| is_parked(call.node)).count() as u32
-    }
+/// Returns the number of collectives of an instance that gather, are ready and do not queue for their lanes yet; those
+/// that became ready in this round are not posted.
+pub(super) fn parked_of(
+    flow: &Dataflow<'_>,
+    lanes: &Lanes,
+    effects: &Effects,
+    instance: u32,
+) -> u32 {
+    let running = flow.instance(instance);
+    let graph = running.graph;
+    let is_parked = |node: NodeIndex| {
+        let lane = running.first_lane + running.shared.lanes[graph.lane(node) as usize];
+        let word = key(instance, node);
+        flow.is_posted(instance, node) && !lanes.knows(lane, word) && !effects.ready.contains(&word)
+    };
+    let calls = graph.calls().iter();
+    let gathering = calls.filter(|call| running.shared.mixed[call.group as usize]);
+    gathering.filter(|call| is_parked(call.node)).count() as u32
+}
 
-    /// Whether a leader that is to post the first of `left` cannot do so for all members.
+impl TileGroups {
+    /// Returns whether a leader that is to post the first of `left` cannot do so for all members.
     #[inline]
-    pub(in crate::engine) fn is_out_of_turn(&self, left: &[u64]) -> bool {
+    pub(in crate::engine) fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let (instance, node) = node_of(left[0]);
-        let number = self.tile_groups.of.get(instance as usize);
+        let number = self.of.get(instance as usize);
         let Some(&number) = number.filter(|&&number| number != NONE) else {
             return false;
         };
-        let group = &self.tile_groups.groups[number as usize];
-        let lanes = &self.tile_groups.origins[group.origin as usize].shared_lanes;
+        let group = &self.groups[number as usize];
+        let lanes = &self.origins[group.origin as usize].shared_lanes;
         if lanes.is_empty() {
             return false;
         }
-        let RunningInstance { graph, shared, .. } = &self.flow.instances[instance as usize];
+        let RunningInstance { graph, shared, .. } = flow.instance(instance);
         let lane = |node: NodeIndex| shared.lanes[graph.lane(node) as usize];
         let is_shared = |node: NodeIndex| {
             let lane = lane(node);

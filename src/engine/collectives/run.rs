@@ -1,12 +1,12 @@
 //! A collective in flight, message by message: its chunks, and the progress of each at each member.
 
 use super::direction_matching::UnsortedMessage;
-use super::discipline::CollectiveModel;
 use super::fast_forward::ArrivalWave;
-use super::plan::{GroupPlan, NONE};
-use super::recorded_comm::WaitTotals;
+use super::recorded::WaitTotals;
 use super::rehearsal::CollectiveRehearsal;
 use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::plan::{GroupPlan, NONE};
 use crate::ids::{NodeIndex, Rank};
 use crate::network::PortRange;
 use crate::units::{Span, Time};
@@ -18,35 +18,35 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
-pub(super) struct CollectiveRun {
+pub(in crate::engine) struct CollectiveRun {
     /// Index among the groups of launches in flight.
-    pub group: u32,
+    pub(super) group: u32,
     /// Number of the group among those of all launches.
-    pub number: u32,
+    pub(super) number: u32,
     /// Number of the group's collectives before this one.
-    pub sequence: u32,
+    pub(super) sequence: u32,
     /// Collective that is carried out.
-    pub request: Option<CollectiveRequest>,
+    pub(super) request: Option<CollectiveRequest>,
     /// The root's position.
-    pub root: u32,
-    pub arrivals: MemberArrivals,
+    pub(super) root: u32,
+    pub(super) arrivals: MemberArrivals,
     /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
-    pub schedule: u32,
+    pub(super) schedule: u32,
     /// Number of each position's schedule, where members carry out different collectives whose messages are the same
     /// along each common line; empty otherwise.
-    pub own_schedules: Vec<u32>,
+    pub(super) own_schedules: Vec<u32>,
     /// Chunks, as the schedule has them.
-    pub chunks: u32,
+    pub(super) chunks: u32,
     /// Strands of a chunk, at most: 2 where a stage goes both ways round a ring.
-    pub strands: u32,
+    pub(super) strands: u32,
     /// Stages that each chunk passes.
-    pub length: usize,
-    pub recorded: RecordedParts,
-    pub answer: ClosedAnswer,
+    pub(super) length: usize,
+    pub(super) recorded: RecordedParts,
+    pub(super) answer: ClosedAnswer,
     /// Messages that the network has carried for it.
-    pub messages: u64,
+    pub(super) messages: u64,
     /// State of the stepwise run, once it goes message by message.
-    pub progress: Option<StepwiseProgress>,
+    pub(super) progress: Option<StepwiseProgress>,
 }
 
 /// Members of a collective that have arrived.
@@ -183,126 +183,6 @@ pub(super) struct StepwiseProgress {
     pub crossing: Option<(u32, u32)>,
 }
 
-/// Context of a message in flight, by which its delivery is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InFlightOp {
-    /// A step of a collective, between two cells.
-    Step {
-        run: u32,
-        from: u32,
-        to: u32,
-        /// Its stage, as members know it.
-        stage: u16,
-        /// Steps that the receiver has to have taken before it receives the message.
-        recv_posted: u32,
-    },
-    /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
-    ChunkRequest {
-        run: u32,
-        from: u32,
-        to: u32,
-        stage: u16,
-        step: u32,
-    },
-    /// Message of a scripted collective.
-    Scripted {
-        run: u32,
-        from: u32,
-        to: u32,
-        part: u32,
-        /// Label by which the receiver's script matches it.
-        label: u32,
-    },
-    /// Message between two ranks.
-    Send {
-        pair: u32,
-        sender: u32,
-        node: u32,
-        ports: PortRange,
-    },
-    /// Message of a sender without a trace to a posted receive: its instance and node.
-    Mirrored {
-        receiver: u32,
-        node: u32,
-        ports: PortRange,
-    },
-    /// Load or store that the network serves, of an instance and its node.
-    Access { instance: u32, node: u32 },
-    /// Rendezvous request of a receive between two ranks: its instance and node.
-    RankRequest { pair: u32, receiver: u32, node: u32 },
-}
-
-/// Slab of the ops of messages in flight; slots are reused.
-#[derive(Debug, Default)]
-pub(super) struct OpSlab {
-    slots: Vec<InFlightOp>,
-    /// Submission number of each slot's message, where messages contend.
-    handed: Vec<u64>,
-    count: u64,
-    free: Vec<u32>,
-    inserted: u64,
-}
-
-impl OpSlab {
-    #[inline]
-    pub fn insert(&mut self, op: InFlightOp) -> u32 {
-        self.inserted += 1;
-        self.reserve(op)
-    }
-
-    /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
-    #[inline]
-    pub fn reserve(&mut self, op: InFlightOp) -> u32 {
-        match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = op;
-                slot
-            }
-            None => {
-                self.slots.push(op);
-                self.slots.len() as u32 - 1
-            }
-        }
-    }
-
-    /// Numbers the message of `op` as the next one submitted.
-    #[inline]
-    pub fn mark_submitted(&mut self, op: u32) {
-        if self.handed.len() < self.slots.len() {
-            self.handed.resize(self.slots.len(), 0);
-        }
-        self.count += 1;
-        self.handed[op as usize] = self.count;
-    }
-
-    /// Returns the submission number of the message of `op`.
-    #[inline]
-    pub fn submission_number(&self, op: u32) -> u64 {
-        self.handed[op as usize]
-    }
-
-    /// Does not count so many messages that were tried out.
-    pub fn forget(&mut self, messages: u64) {
-        self.inserted -= messages;
-    }
-
-    /// Returns the number of messages so far.
-    pub fn inserted(&self) -> u64 {
-        self.inserted
-    }
-
-    #[inline]
-    pub fn get(&self, op: u32) -> InFlightOp {
-        self.slots[op as usize]
-    }
-
-    #[inline]
-    pub fn remove(&mut self, op: u32) -> InFlightOp {
-        self.free.push(op);
-        self.slots[op as usize]
-    }
-}
-
 impl Default for CollectiveRun {
     fn default() -> Self {
         Self {
@@ -326,8 +206,18 @@ impl Default for CollectiveRun {
 }
 
 impl CollectiveRun {
+    /// Node of each member, [`NONE`] before it arrives and for absent members.
+    pub fn nodes(&self) -> &[u32] {
+        &self.arrivals.nodes
+    }
+
+    /// Number of the group's collectives before this one.
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// Resets a used run for another collective.
-    pub fn reset<S: Copy>(
+    pub(super) fn reset<S: Copy>(
         &mut self,
         (group, of_all, sequence): (u32, u32, u32),
         (request, root): (CollectiveRequest, u32),
@@ -355,7 +245,7 @@ impl CollectiveRun {
     }
 
     /// Records the arrival of `member` with its node.
-    pub fn arrive(&mut self, now: Time, member: u32, node: NodeIndex) {
+    pub(super) fn arrive(&mut self, now: Time, member: u32, node: NodeIndex) {
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
         }
@@ -366,7 +256,7 @@ impl CollectiveRun {
     }
 
     /// Returns the rank with a trace that started last; of several the lowest.
-    pub fn last_to_start(&self, plan: &GroupPlan) -> Rank {
+    pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
             .starts
@@ -380,7 +270,7 @@ impl CollectiveRun {
     }
 
     /// Returns the total time that members waited for the last to start, and that rank with its share.
-    pub fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
+    pub(super) fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
             .arrivals
             .nodes
@@ -397,7 +287,7 @@ impl CollectiveRun {
 
     /// Begins to run message by message through `ports`, with `phases` phases at each member to which chunks are
     /// admitted in a fixed order.
-    pub fn begin(&mut self, ports: PortRange, phases: usize) {
+    pub(super) fn begin(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
         // Bounded by `too_large` before.
         let cells = members * self.chunks as usize * self.strands as usize;
@@ -427,7 +317,7 @@ impl CollectiveRun {
 
     /// Returns the number of the schedule of the member at a position.
     #[inline]
-    pub fn schedule_at(&self, position: u32) -> u32 {
+    pub(super) fn schedule_at(&self, position: u32) -> u32 {
         if self.own_schedules.is_empty() {
             self.schedule
         } else {
@@ -437,13 +327,13 @@ impl CollectiveRun {
 
     /// Returns the cell of a chunk at a position; where chunks have strands, that of the first strand.
     #[inline]
-    pub fn cell(&self, chunk: u32, position: u32) -> u32 {
+    pub(super) fn cell(&self, chunk: u32, position: u32) -> u32 {
         chunk * self.strands * self.arrivals.nodes.len() as u32 + position
     }
 
     /// Returns the cell of the other strand.
     #[inline]
-    pub fn other_strand(&self, cell: u32) -> u32 {
+    pub(super) fn other_strand(&self, cell: u32) -> u32 {
         let members = self.arrivals.nodes.len() as u32;
         match self.strand(cell) {
             0 => cell + members,
@@ -453,7 +343,7 @@ impl CollectiveRun {
 
     /// Returns the strand of a cell.
     #[inline]
-    pub fn strand(&self, cell: u32) -> u32 {
+    pub(super) fn strand(&self, cell: u32) -> u32 {
         match self.strands {
             // One strand is the common case, and spares the division.
             1 => 0,
@@ -463,7 +353,7 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell.
     #[inline]
-    pub fn chunk(&self, cell: u32) -> u32 {
+    pub(super) fn chunk(&self, cell: u32) -> u32 {
         match self.chunks {
             1 => 0,
             _ => cell / (self.arrivals.nodes.len() as u32 * self.strands),
@@ -472,7 +362,7 @@ impl CollectiveRun {
 
     /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
-    pub fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: u32) -> u32 {
+    pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: u32) -> u32 {
         if schedule.is_uniform() {
             0
         } else {
@@ -482,7 +372,7 @@ impl CollectiveRun {
 
     /// Returns the position of a cell.
     #[inline]
-    pub fn position(&self, cell: u32) -> u32 {
+    pub(super) fn position(&self, cell: u32) -> u32 {
         match self.chunks * self.strands {
             1 => cell,
             _ => cell % self.arrivals.nodes.len() as u32,
@@ -491,7 +381,7 @@ impl CollectiveRun {
 
     /// Returns the place of a cell, `None` when it is done or outside.
     #[inline]
-    pub fn place<M: CollectiveModel>(
+    pub(super) fn place<M: CollectiveModel>(
         &self,
         cell: u32,
         schedule: &ChunkSchedule<M::Stage>,
@@ -513,7 +403,7 @@ impl CollectiveRun {
 
 impl StepwiseProgress {
     /// Defers a message or request until `cell` has taken `taken` steps.
-    pub fn defer(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) {
+    pub(super) fn defer(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) {
         *self
             .early
             .entry((cell, stage, taken, is_request))
@@ -522,7 +412,13 @@ impl StepwiseProgress {
 
     /// Removes the messages or requests deferred until `cell` had taken `taken` steps, and returns their number.
     #[inline]
-    pub fn take_deferred(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) -> u32 {
+    pub(super) fn take_deferred(
+        &mut self,
+        cell: u32,
+        stage: u16,
+        taken: u32,
+        is_request: bool,
+    ) -> u32 {
         if self.early.is_empty() {
             0
         } else {

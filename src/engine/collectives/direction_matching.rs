@@ -5,18 +5,16 @@
 //! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
 //! requests are kept until the queue slot of their receiver is known.
 
-use super::Engine;
-use super::collective_run::OUTSIDE;
-use super::discipline::CollectiveModel;
-use crate::network::NetworkBackend;
-use crate::report::Observer;
+use super::Collectives;
+use super::run::OUTSIDE;
+use crate::engine::discipline::CollectiveModel;
 
 /// A message or rendezvous request, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: u32,
-    /// Its stage, as members know it ([`Engine::shared_stage`]).
+    /// Its stage, as members know it ([`Collectives::shared_stage`]).
     pub stage: u16,
     /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
     /// the sender counts them.
@@ -24,7 +22,7 @@ pub(super) struct UnsortedMessage {
     pub is_request: bool,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
     pub(super) fn number_for_receiver(
@@ -33,7 +31,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         to: u32,
         message: UnsortedMessage,
     ) -> Option<u32> {
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut()?;
         if progress.cells[to as usize].stage == OUTSIDE {
             progress.unsorted.entry(to).or_default().push(message);
@@ -50,7 +48,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             number,
             is_request,
         } = message;
-        let run = &self.collectives.runs[id as usize];
+        let run = &self.runs[id as usize];
         let progress = run.progress.as_ref()?;
         let own = |cell| self.own_stage(run, run.position(cell), stage);
         let queue_slot =
@@ -60,11 +58,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
-        let group = self.collectives.groups[run.group as usize].plan;
-        let schedule = self
-            .collectives
-            .schedules
-            .get(run.schedule_at(run.position(to)));
+        let group = self.groups[run.group as usize].plan;
+        let schedule = self.schedules.get(run.schedule_at(run.position(to)));
         let of = *schedule.stage(run.chunk_in(schedule, to), own(to))?;
         let ends = (run.position(from), run.position(to));
         let line = backend.line_position(&group.extent, &of, ends.1, run.root)?;
@@ -75,7 +70,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             backend.steps_before_receive(&of, queue_slot(to), line, index, number)
         };
         if found.is_none() {
-            let progress = self.collectives.runs[id as usize].progress.as_mut()?;
+            let progress = self.runs[id as usize].progress.as_mut()?;
             progress.crossing.get_or_insert(ends);
         }
         found
@@ -83,13 +78,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
     pub(super) fn number_deferred(&mut self, id: u32, cell: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         let (position, length) = (run.position(cell), run.length);
         let Some(progress) = run.progress.as_mut() else {
             return;
         };
         let first = *progress.first.get_or_insert(position);
-        let run = &self.collectives.runs[id as usize];
+        let run = &self.runs[id as usize];
         let Some(progress) = &run.progress else {
             return;
         };
@@ -101,7 +96,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let other = cell - position + first;
         let mut stages = 0..length as u16;
         let mixed = stages.any(|s| class(cell, position, s) != class(other, first, s));
-        let Some(progress) = self.collectives.runs[id as usize].progress.as_mut() else {
+        let Some(progress) = self.runs[id as usize].progress.as_mut() else {
             return;
         };
         progress.mixed |= mixed;
@@ -110,7 +105,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let Some(number) = self.receiver_number(id, cell, early) else {
                 continue;
             };
-            let progress = self.collectives.runs[id as usize].progress.as_mut();
+            let progress = self.runs[id as usize].progress.as_mut();
             let progress = progress.expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             if early.is_request {

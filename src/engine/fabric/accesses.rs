@@ -6,26 +6,25 @@
 //! the NPU when nothing else is left of an instant; until the last has come the access is announced there, so that no
 //! collective is answered by closed form over that port.
 
-use super::collective_run::InFlightOp;
-use super::discipline::CollectiveModel;
-use super::event::{Event, EventClass};
-use super::frames::{key, node_of};
-use super::plan::NONE;
-use super::{CommTiming, CompiledReplay, Engine, Fabric, ReplayOptions, ReplayRefusal};
-use crate::ids::{EndpointId, NodeIndex, Npu};
+use super::{Fabric, InFlightOp};
+use crate::engine::dataflow::node_of;
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::plan::NONE;
+use crate::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
+use crate::ids::{EndpointId, Npu};
 use crate::machine::Machine;
 use crate::memory::{
     MOST_CHUNKS, MemoryAttachment, MemoryPorts, PortRequest, RemoteMemory, RemoteMemoryAccess,
     RemoteMemoryModel,
 };
 use crate::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
-use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{BufferShare, Time};
 
 /// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: in more chunks than can be
 /// simulated.
-pub(super) fn fault(
+pub(in crate::engine) fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
     options: &ReplayOptions,
@@ -49,8 +48,8 @@ const FEWER: &str = "give [remote_memory] a larger `chunk`, or take `--network c
 
 /// A load or store whose bytes cross the network.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ApproachingAccess {
-    ends: (EndpointId, EndpointId),
+pub(in crate::engine) struct ApproachingAccess {
+    pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
     /// True if the network serves it; false if chunks of it follow.
     whole: bool,
@@ -65,62 +64,44 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Starts a load or store beyond the NPU.
-    pub(super) fn start_remote_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let graph = self.flow.instances[instance as usize].graph;
-        let access = RemoteMemoryAccess {
-            npu: self.flow.instances[instance as usize].npu,
-            bytes: graph.bytes(node),
-            store: graph.stores(node),
-            in_switch: graph.in_switch(node).is_some(),
-            token: key(instance, node),
-        };
-        let memory = match graph.remote_memory(node) {
-            None => 0,
-            Some(slot) => {
-                let shared = self.flow.instances[instance as usize].shared;
-                shared.memories[slot as usize] + 1
-            }
-        };
-        let remote = self.fabric.memories[memory as usize].as_mut();
+/// Notes when the load or store with a token ends.
+fn end(effects: &mut Effects, at: Time, token: u64) {
+    let (instance, node) = node_of(token);
+    effects.ends.push((at, instance, node));
+}
+
+impl<N: NetworkBackend> Fabric<'_, N> {
+    /// Begins a load or store of a memory. Its end is among the effects where it is known.
+    pub fn begin_access(
+        &mut self,
+        now: Time,
+        memory: u32,
+        access: RemoteMemoryAccess,
+        effects: &mut Effects,
+    ) {
+        let remote = self.memories[memory as usize].as_mut();
         let remote = remote.expect("the plan refused machines without");
-        let endpoint = remote.endpoint(access.npu, self.settings.topology);
-        let (end, whole) = match &mut remote.service {
+        let endpoint = remote.endpoint(access.npu, self.topology);
+        let (known, whole) = match &mut remote.service {
             MemoryService::Ports { .. } => (None, true),
             MemoryService::Model(model) => (model.begin(now, access), false),
         };
         if let Some(endpoint) = endpoint {
-            self.effects.accesses.push(ApproachingAccess {
+            effects.accesses.push(ApproachingAccess {
                 ends: ends(access.npu, endpoint, access.store),
                 access,
                 whole,
             });
         }
-        if let Some(end) = end {
-            self.end_access(end, access.token);
+        if let Some(at) = known {
+            end(effects, at, access.token);
         }
     }
 
-    /// Schedules the completion of the load or store with this token.
-    pub(super) fn end_access(&mut self, end: Time, token: u64) {
-        let (instance, node) = node_of(token);
-        if self.tile_groups.exist() {
-            self.announce(end, instance, node);
-        } else {
-            self.complete_at(end, instance, node);
-        }
-    }
-
-    /// Submits the accesses that cross the network, once no closed form reserves links on their way.
-    pub(super) fn submit_accesses(&mut self, now: Time) {
-        let mut approaching = std::mem::take(&mut self.effects.accesses);
-        for access in &approaching {
-            while let Some(id) = self.reservation(now, access.ends) {
-                self.materialize(now, id);
-            }
-        }
-        let topology = self.settings.topology;
+    /// Submits the accesses that cross the network, of which no closed form reserves links.
+    pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
+        let topology = self.topology;
+        let mut approaching = std::mem::take(&mut effects.accesses);
         for ApproachingAccess {
             ends,
             access,
@@ -128,7 +109,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } in approaching.drain(..)
         {
             let amount = BufferShare::whole(access.bytes);
-            if let Some(traffic) = &mut self.messages.traffic {
+            if let Some(traffic) = &mut self.traffic {
                 traffic.count(ends, amount);
             }
             if whole {
@@ -137,7 +118,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     instance,
                     node: node.0,
                 };
-                let op = self.messages.ops.reserve(op);
+                let op = self.ops.reserve(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {
                     op,
@@ -146,32 +127,31 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     amount,
                 };
                 if N::SHARED {
-                    self.messages.ops.mark_submitted(op);
+                    self.ops.mark_submitted(op);
                 }
-                let network = &mut self.fabric.network;
-                if let Some(end) = network.access(now, &transfer, &mut self.agenda) {
-                    self.messages.ops.remove(op);
-                    self.end_access(end, access.token);
+                if let Some(at) = self.network.access(now, &transfer, &mut effects.agenda) {
+                    self.ops.remove(op);
+                    end(effects, at, access.token);
                 }
             } else if let Some(place) = ServerId::of_memory(topology, ends)
-                && let Some(servers) = self.fabric.network.attachments()
+                && let Some(servers) = self.network.attachments()
             {
                 servers.expect(place);
             }
         }
-        self.effects.accesses = approaching;
+        effects.accesses = approaching;
     }
 
     /// Submits chunks of loads and stores of a memory to their ports.
-    fn submit_chunks(&mut self, now: Time, memory: usize) {
+    fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteState {
             service: MemoryService::Model(model),
             first: Some(endpoint),
-        }) = &mut self.fabric.memories[memory]
+        }) = &mut self.memories[memory]
         else {
             return;
         };
-        let (network, topology) = (&mut self.fabric.network, self.settings.topology);
+        let (network, topology) = (&mut self.network, self.topology);
         let serve = |request: PortRequest| {
             let ends = ends(request.npu, *endpoint, request.store);
             let place = ServerId::of_memory(topology, ends);
@@ -185,65 +165,48 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 servers.serve(now, place, request.span)
             }
         };
-        let ends = &mut self.fabric.ends;
-        model.pass(now, serve, |end| ends.push(end));
-        self.end_accesses();
+        model.pass(now, serve, |of| end(effects, of.at, of.token));
     }
 
-    /// Schedules the completions of loads and stores.
-    fn end_accesses(&mut self) {
-        let mut ends = std::mem::take(&mut self.fabric.ends);
-        for end in ends.drain(..) {
-            self.end_access(end.at, end.token);
-        }
-        self.fabric.ends = ends;
-    }
-
-    /// Shares the links of remote memories anew, if accesses began or ended at this instant and no event of it is
-    /// left. Returns whether it did.
+    /// Returns the first memory, from `first` on, whose accesses began or ended and that has not shared its links anew since.
     #[inline]
-    pub(super) fn settle_memory(&mut self, now: Time) -> bool {
-        let mut settled = false;
-        for memory in 0..self.fabric.memories.len() {
-            let model = self.fabric.model(memory);
-            let unsettled = model.is_some_and(|model| model.is_unsettled());
-            // What one of them ended at this instant may concern the next, which is then settled after it.
-            if unsettled && !self.agenda.has(now) {
-                self.settle_one_memory(now, memory);
-                settled = true;
-            }
-        }
-        settled
+    pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
+        (first..self.memories.len()).find(|&memory| {
+            let model = self.model(memory);
+            model.is_some_and(|model| model.is_unsettled())
+        })
     }
 
-    fn settle_one_memory(&mut self, now: Time, memory: usize) {
-        self.submit_chunks(now, memory);
-        let Some(model) = self.fabric.model(memory) else {
+    /// Shares the links of a memory anew.
+    pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
+        self.submit_chunks(now, memory, effects);
+        let Some(model) = self.model(memory) else {
             return;
         };
         if model.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
-            self.instant.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
+            effects.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
         if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
-            self.agenda.push(at, event);
+            effects.agenda.push(at, event);
         }
     }
 
     /// Ends accesses of a memory that have streamed, unless a later settlement has replaced `settlement`.
-    pub(super) fn memory_event(&mut self, now: Time, memory: u32, settlement: u32) {
-        let mut ends = std::mem::take(&mut self.fabric.ends);
-        if let Some(model) = self.fabric.model(memory as usize) {
-            model.handle_settlement(now, settlement, |end| ends.push(end));
+    pub fn handle_memory(
+        &mut self,
+        now: Time,
+        memory: u32,
+        settlement: u32,
+        effects: &mut Effects,
+    ) {
+        if let Some(model) = self.model(memory as usize) {
+            model.handle_settlement(now, settlement, |of| end(effects, of.at, of.token));
         }
-        self.fabric.ends = ends;
-        self.end_accesses();
     }
-}
 
-impl<N> Fabric<'_, N> {
     /// The model that serves a memory, if one does.
     #[inline]
     fn model(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {

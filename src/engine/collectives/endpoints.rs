@@ -1,15 +1,16 @@
 //! Endpoints of members: delays, reductions and buses of their messages.
 
-use super::Engine;
-use super::agenda::Agenda;
-use super::discipline::CollectiveModel;
-use super::event::{Event, EventClass};
+use super::Collectives;
 use crate::collective::{
     BusScheduler, BusTransfer, CompletionToken, EndpointCost, LinePosition, TransferCause,
 };
+use crate::engine::agenda::Agenda;
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
 use crate::ids::Npu;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 
 /// Scheduler of a bus, which places its events among its NPU's delays.
@@ -29,19 +30,19 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
     CompletionToken { word, detail }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
+        effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        (id, cell): (u32, u32),
         (stage, queue_slot, line): (M::Stage, u16, LinePosition),
     ) {
         let credits = self.backend.credits(&stage, queue_slot, line);
-        let run = &mut self.collectives.runs[id as usize];
-        let group = self.collectives.groups[run.group as usize].plan;
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::Opened, id, cell);
         match self.backend.endpoint(&stage) {
@@ -50,7 +51,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 progress.cells[cell as usize].credits = credits;
             }
             EndpointCost::Delay(delay) if credits > 0 => {
-                self.agenda.delay(npu.0, now + delay, event, credits);
+                effects.agenda.delay(npu.0, now + delay, event, credits);
             }
             EndpointCost::Delay(_) => {}
             EndpointCost::Bus => {
@@ -59,30 +60,27 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     let load = self
                         .backend
                         .bus_transfer(&stage, queue_slot, line, passing, token);
-                    self.carry(now, npu, load);
+                    self.carry(effects, now, npu, load);
                 }
             }
         }
     }
 
-    fn carry(&mut self, now: Time, npu: Npu, load: BusTransfer) {
-        let clock = &mut NpuBusScheduler(&mut self.agenda, npu);
+    fn carry(&mut self, effects: &mut Effects, now: Time, npu: Npu, load: BusTransfer) {
+        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.submit_transfer(now, npu, load, clock);
     }
 
     /// Handles a message that reaches a cell whose receive is posted.
     #[inline]
-    pub(super) fn on_receive(&mut self, now: Time, id: u32, cell: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+    pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, id: u32, cell: u32) {
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = &mut progress.cells[cell as usize];
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let schedule = self
-            .collectives
-            .schedules
-            .get(run.schedule_at(run.position(cell)));
+        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
         let stage = schedule.stage(run.chunk_in(schedule, cell), number);
         let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
@@ -90,11 +88,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             progress.cells[cell as usize].credits += 1;
             return;
         }
-        let group = self.collectives.groups[run.group as usize].plan;
+        let group = self.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
-            self.agenda.delay(npu.0, now + delay, event, r);
+            effects.agenda.delay(npu.0, now + delay, event, r);
         } else if let Some((stage, queue_slot, Some(line))) =
             run.place(cell, schedule, group, &*self.backend)
         {
@@ -106,52 +104,79 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 passing,
                 completion_token(event, r),
             );
-            self.carry(now, npu, load);
+            self.carry(effects, now, npu, load);
         }
     }
 
-    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
-    pub(super) fn bus_event(&mut self, now: Time, npu: u32, event: u32) {
-        let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
-        let Some(token) = self.backend.handle_bus_event(now, Npu(npu), event, clock) else {
-            return;
-        };
-        self.handle(now, Event::from_word(token.word), token.detail);
-        self.dispatch_by_id(now);
-        let clock = &mut NpuBusScheduler(&mut self.agenda, Npu(npu));
-        self.backend.resume_bus(now, Npu(npu), event, clock);
+    /// Handles an event on an NPU's bus. Returns the event that the completion of a transfer is, with its detail; the bus goes
+    /// on ([`Self::resume_bus`]) once its consequences are carried out.
+    pub fn handle_bus(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        event: u32,
+    ) -> Option<(Event, u32)> {
+        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        let token = self.backend.handle_bus_event(now, npu, event, clock)?;
+        Some((Event::from_word(token.word), token.detail))
+    }
+
+    /// Has an NPU's bus go on after an event.
+    pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
+        let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
+        self.backend.resume_bus(now, npu, event, clock);
+    }
+
+    /// Notifies the backend that nothing of an NPU is under way although nodes of it are ready.
+    pub fn note_idle(&mut self, npu: Npu) {
+        self.backend.on_idle(npu);
     }
 
     /// Handles the end of the endpoint's work on the `r`-th message, counted from 1.
     #[inline]
-    pub(super) fn on_endpoint_done(&mut self, now: Time, id: u32, cell: u32, r: u32) {
+    pub(super) fn on_endpoint_done<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        r: u32,
+    ) {
         let place = self.place(id, cell);
         let place = place.expect("its messages are dealt with in their stage");
         let (stage, queue_slot, line) = place;
         let line = line.expect("whoever receives has a line");
         match self.backend.reduction(&stage, queue_slot, line, r - 1) {
             None => {
-                let run = &mut self.collectives.runs[id as usize];
+                let run = &mut self.runs[id as usize];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[cell as usize].credits += 1;
-                self.advance_at(now, (id, cell), place);
+                self.advance_at(fabric, effects, now, (id, cell), place);
             }
             Some(span) => {
-                let run = &self.collectives.runs[id as usize];
-                let group = self.collectives.groups[run.group as usize].plan;
+                let run = &self.runs[id as usize];
+                let group = self.groups[run.group as usize].plan;
                 let npu = group.extent.npus[run.position(cell) as usize];
                 let event = Event::new(EventClass::Reduced, id, cell);
-                self.agenda.delay(npu.0, now + span, event, 0);
+                effects.agenda.delay(npu.0, now + span, event, 0);
             }
         }
     }
 
     /// Adds credits that a member has earned.
     #[inline]
-    pub(super) fn credit(&mut self, now: Time, id: u32, cell: u32, credits: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+    pub(super) fn credit<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        credits: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[cell as usize].credits += credits;
-        self.advance(now, id, cell);
+        self.advance(fabric, effects, now, id, cell);
     }
 }

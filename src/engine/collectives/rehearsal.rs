@@ -14,14 +14,15 @@
 //! they would anyway. A message, load or store that would take a reserved link has the collective
 //! [materialized](super::fast_forward) before, and it goes on message by message. Members that have ended by then stay so.
 
-use super::Engine;
-use super::collective_run::CollectiveRun;
-use super::discipline::{CollectiveModel, Discipline};
-use super::event::{Event, EventClass};
-use super::plan::NONE;
+use super::Collectives;
+use super::run::CollectiveRun;
+use crate::engine::discipline::{CollectiveModel, Discipline};
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
+use crate::engine::plan::NONE;
 use crate::ids::NodeIndex;
 use crate::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
-use crate::report::Observer;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 use std::sync::Arc;
@@ -81,14 +82,21 @@ fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
     since.collect()
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Settles the arrivals of a run, `all` of its members with those of before, without a message: its answer is known, or it
     /// holds its links. Returns whether it could.
-    pub(super) fn settle_rehearsed(&mut self, now: Time, id: u32, all: bool) -> bool {
-        if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.launches.many {
+    pub(super) fn settle_rehearsed<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        all: bool,
+    ) -> bool {
+        if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.settings.many {
             return false;
         }
-        let run = &self.collectives.runs[id as usize];
+        let run = &self.runs[id as usize];
         let has_parts = run.request.is_some_and(|request| request.splits.is_some());
         if run.length == 0 || has_parts || !run.own_schedules.is_empty() || run.answer.materialized
         {
@@ -96,14 +104,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let (is_held, has_sent) = (run.answer.is_held, run.messages > 0);
         match (is_held, all) {
-            (true, false) => return self.hold_on(now, id),
-            (false, false) => return !has_sent && self.hold(now, id),
+            (true, false) => return self.hold_on(fabric, effects, now, id),
+            (false, false) => return !has_sent && self.hold(fabric, effects, now, id),
             _ => {}
         }
         let together = !is_held && !has_sent;
-        let Some(rehearsal) = self.rehearsal(id, together) else {
+        let Some(rehearsal) = self.rehearsal(fabric, effects, id, together) else {
             if is_held {
-                self.materialize(now, id);
+                self.materialize(fabric, effects, now, id);
             }
             return false;
         };
@@ -111,9 +119,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             // Known for the next one in this pattern.
             return false;
         }
-        let run = &self.collectives.runs[id as usize];
+        let run = &self.runs[id as usize];
         let start = if together { now } else { run.arrivals.first };
-        let links = self.fabric.network.rehearsed_links();
+        let links = fabric.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
                 links.release(&rehearsal.links, id);
@@ -122,7 +130,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         };
         if !links.is_some_and(performs) {
             if is_held {
-                self.materialize(now, id);
+                self.materialize(fabric, effects, now, id);
             }
             return false;
         }
@@ -131,75 +139,92 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } else {
             self.number_answer()
         };
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         // Members that came before have enrolled and wait for the others.
         if let Some(progress) = run.progress.take() {
-            self.fabric.network.close(progress.ports);
-            self.outcome.stepwise -= 1;
+            fabric.close(progress.ports);
+            self.counts.stepwise -= 1;
         }
         run.arrivals.arrived_now.clear();
         let (first, _) = rehearsal.ends[0];
         let answer = &mut run.answer;
         (answer.number, answer.start, answer.is_held) = (number, start, false);
-        answer.settlement = self.instant.progress.settled();
+        answer.settlement = effects.progress.settled();
         answer.is_skewed = !together;
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
-        self.outcome.closed += 1;
+        self.counts.closed += 1;
         let event = Event::new(EventClass::Run, number, id);
-        self.agenda.push(start + first, event);
+        effects.agenda.push(start + first, event);
         true
     }
 
     /// Has the first members of a run hold its links, if these are known and idle. Returns whether they do.
-    fn hold(&mut self, now: Time, id: u32) -> bool {
-        let run = &self.collectives.runs[id as usize];
+    fn hold<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) -> bool {
+        let run = &self.runs[id as usize];
         if !awaits_all(run) || run.progress.is_some() {
             return false;
         }
-        let RehearsalState::Known(known) = self.collectives.schedules.rehearsals(run.schedule)
-        else {
+        let RehearsalState::Known(known) = self.schedules.rehearsals(run.schedule) else {
             return false;
         };
         let rehearsal = Arc::clone(&known[0]);
-        let links = self.fabric.network.rehearsed_links();
+        let links = fabric.rehearsed_links();
         if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id)) {
             return false;
         }
         let number = self.number_answer();
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         (run.answer.number, run.answer.start) = (number, now);
         (run.answer.is_held, run.answer.is_skewed) = (true, true);
         run.answer.rehearsal = Some(rehearsal);
-        self.note_wave(now, id);
+        self.note_wave(effects, now, id);
         true
     }
 
     /// Has more members of a run wait that holds its links.
-    fn hold_on(&mut self, now: Time, id: u32) -> bool {
-        let run = &self.collectives.runs[id as usize];
+    fn hold_on<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) -> bool {
+        let run = &self.runs[id as usize];
         if run.answer.last_wave == now {
             // Messages of the first of two arrivals at one instant would leave before those of the second.
-            self.materialize(now, id);
+            self.materialize(fabric, effects, now, id);
             return false;
         }
-        self.note_wave(now, id);
+        self.note_wave(effects, now, id);
         true
     }
 
-    fn note_wave(&mut self, now: Time, id: u32) {
-        let run = &mut self.collectives.runs[id as usize];
+    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: u32) {
+        let run = &mut self.runs[id as usize];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
-        run.answer.settlement = self.instant.progress.settled();
+        run.answer.settlement = effects.progress.settled();
     }
 
     /// Returns how a run whose members have all arrived goes alone. The second of its schedule finds out, and each
     /// in a new pattern while these are few.
-    fn rehearsal(&mut self, id: u32, together: bool) -> Option<Arc<CollectiveRehearsal>> {
-        let run = &self.collectives.runs[id as usize];
+    fn rehearsal<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        id: u32,
+        together: bool,
+    ) -> Option<Arc<CollectiveRehearsal>> {
+        let run = &self.runs[id as usize];
         let (schedule, own) = (run.schedule, pattern(run, together));
         let may_skew = awaits_all(run);
-        let cached = self.collectives.schedules.cached(schedule);
+        let cached = self.schedules.cached(schedule);
         match &cached.rehearsal {
             RehearsalState::Impossible => return None,
             RehearsalState::Unused => {
@@ -226,9 +251,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let found = if is_scripted {
             None
         } else {
-            self.rehearse(id, own, together).map(Arc::new)
+            self.rehearse(fabric, effects, id, own, together)
+                .map(Arc::new)
         };
-        let state = &mut self.collectives.schedules.cached(schedule).rehearsal;
+        let state = &mut self.schedules.cached(schedule).rehearsal;
         match (&found, &mut *state) {
             (Some(found), RehearsalState::Known(known)) => known.push(Arc::clone(found)),
             (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
@@ -238,18 +264,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Carries out a run as if nothing else were in flight, and forgets that it did.
-    fn rehearse(
+    fn rehearse<N: NetworkBackend>(
         &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
         id: u32,
         pattern: Vec<Span>,
         together: bool,
     ) -> Option<CollectiveRehearsal> {
-        self.fabric.network.rehearsed_links()?.begin();
-        let agenda = std::mem::take(&mut self.agenda);
-        let leaving = std::mem::take(&mut self.effects.sends);
-        let begun = std::mem::take(&mut self.collectives.begun_chunks);
-        let stepwise = self.outcome.stepwise;
-        let run = &mut self.collectives.runs[id as usize];
+        fabric.rehearsed_links()?.begin();
+        let mut own = Effects::default();
+        let begun = std::mem::take(&mut self.begun_chunks);
+        let stepwise = self.counts.stepwise;
+        let run = &mut self.runs[id as usize];
         let start = if together {
             run.arrivals.last
         } else {
@@ -259,18 +286,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let waves = run.arrivals.waves(!together, start);
         let messages = std::mem::take(&mut run.messages);
-        self.collectives.rehearsed_ends = Some(Vec::new());
-        self.replay_alone(id, waves, None);
-        let ends = self.collectives.rehearsed_ends.take().unwrap_or_default();
-        (self.agenda, self.effects.sends) = (agenda, leaving);
-        self.collectives.begun_chunks = begun;
-        self.outcome.stepwise = stepwise;
-        let links = self.fabric.network.rehearsed_links();
+        self.rehearsed_ends = Some(Vec::new());
+        self.replay_alone(fabric, &mut own, (id, waves), None);
+        effects.progress.events += own.progress.events;
+        effects.refusal = effects.refusal.take().or(own.refusal);
+        let ends = self.rehearsed_ends.take().unwrap_or_default();
+        self.begun_chunks = begun;
+        self.counts.stepwise = stepwise;
+        let links = fabric.rehearsed_links();
         let links = links.and_then(|links| links.end(start));
-        let run = &mut self.collectives.runs[id as usize];
+        let run = &mut self.runs[id as usize];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
-        self.messages.ops.forget(tried);
+        fabric.forget_messages(tried);
         let members = run.arrivals.nodes.len();
         let mut ends: Vec<(Span, u32)> = ends
             .into_iter()
@@ -289,34 +317,34 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Ends the members of a rehearsed run that end `now`, if the event belongs to its last answer.
-    pub(super) fn end_rehearsed(&mut self, now: Time, id: u32, number: u32) {
-        let answer = &self.collectives.runs[id as usize].answer;
+    pub(super) fn end_rehearsed(&mut self, effects: &mut Effects, now: Time, id: u32, number: u32) {
+        let answer = &self.runs[id as usize].answer;
         let start = answer.start;
         let Some(rehearsal) = answer.rehearsal.clone().filter(|_| answer.number == number) else {
             return;
         };
         let next = loop {
-            let run = &mut self.collectives.runs[id as usize];
+            let run = &mut self.runs[id as usize];
             let next = rehearsal.ends.get(run.answer.told as usize);
             let Some(&(_, position)) = next.filter(|&&(end, _)| start + end == now) else {
                 break next;
             };
             run.answer.told += 1;
-            let running = &self.collectives.groups[run.group as usize];
+            let running = &self.groups[run.group as usize];
             let member = running.plan.extent.member_at[position as usize] as usize;
             let instance = running.instance(running.plan.members[member]);
             let node = run.arrivals.nodes[member];
             if instance != NONE {
-                M::Order::end_node(self, now, (instance, NodeIndex(node)));
+                effects.end::<M::Order>(now, instance, NodeIndex(node));
             }
         };
         if let Some(&(end, _)) = next {
             let event = Event::new(EventClass::Run, number, id);
-            self.agenda.push(start + end, event);
+            effects.agenda.push(start + end, event);
             return;
         }
-        self.collectives.runs[id as usize].answer.number = 0;
-        self.collectives.fast_forwarded -= 1;
-        self.record(now, id, false);
+        self.runs[id as usize].answer.number = 0;
+        self.counts.revocable -= 1;
+        self.record_model(effects, now, id, false);
     }
 }

@@ -1,0 +1,228 @@
+//! Admission of chunks to their stages: at once, through queues of NPUs, or in the order of the schedule.
+
+use super::Collectives;
+use crate::collective::ChunkQueueSpec;
+use crate::engine::discipline::{CollectiveModel, Discipline};
+use crate::engine::effects::{Effects, FollowUp};
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
+use crate::ids::Npu;
+use crate::network::NetworkBackend;
+use crate::units::Time;
+
+/// Admission control that a chunk passes before a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StageAdmission {
+    Nothing,
+    /// A queue of the chunk's NPU.
+    Queue(ChunkQueueSpec),
+    /// The schedule's admission order, in a phase.
+    Ordered(usize),
+}
+
+impl<M: CollectiveModel> Collectives<'_, M> {
+    /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
+    pub(super) fn enroll_at<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+    ) {
+        let run = &self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        if run.length == 0 {
+            // A group of one is done at once. Where what follows is carried out within an event that takes an event of
+            // its own, because ending here would overtake what the current one has still to do.
+            if M::Order::AT_ONCE {
+                effects
+                    .agenda
+                    .push(now, Event::new(EventClass::Vacant, id, position))
+            } else {
+                self.end_member(fabric, effects, now, id, position)
+            }
+            return;
+        }
+        let (chunks, stages) = (run.chunks, run.length);
+        let npu = group.extent.npus[position as usize];
+        for chunk in 0..chunks {
+            let cell = self.runs[id as usize].cell(chunk, position);
+            for stage in 0..stages {
+                let run = &mut self.runs[id as usize];
+                let schedule = self.schedules.get(run.schedule_at(position));
+                let of = schedule.stage(chunk, stage as u16);
+                let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
+                let progress = run.progress.as_mut().expect("it has begun");
+                progress.queue_slots[cell as usize * stages + stage] = queue_slot;
+            }
+            if self.mixed_directions {
+                self.number_deferred(id, cell);
+            }
+            let queue = self.enter_stage(npu, id, cell, 0);
+            self.admit_waiting(fabric, effects, now, npu, (id, cell), queue);
+        }
+    }
+
+    /// Moves a chunk to a stage, and returns the admission that it has to pass first.
+    #[inline]
+    pub(super) fn enter_stage(
+        &mut self,
+        npu: Npu,
+        id: u32,
+        cell: u32,
+        stage: u16,
+    ) -> StageAdmission {
+        let run = &mut self.runs[id as usize];
+        let (chunk, position) = (run.chunk(cell), run.position(cell));
+        let progress = run.progress.as_mut().expect("it has begun");
+        let state = &mut progress.cells[cell as usize];
+        (state.stage, state.begun) = (stage, false);
+        (state.taken, state.arrived, state.credits) = (0, 0, 0);
+        let queue_slot = progress.queue_slots[cell as usize * run.length + stage as usize];
+        let wait = self.wait(id, (chunk, position), stage, queue_slot);
+        if let StageAdmission::Queue(queue) = wait {
+            self.queues.put(npu, queue.number, (id, cell));
+        }
+        wait
+    }
+
+    /// Returns the admission that a chunk passes before a stage, and releases after it.
+    #[inline]
+    pub(super) fn wait(
+        &self,
+        id: u32,
+        (chunk, position): (u32, u32),
+        stage: u16,
+        queue_slot: u16,
+    ) -> StageAdmission {
+        let run = &self.runs[id as usize];
+        let schedule = self.schedules.get(run.schedule_at(position));
+        let of = schedule.stage(chunk, stage).expect("it is one of them");
+        match (schedule.admission(), self.backend.queue(of, queue_slot)) {
+            (Some(_), _) => StageAdmission::Ordered(self.backend.phase(of)),
+            (None, Some(queue)) => StageAdmission::Queue(queue),
+            (None, None) => StageAdmission::Nothing,
+        }
+    }
+
+    /// Begins the stage of every chunk that can be admitted where `cell` waits.
+    #[inline]
+    pub(super) fn admit_waiting<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        (id, cell): (u32, u32),
+        wait: StageAdmission,
+    ) {
+        match wait {
+            StageAdmission::Nothing => self.open(fabric, effects, now, id, cell),
+            StageAdmission::Queue(queue) => self.admit(fabric, effects, now, (npu, queue)),
+            StageAdmission::Ordered(phase) => {
+                let position = self.runs[id as usize].position(cell);
+                self.admit_in_order(fabric, effects, now, id, position, phase);
+            }
+        }
+    }
+
+    /// Admits chunks of the member at `position` to `phase` in the schedule's admission order, up to the capacity of
+    /// the phase.
+    fn admit_in_order<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+        phase: usize,
+    ) {
+        loop {
+            let run = &mut self.runs[id as usize];
+            let group = self.groups[run.group as usize].plan;
+            let order = self.schedules.get(run.schedule).admission();
+            let order = order.expect("its chunks are admitted in order");
+            let first = run.cell(0, position);
+            let apart = run.cell(1, 0);
+            let progress = run.progress.as_mut().expect("it has begun");
+            let phases = group.extent.phases.len();
+            let admitted = &mut progress.admission[position as usize * phases + phase];
+            if admitted.inside >= order.capacity[phase] {
+                return;
+            }
+            // The next passage of the schedule has to go first: a chunk that is here early waits for it.
+            let Some(passage) = order.order[phase].get(admitted.next as usize) else {
+                return;
+            };
+            let cell = passage.chunk * apart + first;
+            if progress.cells[cell as usize].stage != passage.stage {
+                return;
+            }
+            admitted.next += 1;
+            admitted.inside += 1;
+            self.open(fabric, effects, now, id, cell);
+        }
+    }
+
+    /// Has a chunk leave a queue, which admits others.
+    #[inline]
+    pub fn leave<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (npu, queue): (Npu, ChunkQueueSpec),
+    ) {
+        self.queues.leave(npu, queue.number);
+        self.admit(fabric, effects, now, (npu, queue));
+    }
+
+    /// Begins chunks that wait in a queue while it has room.
+    #[inline]
+    pub fn admit<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (npu, queue): (Npu, ChunkQueueSpec),
+    ) {
+        let before = effects.work.len();
+        while let Some((run, cell)) = self.queues.admit(npu, queue) {
+            self.open(fabric, effects, now, run, cell);
+            // A script may end as it begins, and what follows comes before the next.
+            if effects.work.len() > before {
+                effects.work.push(FollowUp::Admit(npu, queue));
+                return;
+            }
+        }
+    }
+
+    /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
+    #[inline]
+    pub(super) fn release_place<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        npu: Npu,
+        (id, cell): (u32, u32),
+        passed: StageAdmission,
+    ) {
+        match passed {
+            StageAdmission::Nothing => {}
+            StageAdmission::Queue(queue) => {
+                self.leave(fabric, effects, now, (npu, queue));
+            }
+            StageAdmission::Ordered(phase) => {
+                let run = &mut self.runs[id as usize];
+                let position = run.position(cell);
+                let group = self.groups[run.group as usize].plan;
+                let place = position as usize * group.extent.phases.len() + phase;
+                let progress = run.progress.as_mut().expect("it has begun");
+                progress.admission[place].inside -= 1;
+                self.admit_in_order(fabric, effects, now, id, position, phase);
+            }
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Chunks of a collective in flight: the steps of a stage, and the transition to the next.
+
+use super::Collectives;
+use super::admission::StageAdmission;
+use super::run::{CellPlace, ChunkProgress};
+use crate::collective::{LinePosition, ScriptEvent, SendStep};
+use crate::engine::discipline::{CollectiveModel, Discipline};
+use crate::engine::effects::{Effects, FollowUp};
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::{Fabric, InFlightOp};
+use crate::engine::plan::NONE;
+use crate::ids::NodeIndex;
+use crate::network::{NetworkBackend, NetworkMessage};
+use crate::topology::Topology;
+use crate::units::Time;
+
+/// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
+pub(super) const LAST_ORDER: u16 = 31;
+/// Bits of a message's content key for its sender.
+pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
+
+impl<M: CollectiveModel> Collectives<'_, M> {
+    /// Begins a chunk's stage at a member.
+    #[inline]
+    pub(super) fn open<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        let place = self.place(id, cell);
+        let (stage, queue_slot, line) = place.expect("it is in a stage");
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        let state = &mut progress.cells[cell as usize];
+        state.begun = true;
+        let number = state.stage;
+        if self.backend.is_scripted(&stage) {
+            self.play(fabric, effects, now, (id, cell), ScriptEvent::Begin);
+            return;
+        }
+        // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
+        // ready.
+        if !M::Order::AT_ONCE {
+            self.begun_chunks.push((id, cell));
+        }
+        let Some(line) = line else {
+            return;
+        };
+        self.open_strand(fabric, effects, now, (id, cell), (stage, queue_slot, line));
+        if !self.backend.is_bidirectional(&stage) {
+            return;
+        }
+        let run = &mut self.runs[id as usize];
+        let other = run.other_strand(cell);
+        let progress = run.progress.as_mut().expect("it has begun");
+        progress.cells[other as usize] = ChunkProgress {
+            stage: number,
+            begun: true,
+            leaving: false,
+            taken: 0,
+            arrived: 0,
+            credits: 0,
+        };
+        self.begun_chunks.push((id, other));
+        self.open_strand(
+            fabric,
+            effects,
+            now,
+            (id, other),
+            (stage, queue_slot, line.reversed()),
+        );
+    }
+
+    /// Begins one strand of a chunk's stage at a member.
+    #[inline]
+    fn open_strand<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        (stage, queue_slot, line): (M::Stage, u16, LinePosition),
+    ) {
+        self.open_endpoint(effects, now, (id, cell), (stage, queue_slot, line));
+        let shared = self.shared_stage(id, cell);
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        // Messages that overtook their receiver were counted here; they are delivered now.
+        let waiting = &mut progress.waiting[cell as usize * run.length + shared as usize];
+        let waiting = std::mem::take(waiting);
+        self.post_receives(fabric, effects, now, (id, cell), waiting);
+    }
+
+    /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
+    #[inline]
+    pub(super) fn post_receives<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        there: u32,
+    ) {
+        if fabric.needs_requests() {
+            self.request_messages(fabric, effects, now, (id, cell));
+        }
+        for _ in 0..there {
+            if M::Order::AT_ONCE {
+                effects
+                    .agenda
+                    .push(now, Event::new(EventClass::Found, id, cell))
+            } else {
+                self.on_receive(effects, now, id, cell)
+            }
+        }
+    }
+
+    /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken `recv_posted`
+    /// steps.
+    #[inline]
+    pub(super) fn on_arrival<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        (stage, recv_posted): (u16, u32),
+    ) {
+        let shared = self.shared_stage(id, cell);
+        let run = &mut self.runs[id as usize];
+        let stages = run.length;
+        let progress = run.progress.as_mut().expect("its messages are in flight");
+        let state = progress.cells[cell as usize];
+        if shared == stage && state.begun && state.taken >= recv_posted {
+            self.on_receive(effects, now, id, cell);
+            if !M::Order::AT_ONCE {
+                self.advance(fabric, effects, now, id, cell);
+            }
+        } else if recv_posted == 0 {
+            // Without a step to wait for, a count per stage suffices.
+            progress.waiting[cell as usize * stages + stage as usize] += 1;
+        } else {
+            progress.defer(cell, stage, recv_posted, false);
+        }
+    }
+
+    /// Advances the chunks that began a stage, and those that begin one because of that.
+    #[inline]
+    pub fn advance_begun<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
+        let mut next = 0;
+        while let Some(&(id, cell)) = self.begun_chunks.get(next) {
+            next += 1;
+            self.advance(fabric, effects, now, id, cell);
+        }
+        self.begun_chunks.clear();
+    }
+
+    /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
+    /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
+    pub(super) fn advance<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        if let Some(place) = self.place(id, cell) {
+            self.advance_at(fabric, effects, now, (id, cell), place);
+        }
+    }
+
+    /// Returns where a cell is ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
+    #[inline]
+    pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace<M::Stage>> {
+        let run = &self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        let schedule = run.schedule_at(run.position(cell));
+        let schedule = self.schedules.get(schedule);
+        run.place(cell, schedule, group, &*self.backend)
+    }
+
+    /// Advances a chunk at a member, as [`Self::advance`] does, from where it is.
+    pub(super) fn advance_at<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        (stage, queue_slot, line): CellPlace<M::Stage>,
+    ) {
+        if let Some(line) = line {
+            let state = |e: &Self| {
+                let progress = e.runs[id as usize].progress.as_ref();
+                progress.expect("it has begun").cells[cell as usize]
+            };
+            let paced = self.backend.is_paced(&stage);
+            let mut at = state(self);
+            let mut next = self.backend.step(&stage, queue_slot, line, at.taken);
+            while let Some(step) = next {
+                let held = step.after > at.credits || step.arrived > at.arrived;
+                // Where a member may send to all others at once, the next message waits until the port is free, so
+                // that a group of n has n messages in flight and not n².
+                if held || (paced && at.leaving) {
+                    break;
+                }
+                next = self.backend.step(&stage, queue_slot, line, at.taken + 1);
+                self.take_step(
+                    fabric,
+                    effects,
+                    now,
+                    (id, cell),
+                    (step, paced || next.is_none()),
+                );
+                at = state(self);
+            }
+            let all = self.backend.receives(&stage, queue_slot, line)
+                + self.backend.credits(&stage, queue_slot, line);
+            if next.is_some() || at.leaving || at.credits < all {
+                return;
+            }
+            if self.backend.is_bidirectional(&stage) {
+                self.end_strand(fabric, effects, now, id, cell);
+                return;
+            }
+        }
+        self.end_stage(fabric, effects, now, id, cell);
+    }
+
+    /// Ends a strand of a chunk's stage; the second to end ends the stage.
+    fn end_strand<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let other = run.other_strand(cell);
+        let progress = run.progress.as_mut().expect("it has begun");
+        let is_last = !progress.cells[other as usize].begun;
+        if std::mem::take(&mut progress.cells[cell as usize].begun) && is_last {
+            self.end_stage(fabric, effects, now, id, cell.min(other));
+        }
+    }
+
+    /// Takes a step: submits its message, and posts the receives that follow it. `matters` says that the member has
+    /// to know when the message has left.
+    #[inline]
+    fn take_step<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, cell): (u32, u32),
+        (step, matters): (SendStep, bool),
+    ) {
+        let topology = self.settings.topology;
+        let shared = self.shared_stage(id, cell);
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        run.messages += 1;
+        let position = run.position(cell);
+        let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
+        let strand = run.strand(cell);
+        let of_all = chunk * run.strands + strand;
+        let progress = run.progress.as_mut().expect("it has begun");
+        let state = &mut progress.cells[cell as usize];
+        let number = state.stage;
+        let taken = state.taken;
+        state.taken += 1;
+        state.leaving = !M::Order::SENDS_END_ON_ARRIVAL && matters;
+        let schedule = self.schedules.get(schedule);
+        let assignment = schedule.stage(chunk, number).expect("it is in one");
+        let index = self.backend.phase(assignment);
+        let phase = &group.extent.phases[index];
+        // The second strand runs the mirrored program, so its partner is counted from the other end of the line.
+        let to = match strand {
+            0 => step.to,
+            _ => phase.size - 1 - step.to,
+        };
+        let to = phase.position(position, to);
+        let op = fabric.op(InFlightOp::Step {
+            run: id,
+            from: cell,
+            to: cell - position + to,
+            stage: shared,
+            recv_posted: step.recv_posted,
+        });
+        let (a, b) = (
+            group.extent.npus[position as usize],
+            group.extent.npus[to as usize],
+        );
+        // Where messages contend, the network routes them and ports of the run are of no use.
+        let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
+            (progress.ports.any(), progress.ports.any())
+        } else {
+            let [out, into] = group.sides_between(topology, position, to);
+            (
+                progress.ports.port(group.port(index, position, out)),
+                progress.ports.port(group.port(index, to, into)),
+            )
+        };
+        let message = NetworkMessage {
+            op,
+            ends: (a, b),
+            from,
+            to,
+            path: self.backend.path(assignment, &group.paths[index]),
+            amount: step.amount,
+            tell_injected: state.leaving,
+            sole_sender: !self.backend.is_paced(assignment),
+            order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
+        };
+        if fabric.needs_requests() {
+            let asked = progress.take_deferred(cell, shared, taken + 1, true) > 0;
+            fabric.withhold(message);
+            if asked {
+                effects
+                    .agenda
+                    .push(now, Event::new(EventClass::Requested, 0, op))
+            } else {
+                self.expected.insert((id, cell, shared, taken), op);
+            }
+        } else if N::SHARED || run.chunks > 1 {
+            let step = u64::from(number) << 32 | u64::from(taken);
+            let key = (a.0, run.number + 1, run.sequence, of_all, step);
+            // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
+            fabric.submit::<M::Order>(now, key, message, effects);
+        } else {
+            fabric.put(now, &message, effects);
+        }
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        let there = progress.take_deferred(cell, shared, taken + 1, false);
+        self.post_receives(fabric, effects, now, (id, cell), there);
+    }
+
+    /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
+    pub(super) fn end_stage<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        cell: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        let position = run.position(cell);
+        let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
+        let progress = run.progress.as_mut().expect("it has begun");
+        let number = progress.cells[cell as usize].stage;
+        let queue_slot = progress.queue_slots[cell as usize * run.length + number as usize];
+        let length = run.length;
+        let passed = self.wait(id, (chunk, position), number, queue_slot);
+        if number as usize + 1 < length {
+            // The chunk queues for the next stage before its place is released, because both may be one queue.
+            let next = self.enter_stage(npu, id, cell, number + 1);
+            self.release_place(fabric, effects, now, npu, (id, cell), passed);
+            self.admit_waiting(fabric, effects, now, npu, (id, cell), next);
+            return;
+        }
+        let run = &mut self.runs[id as usize];
+        let progress = run.progress.as_mut().expect("it has begun");
+        progress.cells[cell as usize].stage = length as u16;
+        progress.done[position as usize] += 1;
+        if progress.done[position as usize] == run.chunks {
+            self.end_member(fabric, effects, now, id, position);
+            // All chunks have been admitted and the state of admission is gone; queues are shared by all
+            // collectives.
+            if let StageAdmission::Queue(queue) = passed {
+                if M::Order::AT_ONCE {
+                    effects.work.push(FollowUp::Leave(npu, queue));
+                } else {
+                    self.leave(fabric, effects, now, (npu, queue));
+                }
+            }
+        } else {
+            self.release_place(fabric, effects, now, npu, (id, cell), passed);
+        }
+    }
+
+    /// Completes the node of a member whose chunks are all done.
+    pub(super) fn end_member<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        position: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let running = &self.groups[run.group as usize];
+        let group = running.plan;
+        let member = group.extent.member_at[position as usize];
+        let node = run.arrivals.nodes[member as usize];
+        let instance = running.instance(group.members[member as usize]);
+        let has_ended = run.answer.has_told(position);
+        let rehearsed_ends = self.rehearsed_ends.as_mut();
+        let rehearsed = rehearsed_ends
+            .map(|ends| ends.push((now, position)))
+            .is_some();
+        let progress = run.progress.as_mut().expect("it has begun");
+        progress.ended += 1;
+        if progress.ended == group.extent.size() {
+            // Messages that no receiver takes may still be in flight, and refer to this state.
+            if !progress.mixed {
+                let ports = progress.ports;
+                run.progress = None;
+                fabric.close(ports);
+            }
+            if !rehearsed {
+                self.record_model(effects, now, id, true);
+            }
+        }
+        if instance != NONE && !rehearsed && !has_ended {
+            effects.end::<M::Order>(now, instance, NodeIndex(node));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Closed forms on networks with contention: answers that can be taken back.
+//!
+//! A collective that is answered by closed form there *reserves* the ports or links of its members along the
+//! dimensions that it spans, if all of them are idle. As long as no other message would touch one, the answer stands.
+//! As soon as one would, or a load or store begins that will use such a port, the run is *materialized*: it is
+//! replayed message by message from its start until now, which is exact, because it was alone, and goes on so. Its
+//! own messages of this instant are submitted together with the one that touched it.
+
+use super::Collectives;
+use super::lone_run::PresentRounds;
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
+use crate::ids::Npu;
+use crate::network::{LinkReservations, NetworkBackend};
+use crate::units::{Span, Time};
+
+/// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
+const FOLDINGS: u32 = 1 << 27;
+
+/// Members that arrive at one instant, which they are settled in together.
+pub(super) type ArrivalWave = (Time, Vec<u32>);
+
+impl<M: CollectiveModel> Collectives<'_, M> {
+    /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
+    /// Returns whether it could.
+    pub(super) fn fast_forward<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        span: Span,
+    ) -> bool {
+        let mut number = 0;
+        if N::SHARED {
+            if !self.for_each_port(fabric, id, |links, npu, d| links.is_idle(now, npu, d)) {
+                return false;
+            }
+            self.for_each_port(fabric, id, |links, npu, d| {
+                links.reserve(npu, d, Some(id));
+                true
+            });
+            number = self.number_answer();
+        }
+        let run = &mut self.runs[id as usize];
+        (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
+        run.answer.start = now;
+        self.counts.closed += 1;
+        let event = Event::new(EventClass::Run, number, id);
+        effects.agenda.push(now + span, event);
+        true
+    }
+
+    /// Counts an answer that can be taken back, and returns its number.
+    pub(super) fn number_answer(&mut self) -> u32 {
+        self.counts.revocable += 1;
+        // Numbers wrap round from 1: 0 stands for no reservation.
+        self.counts.answers = self.counts.answers % (FOLDINGS - 1) + 1;
+        self.counts.answers
+    }
+
+    /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
+    pub(super) fn release_reservation<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        id: u32,
+        number: u32,
+    ) -> bool {
+        let run = &mut self.runs[id as usize];
+        if run.answer.number != number {
+            return false;
+        }
+        if number > 0 {
+            run.answer.number = 0;
+            self.counts.revocable -= 1;
+            if let Some(rehearsal) = &run.answer.rehearsal {
+                let is_held = std::mem::take(&mut run.answer.is_held);
+                match fabric.rehearsed_links() {
+                    Some(links) if is_held => links.release(&rehearsal.links, id),
+                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
+                    None => {}
+                }
+                return true;
+            }
+            self.for_each_port(fabric, id, |links, npu, d| {
+                links.reserve(npu, d, None);
+                true
+            });
+        }
+        true
+    }
+
+    /// Calls `what` for each NPU and dimension that a run's members use, until it returns false. Returns whether it never did;
+    /// false where links cannot be reserved.
+    fn for_each_port<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        id: u32,
+        mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
+    ) -> bool {
+        let extent = &self.groups[self.runs[id as usize].group as usize]
+            .plan
+            .extent;
+        let Some(links) = fabric.reservations() else {
+            // A group of one uses none.
+            return extent.phases.is_empty();
+        };
+        extent.phases.iter().all(|phase| {
+            let npus = extent.npus.iter();
+            npus.copied().all(|npu| what(links, npu, phase.dimension))
+        })
+    }
+
+    /// Materializes all runs that a message submitted `now` would touch.
+    pub(in crate::engine) fn materialize_touched<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
+        let mut next = 0;
+        while self.counts.revocable > 0
+            && let Some(leaving) = effects.sends.get(next)
+        {
+            let (from, to) = leaving.message.ends;
+            match fabric.reservation(now, (from.into(), to.into())) {
+                Some(id) => self.materialize(fabric, effects, now, id),
+                None => next += 1,
+            }
+        }
+    }
+
+    /// Materializes all runs that loads and stores submitted `now` would touch.
+    pub fn materialize_on_the_way<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+    ) {
+        for next in 0..effects.accesses.len() {
+            while let Some(id) = fabric.reservation(now, effects.accesses[next].ends) {
+                self.materialize(fabric, effects, now, id);
+            }
+        }
+    }
+
+    /// Has a run go on message by message that was answered or holds its links: replays it until `now`.
+    pub(super) fn materialize<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let number = run.answer.number;
+        let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
+        let last = waves.last().map_or(now, |&(last, _)| last);
+        let settled = if last < now { 0 } else { run.answer.settlement };
+        if !run.answer.is_held {
+            // The run counts as stepwise from here on, and `step` counts it as such.
+            self.counts.closed -= 1;
+            self.counts.unfolded += 1;
+            run.answer.materialized = true;
+        }
+        let unsettled = if run.answer.is_skewed {
+            std::mem::take(&mut run.arrivals.arrived_now)
+        } else {
+            Vec::new()
+        };
+        self.release_reservation(fabric, id, number);
+        let present = PresentRounds {
+            now,
+            done: effects.progress.settled() > settled,
+            rounds: effects.progress.rounds(),
+            all: unsettled.is_empty(),
+        };
+        let mut own = Effects::default();
+        self.replay_alone(fabric, &mut own, (id, waves), Some(present));
+        if let Some(links) = fabric.rehearsed_links() {
+            links.restore();
+        }
+        effects.append(own);
+        self.runs[id as usize].arrivals.arrived_now = unsettled;
+    }
+}

@@ -1,0 +1,144 @@
+//! A collective that is replayed alone, by the loop, with effects of its own: to the present, or to its end.
+
+use super::Collectives;
+use super::fast_forward::ArrivalWave;
+use crate::engine::discipline::CollectiveModel;
+use crate::engine::effects::Effects;
+use crate::engine::event::Event;
+use crate::engine::event_loop::{self, Components};
+use crate::engine::fabric::Fabric;
+use crate::network::NetworkBackend;
+use crate::units::Time;
+use std::iter::Peekable;
+use std::ops::ControlFlow;
+use std::vec::IntoIter;
+
+/// Progress of the loop up to which a run is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PresentRounds {
+    pub now: Time,
+    /// True if all rounds of the instant that concern the run are over; otherwise `rounds` of them are.
+    pub done: bool,
+    pub rounds: u32,
+    /// True if every member that has arrived is in a wave.
+    pub all: bool,
+}
+
+impl PresentRounds {
+    /// Returns whether a replay that has handled so many rounds of the instant `at` is as far.
+    fn is_reached(self, at: Time, handled: u32) -> bool {
+        at >= self.now && !self.done && handled >= self.rounds
+    }
+}
+
+/// Components of a run that is replayed alone.
+///
+/// At the present instant the run has to be exactly as far as the loop is. If the instant was settled since the
+/// last members arrived, or since the instant did, all its rounds are over and the replay continues until nothing is
+/// left; if not, it takes as many rounds as the loop has, and messages of the last of them are submitted with the rest.
+struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
+    collectives: &'x mut Collectives<'a, M>,
+    fabric: &'x mut Fabric<'f, N>,
+    own: &'x mut Effects,
+    id: u32,
+    /// Members that have yet to arrive, and those that arrive in this round.
+    waves: Peekable<IntoIter<ArrivalWave>>,
+    arriving: Option<Vec<u32>>,
+    present: Option<PresentRounds>,
+    /// Instant of the replay, and rounds handled there.
+    at: Time,
+    handled: u32,
+    round: Vec<Event>,
+}
+
+impl<N: NetworkBackend, M: CollectiveModel> Components for LoneRun<'_, '_, '_, N, M> {
+    fn next(&mut self) -> Option<Time> {
+        let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
+        let is_reached =
+            |present: PresentRounds| wave.is_none() && present.is_reached(self.at, self.handled);
+        if present.is_some_and(is_reached) {
+            return None;
+        }
+        self.fabric.submit_pending(self.at, self.own);
+        // Time stays where it is: members of the next wave may send before the next event.
+        let due = self.own.agenda.peek_time();
+        let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
+        if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
+            self.handled = if due > self.at { 1 } else { self.handled + 1 };
+            self.at = due;
+            self.own.agenda.next_time();
+            return Some(due);
+        }
+        let (wave, members) = self.waves.next()?;
+        (self.at, self.handled) = (wave, 0);
+        self.arriving = Some(members);
+        Some(wave)
+    }
+
+    fn round(&mut self, now: Time) {
+        let (fabric, own) = (&mut *self.fabric, &mut *self.own);
+        if let Some(members) = self.arriving.take() {
+            let run = &mut self.collectives.runs[self.id as usize];
+            let everybody = self.collectives.groups[run.group as usize].plan.present;
+            run.arrivals.arrived_now = members;
+            let all = run.arrivals.arrived == everybody
+                && self.waves.peek().is_none()
+                && self.present.is_none_or(|present| present.all);
+            self.collectives.step(fabric, own, now, self.id, all);
+            return;
+        }
+        own.take_round(&mut self.round);
+        fabric.sort(&mut self.round);
+        for &event in &self.round {
+            self.collectives.handle_alone(fabric, own, now, event);
+        }
+    }
+
+    fn end_round(&mut self, _: Time) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+impl<M: CollectiveModel> Collectives<'_, M> {
+    /// Replays a run whose members arrive in waves, of which nothing else is pending: up to the `present`, or to its end.
+    pub(super) fn replay_alone<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        own: &mut Effects,
+        (id, waves): (u32, Vec<ArrivalWave>),
+        present: Option<PresentRounds>,
+    ) {
+        let mut alone = LoneRun {
+            collectives: self,
+            fabric,
+            own,
+            id,
+            waves: waves.into_iter().peekable(),
+            arriving: None,
+            present,
+            at: Time::ZERO,
+            handled: 0,
+            round: Vec::new(),
+        };
+        event_loop::run(&mut alone);
+    }
+
+    /// Handles an event of a run that is replayed alone: of the network, or of the collective itself.
+    fn handle_alone<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        own: &mut Effects,
+        now: Time,
+        event: Event,
+    ) {
+        let Some(of_network) = event.of_network() else {
+            self.handle(fabric, own, now, (event, 0));
+            return;
+        };
+        fabric.handle(now, of_network, own);
+        while let Some(notice) = fabric.notice() {
+            self.notice(fabric, own, now, notice);
+        }
+        self.advance_begun(fabric, own, now);
+    }
+}

@@ -1,0 +1,316 @@
+//! Settling of collectives: by closed form, or message by message, until all members have been told.
+
+use super::Collectives;
+use super::recorded::WaitTotals;
+use super::run::CollectiveRun;
+use crate::collective::UncontendedCost;
+use crate::engine::ReplayRefusal;
+use crate::engine::discipline::{CollectiveModel, Discipline};
+use crate::engine::effects::{Effects, FollowUp};
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::Fabric;
+use crate::engine::plan::{GroupPlan, NONE};
+use crate::ids::NodeIndex;
+use crate::network::NetworkBackend;
+use crate::report::CollectiveRecord;
+use crate::trace::CollectiveKind;
+use crate::units::{Span, Time};
+
+/// Bound on the state of one stepwise collective, in entries: chunks · members · (stages + 1). Some gigabytes.
+const MOST: u64 = 1 << 28;
+
+/// Returns a refusal if a stepwise run would exceed [`MOST`].
+fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
+    let (members, chunks) = (members as u64, u64::from(run.chunks));
+    let size = members
+        .saturating_mul(chunks)
+        .saturating_mul(u64::from(run.strands))
+        .saturating_mul(run.length as u64 + 1);
+    (size > MOST).then(|| {
+        ReplayRefusal::new(
+            format!(
+                "a collective of {members} members in {chunks} chunks has to go message by message, which is \
+                 more than fits in memory"
+            ),
+            "fewer `chunks` in the machine's [collectives], or an algorithm and a start for which there is a \
+             closed form",
+        )
+    })
+}
+impl<M: CollectiveModel> Collectives<'_, M> {
+    /// Settles the arrivals of an instant in insertion order: by closed form if all members arrived, and otherwise
+    /// one by one, in the order in which they arrived.
+    pub(super) fn settle_in_order<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        let fresh = std::mem::take(&mut run.arrivals.arrived_now);
+        let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
+        if all && let Some(span) = self.closed_form(fabric, id) {
+            self.begin_all(effects, id);
+            self.counts.closed += 1;
+            let event = Event::new(EventClass::Run, 0, id);
+            effects.agenda.push(now + span, event);
+        } else {
+            for &member in &fresh {
+                self.enroll(fabric, effects, now, id, member);
+            }
+        }
+    }
+
+    /// Notifies the observer that all members of a collective have arrived.
+    fn begin_all(&self, effects: &mut Effects, id: u32) {
+        let run = &self.runs[id as usize];
+        let group = &self.groups[run.group as usize];
+        for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
+            if let Some(number) = group.number_of(*rank) {
+                effects.began.push((number, NodeIndex(node)));
+            }
+        }
+    }
+
+    /// Returns the duration of a run whose members all start together, where one is proved; cached per schedule.
+    fn closed_form<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        id: u32,
+    ) -> Option<Span> {
+        let run = &self.runs[id as usize];
+        if !run.own_schedules.is_empty() {
+            return None;
+        }
+        let cached = self.schedules.cached(run.schedule);
+        if let Some(known) = cached.closed {
+            return known;
+        }
+        let GroupPlan { extent, paths, .. } = self.groups[run.group as usize].plan;
+        let network = fabric.network();
+        let quiet = UncontendedCost {
+            shared: N::SHARED,
+            cost: &|ends, amount| network.uncontended(ends, amount),
+            // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
+            conflict_free: &|dimension, members, next| {
+                if extent.regular {
+                    network.is_conflict_free(dimension, members, next)
+                } else {
+                    !N::SHARED
+                }
+            },
+        };
+        let span = self
+            .backend
+            .closed_form(&cached.schedule, extent, paths, &quiet);
+        // A missing closed form is cached too.
+        cached.closed = Some(span);
+        span
+    }
+
+    /// Returns whether a run may still be answered by closed form. In insertion order, one that may not proceeds at
+    /// once, because the order of arrivals at an instant may matter.
+    pub fn may_be_closed<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        id: u32,
+    ) -> bool {
+        !self.settings.stepwise
+            && (!N::SHARED || self.settings.collectives_alone)
+            && self.runs[id as usize].progress.is_none()
+            && self.closed_form(fabric, id).is_some()
+    }
+
+    /// Enrolls a member: its chunks begin their first stage or wait for it.
+    pub fn enroll<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        member: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        let position = group.extent.position_of[member as usize];
+        if run.progress.is_none() {
+            run.begin(fabric.open(0), 0);
+            self.counts.stepwise += 1;
+        }
+        if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
+            self.begin_all(effects, id);
+        }
+        self.enroll_at(fabric, effects, now, id, position);
+    }
+
+    /// Settles a run with members that arrived at this instant, of which no event is left.
+    pub fn settle_run<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let group = self.groups[run.group as usize].plan;
+        let all = run.arrivals.arrived == group.present;
+        if all {
+            self.begin_all(effects, id);
+        }
+        if let Some(latency) = self.wired_barrier(id) {
+            self.runs[id as usize].arrivals.arrived_now.clear();
+            if all {
+                self.counts.closed += 1;
+                let event = Event::new(EventClass::Run, 0, id);
+                effects.agenda.push(now + latency, event);
+            }
+            return;
+        }
+        // A measured collective begins when its last member arrives, whoever came earlier.
+        let run = &mut self.runs[id as usize];
+        let measured = !N::SHARED
+            && !self.settings.stepwise
+            && run.own_schedules.is_empty()
+            && self.schedules.get(run.schedule).measured().is_some();
+        if measured && !all {
+            run.arrivals.arrived_now.clear();
+            return;
+        }
+        let together = all && (run.arrivals.first == now || measured);
+        if together
+            && !self.settings.stepwise
+            && let Some(span) = self.closed_form(fabric, id)
+            && self.fast_forward(fabric, effects, now, id, span)
+        {
+            return;
+        }
+        if self.settle_rehearsed(fabric, effects, now, id, all) {
+            return;
+        }
+        self.step(fabric, effects, now, id, all);
+    }
+
+    /// Returns the time of a run that is a barrier over wires of its own, which takes no links.
+    fn wired_barrier(&self, id: u32) -> Option<Span> {
+        let latency = self.settings.topology.tiles()?.barrier?;
+        let request = self.runs[id as usize].request?;
+        (request.kind == CollectiveKind::Barrier).then_some(latency)
+    }
+
+    /// Continues message by message with the members that arrived at this instant; `all` says that every member has.
+    pub(super) fn step<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        all: bool,
+    ) {
+        let run = &mut self.runs[id as usize];
+        let running = &self.groups[run.group as usize];
+        let group = running.plan;
+        if run.progress.is_none() {
+            if let Some(refusal) = too_large(run, group.members.len()) {
+                effects.refusal = Some(refusal);
+                return;
+            }
+            let phases = group.extent.phases.len();
+            let ports = group.ports();
+            let order = self.schedules.get(run.schedule).admission();
+            run.begin(fabric.open(ports), order.map_or(0, |_| phases));
+            self.counts.stepwise += 1;
+        }
+        let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
+        if all {
+            // Absent members arrive with the last of the present ones.
+            let absent = group
+                .members
+                .iter()
+                .enumerate()
+                .filter(|(_, m)| running.instance(**m) == NONE);
+            fresh.extend(absent.map(|(member, _)| member as u32));
+        }
+        for member in &mut fresh {
+            *member = group.extent.position_of[*member as usize];
+        }
+        fresh.sort_unstable();
+        for &position in &fresh {
+            self.enroll_at(fabric, effects, now, id, position);
+        }
+        self.advance_begun(fabric, effects, now);
+        fresh.clear();
+        self.runs[id as usize].arrivals.arrived_now = fresh;
+    }
+
+    /// Ends a collective answered by closed form, for all members alike or as it was rehearsed.
+    pub(super) fn end_run<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (id, number): (u32, u32),
+    ) {
+        let run = &self.runs[id as usize];
+        if run.answer.rehearsal.is_some() {
+            self.end_rehearsed(effects, now, id, number);
+            return;
+        }
+        if !self.release_reservation(fabric, id, number) {
+            return;
+        }
+        let run = &self.runs[id as usize];
+        let running = &self.groups[run.group as usize];
+        for (rank, &node) in running.plan.members.iter().zip(&run.arrivals.nodes) {
+            let instance = running.instance(*rank);
+            if instance != NONE {
+                effects.end::<M::Order>(now, instance, NodeIndex(node));
+            }
+        }
+        if M::Order::AT_ONCE {
+            effects.work.push(FollowUp::Record(id));
+        } else {
+            self.record_model(effects, now, id, false);
+        }
+    }
+
+    /// Reports a collective that has ended, and frees its run.
+    pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: u32, stepwise: bool) {
+        let run = &self.runs[id as usize];
+        let totals = run.waiting(self.groups[run.group as usize].plan);
+        let transfer = now.since(run.arrivals.last);
+        self.record(effects, now, id, (stepwise, totals, transfer));
+    }
+
+    /// Reports a collective that has ended with its waiting and its transfer, and frees its run.
+    pub(super) fn record(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        id: u32,
+        (stepwise, (waited, waited_for), transfer): (bool, WaitTotals, Span),
+    ) {
+        let run = &self.runs[id as usize];
+        let running = &mut self.groups[run.group as usize];
+        let request = run.request.expect("a run carries something out");
+        effects.records.push(CollectiveRecord {
+            group: running.identity,
+            kind: request.kind,
+            buffer: request.buffer,
+            last_start: run.arrivals.last,
+            end: now,
+            transfer,
+            waited_for,
+            waited,
+            stepwise,
+            materialized: run.answer.materialized,
+            messages: run.messages,
+        });
+        running.order.run_of[run.sequence as usize] = NONE;
+        // A run with messages still in flight keeps its slot, because their ops refer to it.
+        if run.progress.is_none() {
+            self.free_runs.push(id);
+        }
+    }
+}

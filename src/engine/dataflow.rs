@@ -1,0 +1,394 @@
+//! Dataflow: the nodes of launches in flight, their open dependencies, and what becomes ready.
+
+use super::effects::Effects;
+use super::event::{Event, EventClass};
+use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use crate::graph::{Graph, NodeKind, huge_pages};
+use crate::ids::{NodeIndex, Npu, Rank};
+use crate::units::{Span, Time};
+use crate::workload::RankInstance;
+
+/// Sentinel dependency count: the node is complete.
+const COMPLETE: u32 = u32::MAX;
+/// Flag in a dependency count: the node has a delay. Nodes without one cost the loop no look at their graph's delays.
+/// Counts are below, and with this below [`COMPLETE`].
+const DELAYED: u32 = 1 << 31;
+
+/// Packs a node of an instance into one word that sorts by instance, then id.
+#[inline]
+pub(super) fn key(instance: u32, node: NodeIndex) -> u64 {
+    u64::from(instance) << 32 | u64::from(node.0)
+}
+
+/// Returns the instance and node of a word.
+#[inline]
+pub(super) fn node_of(word: u64) -> (u32, NodeIndex) {
+    ((word >> 32) as u32, NodeIndex(word as u32))
+}
+
+/// Flag of an instance: its kernels are submitted to a processor.
+pub(super) const SERVED: u8 = 1;
+/// Flag: its launch has prices of its own.
+pub(super) const REPRICED: u8 = 2;
+/// Flag: its kernels take longer while collectives run.
+pub(super) const SLOWED: u8 = 16;
+/// Flag: it waits for its feed to release it.
+pub(super) const HELD: u8 = 4;
+/// Flag: its lanes serve several launches in turn.
+pub(super) const TURNS: u8 = 8;
+
+/// An instance of a launch in flight. References replace look-ups in the loop.
+#[derive(Debug)]
+pub(super) struct RunningInstance<'a> {
+    pub graph: &'a Graph,
+    pub shared: &'a SharedGraphPlan,
+    pub planned: &'a InstancePlan,
+    pub of: &'a RankInstance,
+    /// Index of its first node in [`Dataflow::dependencies_left`].
+    first_node: usize,
+    /// Number of its launch.
+    pub serial: u64,
+    /// Index of its first lane.
+    pub first_lane: u32,
+    /// Nodes that have yet to complete.
+    pub left: u32,
+    /// Collectives that hold a lane.
+    pub collectives: u32,
+    /// Index among the instances of all programs, by which observers know it.
+    pub number: u32,
+    pub npu: Npu,
+    /// Frame of its launch.
+    pub frame: u32,
+    /// [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
+    pub flags: u8,
+}
+
+impl RunningInstance<'_> {
+    /// Returns the duration of a node as compiled.
+    #[inline]
+    pub fn duration(&self, node: NodeIndex) -> Span {
+        self.shared.prices[node.index()]
+    }
+
+    /// Returns the lane that a node takes, if it takes one.
+    #[inline]
+    pub fn lane(&self, node: NodeIndex) -> Option<u32> {
+        match self.shared.lanes[self.graph.lane(node) as usize] {
+            NONE => None,
+            lane => Some(self.first_lane + lane),
+        }
+    }
+
+    /// Returns the lanes that the instance uses.
+    pub fn lanes(&self) -> std::ops::Range<u32> {
+        self.first_lane..self.first_lane + self.shared.lane_count
+    }
+
+    #[inline]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Numbers of a program's first instance and group, and of the first table of what pairs exchange, among those of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaunchNumbers {
+    pub first_instance: u32,
+    pub first_group: u32,
+    pub first_splits: u32,
+}
+
+/// Indices of the first instance, group and pair of a launch in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchPlace<'a> {
+    pub plan: &'a ReplayPlan,
+    pub first_instance: u32,
+    pub first_group: u32,
+    pub first_pair: u32,
+}
+
+/// Nodes of launches in flight: dependencies that are open, and what is ready.
+#[derive(Debug)]
+pub(super) struct Dataflow<'a> {
+    instances: Vec<RunningInstance<'a>>,
+    /// By frame.
+    places: Vec<LaunchPlace<'a>>,
+    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
+    dependencies_left: Vec<u32>,
+    /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
+    /// another node of their instance completes.
+    dormant: Vec<u64>,
+    /// Nodes that have completed, of all launches.
+    completed: u64,
+    /// Completion time of the last of them.
+    last: Time,
+}
+
+impl<'a> Dataflow<'a> {
+    /// Without instances, with room for `nodes`.
+    pub fn new(nodes: usize) -> Self {
+        Self {
+            instances: Vec::new(),
+            places: Vec::new(),
+            dependencies_left: huge_pages::huge_page_vec(nodes),
+            dormant: Vec::new(),
+            completed: 0,
+            last: Time::ZERO,
+        }
+    }
+
+    #[inline]
+    pub fn instance(&self, instance: u32) -> &RunningInstance<'a> {
+        &self.instances[instance as usize]
+    }
+
+    #[inline]
+    pub fn instance_mut(&mut self, instance: u32) -> &mut RunningInstance<'a> {
+        &mut self.instances[instance as usize]
+    }
+
+    pub fn instances(&self) -> &[RunningInstance<'a>] {
+        &self.instances
+    }
+
+    /// Makes room for exactly `count` instances more.
+    pub fn reserve(&mut self, count: usize) {
+        self.instances.reserve_exact(count);
+    }
+
+    /// Adds the instances of a frame, whose graphs are with them.
+    pub fn add(
+        &mut self,
+        place: LaunchPlace<'a>,
+        first_number: u32,
+        instances: impl Iterator<Item = (&'a RankInstance, &'a Graph)>,
+    ) {
+        let frame = self.places.len() as u32;
+        let planned = place.plan.instances.iter();
+        for (number, ((of, graph), planned)) in (first_number..).zip(instances.zip(planned)) {
+            let first_node = self.dependencies_left.len();
+            self.dependencies_left.extend_from_slice(graph.in_degrees());
+            self.instances.push(RunningInstance {
+                graph,
+                shared: &place.plan.shared[planned.shared as usize],
+                planned,
+                of,
+                first_node,
+                serial: 0,
+                first_lane: 0,
+                left: 0,
+                collectives: 0,
+                number,
+                npu: planned.npu,
+                frame,
+                flags: 0,
+            });
+        }
+        self.places.push(place);
+    }
+
+    /// Sets the dependencies of an instance up that begins; `used` says that it ran before.
+    pub fn open(&mut self, instance: u32, used: bool) {
+        let running = &self.instances[instance as usize];
+        let graph = running.graph;
+        let nodes = running.first_node..running.first_node + graph.len();
+        let left = &mut self.dependencies_left[nodes];
+        if used {
+            left.copy_from_slice(graph.in_degrees());
+        }
+        if graph.has_delays() {
+            for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
+                // Roots are delayed from the release of their instance on, so their count stays 0 here.
+                let left = &mut left[node.index()];
+                *left |= if *left > 0 { DELAYED } else { 0 };
+            }
+        }
+    }
+
+    pub fn place(&self, frame: u32) -> &LaunchPlace<'a> {
+        &self.places[frame as usize]
+    }
+
+    #[inline]
+    fn place_of(&self, instance: u32) -> &LaunchPlace<'a> {
+        &self.places[self.instances[instance as usize].frame as usize]
+    }
+
+    /// Returns the group slot of a collective node, and its sequence in the group.
+    #[inline]
+    pub fn call(&self, instance: u32, node: NodeIndex) -> (BoundSlot, u32) {
+        let RunningInstance { graph, planned, .. } = self.instance(instance);
+        let call = graph.call(node);
+        let sequence = match &planned.sequences {
+            None => call.sequence,
+            Some(sequences) => sequences[graph.call_index(node)],
+        };
+        let BoundSlot { group, member } = planned.slots[call.group as usize];
+        let group = self.place_of(instance).first_group + group;
+        (BoundSlot { group, member }, sequence)
+    }
+
+    /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
+    #[inline]
+    pub fn pair(&self, instance: u32, message: usize) -> u32 {
+        match self.instance(instance).planned.pairs[message] {
+            NONE => NONE,
+            pair => self.place_of(instance).first_pair + pair,
+        }
+    }
+
+    /// Returns the rank at the other end of a message of an instance, and its NPU.
+    #[inline]
+    pub fn peer(&self, instance: u32, message: usize) -> (Rank, Npu) {
+        let running = self.instance(instance);
+        let peer = running.graph.messages()[message].peer;
+        let peer = running.of.peers[peer as usize];
+        (peer, self.place_of(instance).plan.npu_of[peer.index()])
+    }
+
+    /// Returns the instance of another rank in the launch of `instance`, [`NONE`] if it has no trace.
+    pub fn instance_beside(&self, instance: u32, rank: Rank) -> u32 {
+        let place = self.place_of(instance);
+        match place.plan.instance_of[rank.index()] {
+            NONE => NONE,
+            index => place.first_instance + index,
+        }
+    }
+
+    /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
+    pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
+        let (instance, node) = node_of(word);
+        let running = self.instance(instance);
+        (running.npu, running.serial, node)
+    }
+
+    /// Orders the events of each class that instances have, in a round that is sorted, by NPU, launch and node.
+    pub fn sort_by_launch(&self, round: &mut [Event]) {
+        for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
+            let class = alike[0].class();
+            let of_nodes = matches!(
+                class,
+                EventClass::Node | EventClass::Ready | EventClass::Release
+            );
+            if alike.len() > 1 && of_nodes {
+                alike.sort_unstable_by_key(|event| {
+                    self.content_of(key(event.rank(), NodeIndex(event.payload())))
+                });
+            }
+        }
+    }
+
+    /// Completes a node. Calls `ended` with its instance and kind, and then lets its successors go: they are ready, or
+    /// delayed.
+    #[inline(always)]
+    pub fn complete(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+        ended: impl FnOnce(&mut Effects, &RunningInstance<'_>, NodeKind),
+    ) {
+        let running = &mut self.instances[instance as usize];
+        let (graph, first) = (running.graph, running.first_node);
+        let kind = graph.kind(node);
+        running.left -= 1;
+        running.collectives -= u32::from(kind == NodeKind::Collective);
+        if running.left == 0 {
+            effects.ended.push(instance);
+        }
+        self.dependencies_left[first + node.index()] = COMPLETE;
+        self.completed += 1;
+        self.last = now;
+        ended(effects, running, kind);
+        for next in graph.successors(node) {
+            let left = &mut self.dependencies_left[first + next.index()];
+            *left -= 1;
+            if *left == 0 {
+                effects.ready.push(key(instance, next));
+            } else if *left == DELAYED {
+                *left = 0;
+                effects.delayed.push(key(instance, next));
+            }
+        }
+    }
+
+    /// Counts nodes as completed that another instance ran.
+    pub fn count_completed(&mut self, nodes: u64) {
+        self.completed += nodes;
+    }
+
+    /// Lets the nodes of an instance without dependencies go.
+    pub fn release_roots(&self, effects: &mut Effects, instance: u32) {
+        let graph = self.instance(instance).graph;
+        for node in graph.nodes() {
+            if graph.in_degrees()[node.index()] == 0 {
+                match graph.delay(node) {
+                    Span::ZERO => effects.ready.push(key(instance, node)),
+                    _ => effects.delayed.push(key(instance, node)),
+                }
+            }
+        }
+    }
+
+    /// Returns the nodes that have completed, and when the last did.
+    pub fn completed(&self) -> (u64, Time) {
+        (self.completed, self.last)
+    }
+
+    /// Returns the dependencies that a node waits for, [`None`] if it is complete.
+    pub fn waits_for(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+        let running = self.instance(instance);
+        match self.dependencies_left[running.first_node + node.index()] {
+            COMPLETE => None,
+            // The flag of a delay is no dependency.
+            left => Some(left & !DELAYED),
+        }
+    }
+
+    /// Returns whether all dependencies of a node are complete, its delay is over, and it is not.
+    pub fn is_posted(&self, instance: u32, node: NodeIndex) -> bool {
+        let running = self.instance(instance);
+        self.dependencies_left[running.first_node + node.index()] == 0
+    }
+
+    /// Returns the open dependencies of an instance.
+    pub fn open_dependencies(&self, instance: u32) -> &[u32] {
+        let running = self.instance(instance);
+        &self.dependencies_left[running.first_node..running.first_node + running.graph.len()]
+    }
+
+    /// Nodes of all instances, of launches in flight and of those whose room is kept.
+    #[cfg(test)]
+    pub fn nodes_held(&self) -> usize {
+        self.dependencies_left.len()
+    }
+
+    /// Gives an instance the progress of another with the same graph.
+    pub fn copy_progress(&mut self, from: u32, to: u32) {
+        let of = &self.instances[from as usize];
+        let nodes = of.first_node..of.first_node + of.graph.len();
+        let (left, collectives) = (of.left, of.collectives);
+        let own = &mut self.instances[to as usize];
+        (own.left, own.collectives) = (left, collectives);
+        self.dependencies_left.copy_within(nodes, own.first_node);
+    }
+
+    /// Makes the dormant nodes of an instance ready, after one of its nodes completed.
+    #[inline]
+    pub fn wake(&mut self, effects: &mut Effects, instance: u32) {
+        if !self.dormant.is_empty() {
+            let own = |word: &mut u64| node_of(*word).0 == instance;
+            effects.ready.extend(self.dormant.extract_if(.., own));
+        }
+    }
+
+    /// Nodes that wait, in insertion order, until another of their instance completes.
+    pub fn dormant(&mut self) -> &mut Vec<u64> {
+        &mut self.dormant
+    }
+
+    /// Returns whether a node is dormant.
+    pub fn is_dormant(&self, instance: u32, node: NodeIndex) -> bool {
+        self.dormant.contains(&key(instance, node))
+    }
+}

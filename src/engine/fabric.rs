@@ -1,0 +1,256 @@
+//! Fabric: the network and memories, and what is in flight on them.
+
+use super::agenda::Agenda;
+use super::compiled_replay::CompiledReplay;
+use super::discipline::Discipline;
+use super::effects::{Effects, PendingSend, SendOrderKey};
+use super::event::{Event, EventClass};
+use crate::ids::{EndpointId, Npu};
+use crate::network::{
+    DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,
+    NetworkMessage, PortRange, RehearsedLinks,
+};
+use crate::report::Observer;
+use crate::topology::Topology;
+use crate::units::{BufferShare, Time};
+use std::collections::BTreeMap;
+
+mod accesses;
+mod in_flight;
+
+pub(super) use accesses::{ApproachingAccess, fault};
+pub(super) use in_flight::InFlightOp;
+
+use accesses::RemoteState;
+use in_flight::OpSlab;
+
+/// Resources beyond an NPU that its nodes reach: the network, and memories.
+#[derive(Debug)]
+pub(super) struct Fabric<'a, N> {
+    topology: &'a Topology,
+    network: N,
+    /// Ops of all messages in flight.
+    ops: OpSlab,
+    notices: Vec<DeliveryNotice>,
+    /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
+    request_bytes: Option<u64>,
+    /// Messages that wait for their rendezvous request, by op.
+    withheld: BTreeMap<u32, NetworkMessage>,
+    /// Bytes over links, where they are counted.
+    traffic: Option<Box<LinkTraffic<'a>>>,
+    /// The memory without a name, if there is one, and those that have names.
+    memories: Vec<Option<RemoteState<'a>>>,
+}
+
+/// Notice of the network about a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MessageNotice {
+    /// Its last byte has left.
+    Left(InFlightOp),
+    /// Its last byte has arrived.
+    Arrived(InFlightOp),
+}
+
+impl EventScheduler for Agenda {
+    #[inline]
+    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+        // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
+        // one port and messages at one link, which are ordered by content before their number.
+        let event = match event {
+            NetworkEvent::Injected(op) => Event::new(EventClass::Injected, 0, op),
+            NetworkEvent::FirstByte { order, op } => Event::new(EventClass::FirstByte, order, op),
+            NetworkEvent::Delivered(op) => Event::new(EventClass::Delivered, 0, op),
+            NetworkEvent::Hop { order, op } => Event::new(EventClass::Hop, order, op),
+            NetworkEvent::LinkFree(link) => Event::new(EventClass::LinkFree, 0, link),
+        };
+        self.push(at, event);
+    }
+}
+
+impl<'a, N: NetworkBackend> Fabric<'a, N> {
+    /// The idle fabric of the machine of `prepared`.
+    pub fn new(prepared: &CompiledReplay<'a>, mut network: N, request_bytes: Option<u64>) -> Self {
+        let topology = prepared.machine.topology();
+        let traffic = if prepared.links {
+            LinkTraffic::new(topology).map(Box::new)
+        } else {
+            None
+        };
+        Self {
+            topology,
+            memories: RemoteState::all(prepared, &mut network),
+            network,
+            ops: OpSlab::default(),
+            notices: Vec::new(),
+            request_bytes,
+            withheld: BTreeMap::new(),
+            traffic,
+        }
+    }
+
+    /// The model of the network, which knows costs and reservations.
+    #[inline]
+    pub fn network(&self) -> &N {
+        &self.network
+    }
+
+    #[inline]
+    pub fn open(&mut self, ports: u32) -> PortRange {
+        self.network.open(ports)
+    }
+
+    #[inline]
+    pub fn close(&mut self, ports: PortRange) {
+        self.network.close(ports);
+    }
+
+    pub fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+        self.network.reservations()
+    }
+
+    pub fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+        self.network.rehearsed_links()
+    }
+
+    /// Returns the lowest run whose reserved links bytes between `ends` would touch `now`, if any.
+    #[inline]
+    pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        self.network.reservations()?.reservation(now, ends)
+    }
+
+    /// Takes an op for a message.
+    #[inline]
+    pub fn op(&mut self, of: InFlightOp) -> u32 {
+        self.ops.insert(of)
+    }
+
+    /// Takes an op that is no message and is not counted.
+    #[inline]
+    pub fn handle_of(&mut self, of: InFlightOp) -> u32 {
+        self.ops.reserve(of)
+    }
+
+    /// Gives an op back.
+    #[inline]
+    pub fn forget_op(&mut self, op: u32) -> InFlightOp {
+        self.ops.remove(op)
+    }
+
+    /// Does not count so many messages that were tried out.
+    pub fn forget_messages(&mut self, messages: u64) {
+        self.ops.forget(messages);
+    }
+
+    /// Hands a message to the network.
+    #[inline]
+    pub fn put(&mut self, now: Time, message: &NetworkMessage, effects: &mut Effects) {
+        if let Some(traffic) = &mut self.traffic {
+            let (from, to) = message.ends;
+            traffic.count((from.into(), to.into()), message.amount);
+        }
+        self.network.submit(now, message, &mut effects.agenda);
+    }
+
+    /// Submits a message, at once or with the others of its instant, by their keys.
+    #[inline]
+    pub fn submit<D: Discipline>(
+        &mut self,
+        now: Time,
+        key: SendOrderKey,
+        message: NetworkMessage,
+        effects: &mut Effects,
+    ) {
+        if D::AT_ONCE {
+            self.put(now, &message, effects);
+        } else {
+            effects.sends.push(PendingSend { key, message });
+        }
+    }
+
+    /// Submits the collected messages of this instant in content order.
+    pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
+        let mut leaving = std::mem::take(&mut effects.sends);
+        leaving.sort_unstable_by_key(|leaving| leaving.key);
+        for PendingSend { message, .. } in leaving.drain(..) {
+            if N::SHARED {
+                self.ops.mark_submitted(message.op);
+            }
+            self.put(now, &message, effects);
+        }
+        effects.sends = leaving;
+    }
+
+    /// Returns whether messages have to be requested by their receiver.
+    #[inline]
+    pub fn needs_requests(&self) -> bool {
+        self.request_bytes.is_some()
+    }
+
+    /// Sends a rendezvous request.
+    pub fn request(&mut self, now: Time, op: InFlightOp, ends: (Npu, Npu), effects: &mut Effects) {
+        let op = self.ops.insert(op);
+        let amount = BufferShare::whole(self.request_bytes.unwrap_or(0));
+        let message = NetworkMessage::plain(op, ends, amount);
+        self.put(now, &message, effects);
+    }
+
+    /// Withholds a message until it is requested.
+    pub fn withhold(&mut self, message: NetworkMessage) {
+        self.withheld.insert(message.op, message);
+    }
+
+    /// Submits a message that was withheld.
+    pub fn release(&mut self, now: Time, op: u32, effects: &mut Effects) {
+        if let Some(message) = self.withheld.remove(&op) {
+            self.put(now, &message, effects);
+        }
+    }
+
+    /// Handles an event of the network. What it says about messages is then there as notices.
+    #[inline]
+    pub fn handle(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
+        let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
+        self.network.handle(now, event, agenda, notices);
+    }
+
+    /// Takes the next notice.
+    #[inline]
+    pub fn notice(&mut self) -> Option<MessageNotice> {
+        Some(match self.notices.pop()? {
+            DeliveryNotice::Injected(op) => MessageNotice::Left(self.ops.get(op)),
+            DeliveryNotice::Delivered(op) => MessageNotice::Arrived(self.ops.remove(op)),
+        })
+    }
+
+    /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which
+    /// they were submitted, not in that of their op slots, which are reused.
+    #[inline]
+    pub fn sort(&self, round: &mut [Event]) {
+        // Equal words are equal events, so an unstable sort keeps the result deterministic.
+        round.sort_unstable();
+        if !N::SHARED {
+            return;
+        }
+        let of_one = |a: &Event, b: &Event| {
+            (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
+        };
+        for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
+            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.payload()));
+        }
+    }
+
+    /// Messages that the network has carried.
+    pub fn messages(&self) -> u64 {
+        self.ops.inserted()
+    }
+
+    /// Tells an observer what links have carried.
+    pub fn report<O: Observer + ?Sized>(&self, observer: &mut O) {
+        if let Some(traffic) = &self.traffic {
+            observer.links(&traffic.loads());
+        }
+        if let Some(occupancy) = self.network.occupancy() {
+            observer.network(&occupancy);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Messages in flight, by the ops that the network knows them by.
+
+use crate::network::PortRange;
+
+/// Context of a message in flight, by which its delivery is handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum InFlightOp {
+    /// A step of a collective, between two cells.
+    Step {
+        run: u32,
+        from: u32,
+        to: u32,
+        /// Its stage, as members know it.
+        stage: u16,
+        /// Steps that the receiver has to have taken before it receives the message.
+        recv_posted: u32,
+    },
+    /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
+    ChunkRequest {
+        run: u32,
+        from: u32,
+        to: u32,
+        stage: u16,
+        step: u32,
+    },
+    /// Message of a scripted collective.
+    Scripted {
+        run: u32,
+        from: u32,
+        to: u32,
+        part: u32,
+        /// Label by which the receiver's script matches it.
+        label: u32,
+    },
+    /// Message between two ranks.
+    Send {
+        pair: u32,
+        sender: u32,
+        node: u32,
+        ports: PortRange,
+    },
+    /// Message of a sender without a trace to a posted receive: its instance and node.
+    Mirrored {
+        receiver: u32,
+        node: u32,
+        ports: PortRange,
+    },
+    /// Load or store that the network serves, of an instance and its node.
+    Access { instance: u32, node: u32 },
+    /// Rendezvous request of a receive between two ranks: its instance and node.
+    RankRequest { pair: u32, receiver: u32, node: u32 },
+}
+
+/// Slab of the ops of messages in flight; slots are reused.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct OpSlab {
+    slots: Vec<InFlightOp>,
+    /// Submission number of each slot's message, where messages contend.
+    handed: Vec<u64>,
+    count: u64,
+    free: Vec<u32>,
+    inserted: u64,
+}
+
+impl OpSlab {
+    #[inline]
+    pub fn insert(&mut self, op: InFlightOp) -> u32 {
+        self.inserted += 1;
+        self.reserve(op)
+    }
+
+    /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
+    #[inline]
+    pub fn reserve(&mut self, op: InFlightOp) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = op;
+                slot
+            }
+            None => {
+                self.slots.push(op);
+                self.slots.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Numbers the message of `op` as the next one submitted.
+    #[inline]
+    pub fn mark_submitted(&mut self, op: u32) {
+        if self.handed.len() < self.slots.len() {
+            self.handed.resize(self.slots.len(), 0);
+        }
+        self.count += 1;
+        self.handed[op as usize] = self.count;
+    }
+
+    /// Returns the submission number of the message of `op`.
+    #[inline]
+    pub fn submission_number(&self, op: u32) -> u64 {
+        self.handed[op as usize]
+    }
+
+    /// Does not count so many messages that were tried out.
+    pub fn forget(&mut self, messages: u64) {
+        self.inserted -= messages;
+    }
+
+    /// Returns the number of messages so far.
+    pub fn inserted(&self) -> u64 {
+        self.inserted
+    }
+
+    #[inline]
+    pub fn get(&self, op: u32) -> InFlightOp {
+        self.slots[op as usize]
+    }
+
+    #[inline]
+    pub fn remove(&mut self, op: u32) -> InFlightOp {
+        self.free.push(op);
+        self.slots[op as usize]
+    }
+}

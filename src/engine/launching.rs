@@ -1,0 +1,239 @@
+//! Launches in the loop: feeds are told what ended, and what they ask for begins; jobs of processors begin and end.
+
+use super::dataflow::{HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
+use super::discipline::CollectiveModel;
+use super::event::{Event, EventClass};
+use super::feed::Feed;
+use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
+use super::processor::ProcessorJob;
+use super::{CompiledReplay, Engine};
+use crate::ids::NodeIndex;
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+use crate::units::Time;
+
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
+    /// Wakes the feeds that want to launch something at the start, and asks all when to wake them.
+    pub(super) fn start_feeds(&mut self) {
+        for feed in 0..self.feeds.count() {
+            if self.feeds.starts(feed) {
+                self.ask(Time::ZERO, feed, |feed, queue| {
+                    feed.woken(Time::ZERO, queue)
+                });
+            } else {
+                let effects = &mut self.effects;
+                self.feeds.schedule_wake(effects, Time::ZERO, feed);
+            }
+        }
+    }
+
+    /// Tells feeds what ended in this round, and wakes those that are due.
+    pub(super) fn tell_feeds(&mut self, now: Time) {
+        // Launches without nodes end as they begin.
+        while !self.effects.ended.is_empty() {
+            self.tell_ends(now);
+        }
+        let mut woken = self.feeds.take_woken();
+        for feed in woken.drain(..) {
+            self.ask(now, feed, |feed, queue| feed.woken(now, queue));
+        }
+        self.feeds.give_back(woken);
+    }
+
+    fn tell_ends(&mut self, now: Time) {
+        let mut ended = std::mem::take(&mut self.effects.ended);
+        if ended.len() > 1 {
+            ended.sort_unstable_by_key(|&instance| {
+                let record = self.launches.record(self.flow.instance(instance).frame);
+                (record.feed, record.serial, instance)
+            });
+        }
+        for &instance in &ended {
+            let running = self.flow.instance(instance);
+            let (frame, rank) = (running.frame, running.of.rank);
+            let (record, over) = self.launches.end_rank(frame);
+            if over {
+                self.observer.launch_ended(now, &record);
+            }
+            self.ask(now, record.feed, |feed, queue| {
+                feed.rank_ended(now, &record, rank, queue);
+                if over {
+                    feed.launch_ended(now, &record, queue);
+                }
+            });
+        }
+        if self.effects.ended.is_empty() {
+            ended.clear();
+            self.effects.ended = ended;
+        }
+    }
+
+    /// Tells a feed something, and carries out what it asks for.
+    fn ask(&mut self, now: Time, feed: u32, tell: impl FnOnce(&mut dyn Feed, &mut LaunchQueue)) {
+        let mut queue = self.feeds.tell(feed, self.launches.next(), tell);
+        for order in queue.orders.drain(..) {
+            match order {
+                LaunchOrderEntry::Launch(launch) => self.begin(now, feed, launch),
+                LaunchOrderEntry::Release(serial, rank) => {
+                    let (flow, effects) = (&mut self.flow, &mut self.effects);
+                    self.launches.release(flow, effects, now, (serial, rank));
+                }
+            }
+        }
+        self.feeds.told(&mut self.effects, now, feed, queue);
+    }
+
+    /// Begins a launch.
+    fn begin(&mut self, now: Time, feed: u32, launch: Launch) {
+        let (program, record) = match self.launches.number(now, feed, &launch) {
+            Ok(numbered) => numbered,
+            Err(refusal) => {
+                self.effects.refusal = Some(refusal);
+                return;
+            }
+        };
+        let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
+        let (frame, used) = self.launches.take(record, launch.prices);
+        let (plan, many) = (&program.plan, self.launches.are_many());
+        if !used {
+            self.add_frame(program, record.program);
+        }
+        let place = *self.flow.place(frame);
+        let (first, count) = (place.first_instance, plan.instances.len() as u32);
+        for (instance, planned) in (first..).zip(&plan.instances) {
+            let npu = launch.npu.unwrap_or(planned.npu);
+            let shared = program.shared_at(planned, launch.npu);
+            let lanes = self.processors.lanes_mut();
+            let first_lane = self
+                .launches
+                .lanes(lanes, record.feed, npu, shared.lane_count);
+            let served = self.processors.serve(npu, record.program);
+            let flags = [
+                (served, SERVED),
+                (repriced, REPRICED),
+                (many, TURNS),
+                (shared.beside_collectives > 1.0, SLOWED),
+            ];
+            let flags = flags.into_iter().filter(|(is, _)| *is);
+            let running = self.flow.instance_mut(instance);
+            let graph = running.graph;
+            (running.npu, running.shared, running.serial) = (npu, shared, record.serial.0);
+            (running.first_lane, running.left) = (first_lane, graph.len() as u32);
+            running.flags = flags.fold(0, |all, (_, flag)| all | flag);
+            running.collectives = 0;
+            self.flow.open(instance, used);
+            if many {
+                for (lane, nodes) in (first_lane..).zip(shared.lane_nodes(graph)) {
+                    let kernels = if served { 0 } else { nodes.kernels };
+                    let left = nodes.others + kernels;
+                    if left > 0 {
+                        self.processors.lanes_mut().enter(lane, instance, left);
+                    }
+                }
+            }
+        }
+        self.collectives
+            .launch_groups(place.first_group, plan.groups.len(), used);
+        if used {
+            self.messages.reset(place.first_pair, plan.pairs);
+        }
+        self.observer.launched(now, &record);
+        let held = launch.release == LaunchRelease::ByRank;
+        if held {
+            self.launches.hold(frame);
+        }
+        if self.settings.aggregate && !many {
+            self.tile_groups.form(&mut self.flow, first, count);
+        }
+        for instance in first..first + count {
+            let running = self.flow.instance_mut(instance);
+            if running.left == 0 {
+                self.effects.ended.push(instance);
+            } else if held {
+                running.flags |= HELD;
+            } else if !self.tile_groups.follows(&self.flow, instance) {
+                let running = self.flow.instance(instance);
+                let at = now + running.of.release.since(Time::ZERO);
+                let event = Event::new(EventClass::Release, instance, 0);
+                self.effects.agenda.push(at, event);
+            }
+        }
+    }
+
+    /// Makes room for a launch of a program in all components.
+    fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
+        let (plan, workload) = (&program.plan, program.workload());
+        let numbers = self.launches.numbers(index);
+        let only = !self.launches.are_many();
+        let first_instance = self.flow.instances().len() as u32;
+        if only {
+            // There is no other frame, so no room is left over. Several grow by doubling.
+            let lanes = plan.instances.iter();
+            let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
+            self.processors.lanes_mut().reserve(lanes.sum());
+            self.flow.reserve(plan.instances.len());
+        }
+        let place = LaunchPlace {
+            plan,
+            first_instance,
+            first_group: self
+                .collectives
+                .add_groups(plan, first_instance, numbers, only),
+            first_pair: self.messages.add::<M::Order>(plan),
+        };
+        let instances = workload.instances().iter();
+        let instances = instances.map(|of| (of, workload.graph(of)));
+        self.flow.add(place, numbers.first_instance, instances);
+    }
+
+    fn processor_job(&self, instance: u32, node: NodeIndex) -> ProcessorJob {
+        let running = self.flow.instance(instance);
+        let record = self.launches.record(running.frame);
+        ProcessorJob {
+            npu: running.npu,
+            launch: record.serial,
+            feed: record.feed,
+            program: record.program,
+            tag: record.tag,
+            node,
+            price: self.launches.price(running, node),
+            token: key(instance, node),
+        }
+    }
+
+    /// Submits a kernel to the processor of its NPU.
+    pub(super) fn submit_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let job = self.processor_job(instance, node);
+        self.processors.submit(now, &job);
+        self.schedule_jobs(now);
+    }
+
+    /// Tells the processor of its NPU that a kernel is complete.
+    pub(super) fn end_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        let job = self.processor_job(instance, node);
+        self.processors.ended(now, &job);
+        self.schedule_jobs(now);
+    }
+
+    /// Tells processors that nothing is left of an instant at which they were told something.
+    pub(super) fn settle_processors(&mut self, now: Time) {
+        self.processors.settle(now);
+        self.schedule_jobs(now);
+        // News of processors may have made room for launches that a feed holds back.
+        for feed in 0..self.feeds.count() {
+            self.feeds.schedule_wake(&mut self.effects, now, feed);
+        }
+    }
+
+    /// Schedules the ends of the jobs whose times are known by now.
+    fn schedule_jobs(&mut self, now: Time) {
+        let mut started = std::mem::take(self.processors.started());
+        for times in started.drain(..) {
+            let (instance, node) = node_of(times.token);
+            let job = self.processor_job(instance, node);
+            self.observer.occupied(now, &job, &times);
+            self.effects.end_at(times.end.max(now), instance, node);
+        }
+        *self.processors.started() = started;
+    }
+}

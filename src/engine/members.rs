@@ -1,0 +1,153 @@
+//! Tile groups in the loop: what one instance does for all members of its group.
+
+use super::Engine;
+use super::discipline::CollectiveModel;
+use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
+use crate::graph::NodeKind;
+use crate::ids::NodeIndex;
+use crate::network::NetworkBackend;
+use crate::report::Observer;
+use crate::units::Time;
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Calls `tell` with the number of an instance, and of those for which it runs.
+    #[inline]
+    pub(super) fn tell(&mut self, instance: u32, mut tell: impl FnMut(&mut O, u32)) {
+        let running = self.flow.instance(instance);
+        tell(self.observer, running.number);
+        if running.has(GROUPED) {
+            self.tell_of_followers(instance, tell);
+        }
+    }
+
+    /// Calls `tell` with the number of each member but the leader.
+    #[inline(never)]
+    fn tell_of_followers(&mut self, leader: u32, mut tell: impl FnMut(&mut O, u32)) {
+        for index in 1..self.tile_groups.members(leader) {
+            let follower = self.tile_groups.member(leader, index);
+            tell(self.observer, self.flow.instance(follower).number);
+        }
+    }
+
+    /// Starts a node that holds the leader's lane.
+    #[inline(never)]
+    pub(super) fn issue_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        let running = self.flow.instance_mut(leader);
+        let kind = running.graph.kind(node);
+        running.collectives += u32::from(kind == NodeKind::Collective);
+        self.tell(leader, |observer, number| {
+            observer.issued(now, number, node, kind);
+        });
+        if !is_shared(kind) {
+            let end = now + self.launches.price(self.flow.instance(leader), node);
+            self.complete_at(end, leader, node);
+            return;
+        }
+        for index in 0..self.tile_groups.members(leader) {
+            let member = self.tile_groups.member(leader, index);
+            match kind {
+                NodeKind::RemoteMemory => self.tile_groups.defer_access(member, node),
+                NodeKind::Send => self.send_message(now, member, node),
+                _ => self.arrive(now, member, node),
+            }
+        }
+    }
+
+    /// Starts loads and stores that were kept until all of a dispatch are known.
+    #[inline]
+    pub(super) fn start_deferred_accesses(&mut self, now: Time) {
+        if self.tile_groups.exist() {
+            for (instance, node) in self.tile_groups.take_accesses() {
+                self.start_access(now, instance, node);
+            }
+        }
+    }
+
+    /// Posts a collective of a group: each member is ready in the launch order of its own.
+    #[inline(never)]
+    pub(super) fn post_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        self.tile_groups.note_ready(&self.flow, leader, node);
+        for index in 0..self.tile_groups.members(leader) {
+            let member = self.tile_groups.member(leader, index);
+            let (slot, sequence) = self.flow.call(member, node);
+            if self.collectives.ready(slot, sequence, node.0) {
+                self.may_queue(now, member, node);
+            }
+            self.queue_parked(now, slot.group);
+        }
+    }
+
+    /// Has a node queue for its lane, once it may for all members of its group.
+    pub(super) fn may_queue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+        if !self.flow.instance(instance).has(GROUPED) {
+            self.enqueue(now, instance, node);
+        } else if let Some(leader) = self.tile_groups.queued(&self.flow, now, (instance, node)) {
+            self.enqueue(now, leader, node);
+        }
+    }
+
+    /// Completes a node that all members of the leader's group have ended.
+    pub(super) fn complete_all(&mut self, now: Time, leader: u32, node: NodeIndex) {
+        let kind = self.flow.instance(leader).graph.kind(node);
+        self.complete_alone(now, leader, node);
+        self.tell_of_followers(leader, |observer, number| {
+            observer.completed(now, number, node, kind);
+        });
+        let members = self.tile_groups.members(leader);
+        self.flow.count_completed(members as u64 - 1);
+        if self.flow.instance(leader).left == 0 {
+            for index in 1..members {
+                let follower = self.tile_groups.member(leader, index);
+                self.effects.ended.push(follower);
+            }
+        }
+    }
+
+    /// Settles what members did not do together.
+    #[inline(never)]
+    pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<LeftToPost<'_>>) {
+        loop {
+            let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
+            let left = ready.as_mut().map(|(ready, next)| (&mut **ready, *next));
+            let effects = &mut self.effects;
+            let groups = &mut self.tile_groups;
+            let Some(steps) = groups.settle_uneven(flow, lanes, effects, now, left) else {
+                return;
+            };
+            self.take_steps(now, steps);
+        }
+    }
+
+    /// Has every member of a group run for itself, before `node` of the leader is posted.
+    pub(super) fn disband(
+        &mut self,
+        now: Time,
+        leader: u32,
+        node: NodeIndex,
+        ready: LeftToPost<'_>,
+    ) {
+        let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
+        let effects = &mut self.effects;
+        let at = (now, leader, node);
+        let steps = self.tile_groups.disband(flow, lanes, effects, at, ready);
+        self.take_steps(now, steps);
+    }
+
+    /// Carries out what parts of a group that was split have all done.
+    fn take_steps(&mut self, now: Time, steps: Vec<PartStep>) {
+        for step in steps {
+            match step {
+                PartStep::Queue(instance, node) => self.enqueue(now, instance, node),
+                PartStep::Announce(instance, node, ends) => {
+                    let effects = &mut self.effects;
+                    self.tile_groups
+                        .announce_part(effects, instance, node, &ends);
+                }
+                PartStep::End(instance, node) if self.flow.instance(instance).has(GROUPED) => {
+                    self.complete_all(now, instance, node);
+                }
+                PartStep::End(instance, node) => self.complete_alone(now, instance, node),
+            }
+        }
+    }
+}

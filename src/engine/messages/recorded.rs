@@ -1,0 +1,72 @@
+//! Messages that last as recorded: halves that wait for one another, and end their own duration later.
+
+use super::Messages;
+use crate::engine::CommTiming;
+use crate::engine::dataflow::Dataflow;
+use crate::engine::effects::Effects;
+use crate::engine::plan::NONE;
+use crate::ids::NodeIndex;
+use crate::units::Time;
+
+/// Schedules the end of a node after its own duration.
+fn end(flow: &Dataflow<'_>, effects: &mut Effects, now: Time, (instance, node): (u32, NodeIndex)) {
+    let end = now + flow.instance(instance).duration(node);
+    effects.end_at(end, instance, node);
+}
+
+impl Messages<'_> {
+    /// Starts a send that holds its lane.
+    pub(super) fn start_send(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        let graph = flow.instance(instance).graph;
+        let index = graph.message_index(node);
+        let pair = flow.pair(instance, index);
+        let mut waits = false;
+        if pair != NONE && self.comm == CommTiming::Recorded {
+            let state = &mut self.pairs[pair as usize];
+            state.delivered = true;
+            let (waiter, receive) = (state.waiter, state.posted.checked_sub(1));
+            waits = receive.is_none() && !graph.messages()[index].eager;
+            if waits {
+                (state.posted, state.waiter) = (node.0 + 1, instance);
+            }
+            if let Some(receive) = receive {
+                end(flow, effects, now, (waiter, NodeIndex(receive)));
+            }
+        }
+        if !waits {
+            end(flow, effects, now, (instance, node));
+        }
+    }
+
+    /// Starts a ready receive.
+    pub(super) fn start_receive(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+        pair: u32,
+    ) {
+        let mut waits = false;
+        if pair != NONE && self.comm == CommTiming::Recorded {
+            let state = &mut self.pairs[pair as usize];
+            let (waiter, send) = (state.waiter, state.posted.checked_sub(1));
+            waits = !state.delivered;
+            if waits {
+                (state.posted, state.waiter) = (node.0 + 1, instance);
+            }
+            if let Some(send) = send {
+                end(flow, effects, now, (waiter, NodeIndex(send)));
+            }
+        }
+        if !waits {
+            end(flow, effects, now, (instance, node));
+        }
+    }
+}

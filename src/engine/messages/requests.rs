@@ -1,0 +1,76 @@
+//! Rendezvous between ranks: messages that their receiver has to request.
+
+use super::{MessageChannel, Messages};
+use crate::engine::dataflow::Dataflow;
+use crate::engine::effects::Effects;
+use crate::engine::event::{Event, EventClass};
+use crate::engine::fabric::{Fabric, InFlightOp};
+use crate::ids::NodeIndex;
+use crate::network::{NetworkBackend, NetworkMessage};
+use crate::units::Time;
+
+impl Messages<'_> {
+    /// Sends a rendezvous request for the message of a posted receive.
+    pub(super) fn request<N: NetworkBackend>(
+        &self,
+        flow: &Dataflow<'_>,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        let running = flow.instance(instance);
+        let index = running.graph.message_index(node);
+        let op = InFlightOp::RankRequest {
+            pair: flow.pair(instance, index),
+            receiver: instance,
+            node: node.0,
+        };
+        let ends = (running.npu, flow.peer(instance, index).1);
+        fabric.request(now, op, ends, effects);
+    }
+
+    /// Handles the arrival of a rank's request: posts its receive, and releases the oldest withheld message if there
+    /// is one. Requests do not carry a size, so the oldest of all sizes goes.
+    pub fn requested<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        pair: u32,
+        receive: (u32, NodeIndex),
+    ) {
+        self.match_or_post(effects, now, pair, receive);
+        let channel = self.request_channels[pair as usize];
+        let channel = &mut self.channels[channel as usize];
+        match channel.expected.pop_front() {
+            Some(op) => fabric.release(now, op, effects),
+            None => channel.asked += 1,
+        }
+    }
+
+    /// Withholds an issued send until its request has arrived.
+    pub(super) fn withhold<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        pair: u32,
+        message: NetworkMessage,
+    ) {
+        let op = message.op;
+        fabric.withhold(message);
+        let channel = self.request_channels[pair as usize];
+        let MessageChannel {
+            asked, expected, ..
+        } = &mut self.channels[channel as usize];
+        match asked {
+            0 => expected.push_back(op),
+            _ => {
+                *asked -= 1;
+                let event = Event::new(EventClass::Requested, 0, op);
+                effects.agenda.push(now, event);
+            }
+        }
+    }
+}

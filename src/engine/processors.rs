@@ -1,0 +1,119 @@
+//! Processors: what nodes run on, which is the lanes of NPUs, or a model in their place.
+
+use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, key};
+use super::discipline::Discipline;
+use super::effects::Effects;
+use super::lanes::Lanes;
+use super::processor::{JobTimes, ProcessorJob, ProcessorModel};
+use crate::graph::NodeKind;
+use crate::ids::{NodeIndex, Npu};
+use crate::units::Time;
+
+/// Processors that nodes run on.
+#[derive(Default)]
+pub(super) struct Processors<'a> {
+    lanes: Lanes,
+    model: Option<&'a mut dyn ProcessorModel>,
+    /// Jobs of the model whose times are known; kept for its allocation.
+    started: Vec<JobTimes>,
+    /// True if the model was told anything since it settled.
+    unsettled: bool,
+}
+
+impl<'a> Processors<'a> {
+    pub fn new(model: Option<&'a mut dyn ProcessorModel>) -> Self {
+        Self {
+            model,
+            ..Self::default()
+        }
+    }
+
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    #[inline]
+    pub fn lanes_mut(&mut self) -> &mut Lanes {
+        &mut self.lanes
+    }
+
+    /// Returns whether the model serves the kernels of a program on an NPU.
+    pub fn serve(&self, npu: Npu, program: u32) -> bool {
+        let model = self.model.as_ref();
+        model.is_some_and(|model| model.serves(npu, program))
+    }
+
+    /// Takes the lane of a node if it is free, and a place in its queue otherwise. Returns whether it took it.
+    #[inline(always)]
+    pub fn take(&mut self, flow: &Dataflow<'_>, instance: u32, node: NodeIndex) -> bool {
+        let running = flow.instance(instance);
+        let lane = running.shared.lanes[running.graph.lane(node) as usize];
+        let (lane, word) = (running.first_lane + lane, key(instance, node));
+        if running.has(TURNS) {
+            self.lanes.take_in_turn(lane, word, flow.instances())
+        } else {
+            self.lanes.take_or_wait(lane, word)
+        }
+    }
+
+    /// Frees the lane of a node that is complete.
+    #[inline(always)]
+    pub fn free<D: Discipline>(
+        &mut self,
+        effects: &mut Effects,
+        running: &RunningInstance<'_>,
+        (instance, node): (u32, NodeIndex),
+    ) {
+        if let Some(lane) = running.lane(node) {
+            if running.has(TURNS) {
+                self.lanes.pass(lane);
+            }
+            if self.lanes.free::<D>(lane) {
+                effects.freed.push((instance, lane));
+            }
+        }
+    }
+
+    /// Submits a kernel to the model.
+    pub fn submit(&mut self, now: Time, job: &ProcessorJob) {
+        if let Some(model) = &mut self.model {
+            model.submit(now, job, &mut self.started);
+            self.unsettled = true;
+        }
+    }
+
+    /// Tells the model that a kernel is complete.
+    pub fn ended(&mut self, now: Time, job: &ProcessorJob) {
+        if let Some(model) = &mut self.model {
+            model.ended(now, job, &mut self.started);
+            self.unsettled = true;
+        }
+    }
+
+    /// Returns whether the model was told anything since it settled.
+    #[inline]
+    pub fn are_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Tells the model that nothing is left of an instant at which it was told something.
+    pub fn settle(&mut self, now: Time) {
+        self.unsettled = false;
+        if let Some(model) = &mut self.model {
+            model.settle(now, &mut self.started);
+        }
+    }
+
+    /// Jobs whose times are known by what the model was told; the caller empties the list.
+    pub fn started(&mut self) -> &mut Vec<JobTimes> {
+        &mut self.started
+    }
+}
+
+impl RunningInstance<'_> {
+    /// Returns whether a node is a kernel that a processor model serves.
+    #[inline]
+    pub fn serves(&self, kind: NodeKind) -> bool {
+        self.has(SERVED) && kind == NodeKind::Compute
+    }
+}
