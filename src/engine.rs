@@ -118,7 +118,7 @@ use compiled_replay::LaunchSource;
 use dataflow::Dataflow;
 use effects::Effects;
 use event::{Event, EventClass};
-use event_loop::Components;
+use event_loop::LoopComponents;
 use fabric::{Fabric, InFlightOp, MessageNotice};
 use feeding::Feeds;
 use frames::Launches;
@@ -184,7 +184,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     round: Vec<Event>,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Components
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
     /// Handlers return no errors: a refusal is left among the effects and found before the next round.

@@ -1,6 +1,6 @@
 //! Work of kernels without an operator, from kernels of the same name that have one, and likewise of copies without bytes.
 //!
-//! What was launched before the capture began, or by a graph, has no operator that says its shapes. A kernel of the same
+//! Kernels launched before the capture began, or by a graph, have no operator that says their shapes. A kernel of the same
 //! name is the same program on other data: of several, the one that lasted most nearly as long tells how many FLOPs and
 //! bytes the program does in that time.
 //!

@@ -45,7 +45,7 @@ pub(super) struct Effects {
     pub arrivals: Vec<u32>,
     /// Reason for which the replay cannot go on after this instant.
     pub refusal: Option<ReplayRefusal>,
-    /// How far the loop is.
+    /// Progress of the loop.
     pub progress: LoopProgress,
 }
 

@@ -4,7 +4,7 @@ use crate::units::Time;
 use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: all of a replay, or a collective by itself.
-pub(super) trait Components {
+pub(super) trait LoopComponents {
     /// Returns the instant of the next round, `None` when nothing is pending or the end is reached.
     fn next(&mut self) -> Option<Time>;
 
@@ -17,7 +17,7 @@ pub(super) trait Components {
 
 /// Runs components to their end.
 #[inline]
-pub(super) fn run(components: &mut impl Components) {
+pub(super) fn run(components: &mut impl LoopComponents) {
     while let Some(now) = components.next() {
         components.round(now);
         if components.end_round(now).is_break() {

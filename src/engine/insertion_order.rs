@@ -1,6 +1,6 @@
 //! Insertion order: events are handled one by one as they were scheduled, and nodes by id.
 //!
-//! What follows from an event comes before anything else. Components leave it as work on a stack ([`FollowUp`]), of which the
+//! Consequences of an event come before anything else. Components leave it as work on a stack ([`FollowUp`]), of which the
 //! last is done first; nodes that it makes ready are issued after each.
 
 use super::Engine;

@@ -229,7 +229,7 @@ words! {
 }
 
 words! {
-    /// Where the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
+    /// Place at which the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
     AdapterSums {
         /// In the tensor group that has its parts, before it is sent (strategy 1, Eq. 7).
         Source = "source",

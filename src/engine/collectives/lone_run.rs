@@ -5,7 +5,7 @@ use super::fast_forward::ArrivalWave;
 use crate::engine::discipline::CollectiveModel;
 use crate::engine::effects::Effects;
 use crate::engine::event::Event;
-use crate::engine::event_loop::{self, Components};
+use crate::engine::event_loop::{self, LoopComponents};
 use crate::engine::fabric::Fabric;
 use crate::network::NetworkBackend;
 use crate::units::Time;
@@ -51,7 +51,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     round: Vec<Event>,
 }
 
-impl<N: NetworkBackend, M: CollectiveModel> Components for LoneRun<'_, '_, '_, N, M> {
+impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '_, N, M> {
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
         let is_reached =

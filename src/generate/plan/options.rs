@@ -376,8 +376,6 @@ plan_options! {
         value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
             (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
                 "source without adapters"),
-            (|p| p.adapter_sums == AdapterSums::Destination && !p.operators.is_empty(), |p| p.adapter_sums.to_string(),
-                "source where operators have degrees of their own"),
         ]
     };
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {

@@ -72,14 +72,14 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
     // Gradients of weights take what the sum is formed of, whenever they run.
-    let takes_sum = |item: usize| {
+    let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
-        !found.any(|&node| node as usize == item)
+        found.any(|&node| node as usize == item)
     };
     let mut behind = sum + 1..program.items.len();
     let is_last = behind.all(|item| {
         let task = &program.items[item].task;
-        !takes_sum(item) || matches!(task, ProgramTask::Kernel { flops: 0, .. })
+        finds_gradients(item) || matches!(task, ProgramTask::Kernel { flops: 0, .. })
     });
     is_last.then_some(sum)
 }
@@ -87,18 +87,15 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 impl TrainingGenerator {
     /// The layer of part `at` and the item of its program in `direction` that adapters sum in its place, if they do.
     pub(super) fn handed_sum(&self, at: u32, direction: PassDirection) -> Option<(usize, usize)> {
-        let groups = self.adapters.as_ref()?;
-        if groups.sums == AdapterSums::Source {
-            return None;
-        }
+        let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers(at);
         let (layer, is_edge) = match direction {
             PassDirection::Forward => (layers.end - 1, at + 1 == self.parts()),
             PassDirection::Backward => (layers.start, at == 0),
         };
-        let program = self.lowered(layer).program(direction, 0);
-        last_sum(program)
-            .filter(|_| !is_edge)
-            .map(|sum| (layer, sum))
+        if is_edge || sums == AdapterSums::Source {
+            return None;
+        }
+        last_sum(self.lowered(layer).program(direction, 0)).map(|sum| (layer, sum))
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 /// Starts of `parts` runs of `counts`, and the end of the last, such that the largest sum of a run is the least there is.
 /// Later runs are as full as they can be: the first, of which the most micro-batches are in flight, has what is left.
 fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
-    let sums = |most: u128| {
+    let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
         for &count in counts.iter().rev() {
             sum += u128::from(count);
@@ -51,13 +51,13 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
         }
         runs <= parts
     };
-    // No run is smaller than its largest count, or the mean.
+    // The run that has the largest count is no smaller, and none exceeds the total.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let largest = counts.iter().max().map_or(0, |&count| count.into());
     let (mut least, mut most) = (largest, total);
     while least < most {
         let middle = least + (most - least) / 2;
-        if sums(middle) {
+        if fits(middle) {
             most = middle;
         } else {
             least = middle + 1;

@@ -124,12 +124,9 @@ pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -
     let keyed = TimeCategory::KEYS.iter().zip(nodes);
     let rows = keyed.filter_map(|(category, mut nodes)| {
         let least = nodes.iter().min()?.0;
-        let sum = |nodes: &mut dyn Iterator<Item = &(Span, Span)>| {
-            nodes.map(|(_, time)| *time).sum::<Span>()
-        };
-        let time = sum(&mut nodes.iter());
+        let time = total(nodes.iter());
         let close = nodes.iter().filter(|(slack, _)| slack.0 < makespan.0 / 100);
-        let near = sum(&mut { close });
+        let near = total(close);
         Some(SlackRow {
             category: (*category).to_owned(),
             nodes: nodes.len() as u64,
@@ -142,6 +139,11 @@ pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -
     rows.collect()
 }
 
+/// The time of nodes together.
+fn total<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
+    nodes.map(|(_, time)| *time).sum()
+}
+
 /// The first slack, from the least on, up to which nodes took `half` of the time together: by selection, since sorting the
 /// nodes of a run takes longer than all else here.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
@@ -149,7 +151,7 @@ fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     loop {
         let (less, &mut (slack, time), _) = nodes.select_nth_unstable(nodes.len() / 2);
         let count = less.len();
-        let until = less.iter().map(|(_, time)| *time).sum::<Span>() + before;
+        let until = total(less.iter()) + before;
         if count > 0 && until >= half {
             nodes = &mut nodes[..count];
         } else if until + time >= half || count + 1 == nodes.len() {
