@@ -76,6 +76,28 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
+/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, beside the errors of prices.
+#[test]
+fn intervals_across_nodes_reach_further_up() {
+    for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
+        let model = ["generate", "gpt2-small", "--data", data, "--batch", "16"];
+        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let number = |value: &Value| value.as_f64().expect("a number").ln();
+        let predicted = number(&report["makespan_ps"]);
+        let below = predicted - number(&report["interval"]["low_ps"]);
+        let above = number(&report["interval"]["high_ps"]) - predicted;
+        // The upper end is as far as both together, which are independent.
+        let expected = (below * below + upwards * upwards).sqrt();
+        assert!(
+            below > 0.05 && (above - expected).abs() < 1e-9,
+            "{data}: {below} {above}"
+        );
+    }
+}
+
 /// Without flags a model is priced by curves, its host launches it, and collectives are measured, whether it is replayed
 /// at once or from files; with an efficiency, or on machines without curves, it is as by roofline.
 #[test]
