@@ -42,8 +42,8 @@ pub use definition::{DefinitionKind, ModelDefinition};
 pub use error::ModelError;
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, OperatorAxis, OperatorSpec, ProductSpec,
-    WeightSpec, WindowSpec,
+    AxisCut, AxisSpec, ChainRole, ElementBytes, KeptTensor, KeptWith, KernelSpec, MovingKernels,
+    MovingSpec, OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec,
 };
 pub use transformer::{OutputHead, PositionEncoding, TransformerBlock, TransformerModel};
 pub use vit::VisionTransformer;

@@ -2,7 +2,7 @@
 //!
 //! Axes and tensors are written as letters, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
 //! operator is one entry of [`OperatorKind::spec`]; parameters, multiplications, elements, kept bytes, the volumes of
-//! PALM's Table III, shards and layouts follow from it.
+//! PALM's Table III, shards, layouts and kernels follow from it.
 //!
 //! | operator | input | weights | output | products, and what they sum over | kept |
 //! |---|---|---|---|---|---|
@@ -22,7 +22,10 @@
 //! that no degree cuts, or that are cut along with one of these: rows `h` of an image's output and `i` of its input by
 //! m, heads `g` of keys and values by n. In a grouped convolution a filter sees `c` channels in place of `k`.
 
+mod kernels;
 mod operators;
+
+pub use kernels::{ElementBytes, KernelSpec, MovingKernels, MovingSpec};
 
 /// An axis along which an operator can be sharded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +160,8 @@ pub struct OperatorSpec {
     pub windows: Option<WindowSpec>,
     /// Place in its layer.
     pub role: ChainRole,
+    /// Kernels.
+    pub kernels: KernelSpec,
 }
 
 impl OperatorSpec {

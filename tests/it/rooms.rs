@@ -84,7 +84,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "collective",
         ],
     ),
-    ("model", &["config"]),
+    ("model", &["config", "trace"]),
     (
         "generate",
         &["model", "config", "trace", "graph", "group", "workload"],

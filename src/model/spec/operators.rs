@@ -1,8 +1,8 @@
 //! Each operator as data.
 
 use super::{
-    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, OperatorAxis, OperatorSpec, ProductSpec,
-    WeightSpec, WindowSpec, amount,
+    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, KernelSpec, OperatorAxis, OperatorSpec,
+    ProductSpec, WeightSpec, WindowSpec, amount,
 };
 use crate::model::count::windows;
 use crate::model::{ActivationFunction, OperatorKind};
@@ -30,6 +30,7 @@ impl OperatorSpec {
             rows,
             windows: None,
             role: ChainRole::Next,
+            kernels: KernelSpec::Products,
         }
     }
 
@@ -62,6 +63,10 @@ impl OperatorSpec {
 
     fn stands(self, role: ChainRole) -> Self {
         Self { role, ..self }
+    }
+
+    fn runs(self, kernels: KernelSpec) -> Self {
+        Self { kernels, ..self }
     }
 }
 
@@ -129,7 +134,7 @@ impl OperatorKind {
                 width,
                 causal,
                 dropout,
-                ..
+                rotary,
             } => {
                 let axes = vec![
                     whole(
@@ -152,6 +157,7 @@ impl OperatorKind {
                 ];
                 let inputs = ["mnw", "tgw", "tgw"];
                 let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
+                    .runs(KernelSpec::Attention { rotary, dropout })
                     .multiplies("nmt", "w")
                     .multiplies("nmw", "t");
                 if causal {
@@ -179,7 +185,11 @@ impl OperatorKind {
                 ];
                 let spec = OperatorSpec::new("norm", axes, &["mn"], &["mn"], "m").keeps_inputs();
                 let spec = spec.weighs("n");
-                if bias { spec.weighs("n") } else { spec }
+                if bias {
+                    spec.weighs("n").runs(KernelSpec::NORM)
+                } else {
+                    spec.runs(KernelSpec::RMS_NORM)
+                }
             }
             Self::Activation {
                 function,
@@ -187,9 +197,14 @@ impl OperatorKind {
                 width,
                 gated,
             } => {
-                let inputs = if gated { &["mn", "mn"][..] } else { &["mn"] };
+                let (inputs, kernels) = if gated {
+                    (&["mn", "mn"][..], KernelSpec::GATE)
+                } else {
+                    (&["mn"][..], KernelSpec::ACTIVATION)
+                };
                 let spec =
-                    OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m");
+                    OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m")
+                        .runs(kernels);
                 match function {
                     // Its output, which the next operator keeps as its input, shows where the input was negative.
                     ActivationFunction::Relu if !gated => spec,
@@ -206,8 +221,9 @@ impl OperatorKind {
                 let spec = spec.stands(ChainRole::Join);
                 if dropout {
                     spec.keeps("mn", Some(MASK), KeptWith::Any)
+                        .runs(KernelSpec::DROPPED_RESIDUAL)
                 } else {
-                    spec
+                    spec.runs(KernelSpec::RESIDUAL)
                 }
             }
             Self::Embedding {
@@ -221,6 +237,7 @@ impl OperatorKind {
                     cut('k', vocabulary, K, "rows of the table"),
                 ];
                 let spec = OperatorSpec::new("embedding", axes, &["m"], &["mn"], "m");
+                let spec = spec.runs(KernelSpec::EMBEDDING);
                 spec.weighs("kn").stands(ChainRole::Table)
             }
             Self::Loss { rows, classes } => {
@@ -234,11 +251,9 @@ impl OperatorKind {
                     ),
                 ];
                 // Logits are kept in full precision, whatever the rest.
-                OperatorSpec::new("loss", axes, &["mn"], &["m"], "m").keeps(
-                    "mn",
-                    Some(FULL),
-                    KeptWith::Any,
-                )
+                OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
+                    .keeps("mn", Some(FULL), KeptWith::Any)
+                    .runs(KernelSpec::LOSS)
             }
             Self::Convolution {
                 inputs,
@@ -293,7 +308,7 @@ impl OperatorKind {
                     padding,
                     ["nij", "nhw"],
                 );
-                let mut spec = spec.multiplies("nhw", "rs");
+                let mut spec = spec.multiplies("nhw", "rs").runs(KernelSpec::POOL);
                 spec.products[0].multiplies = false;
                 spec
             }
@@ -308,6 +323,7 @@ impl OperatorKind {
                     fixed('l', lookups),
                 ];
                 let spec = OperatorSpec::new("embedding_bag", axes, &["l"], &["n"], "");
+                let spec = spec.runs(KernelSpec::EMBEDDING_BAG);
                 spec.weighs("kn").stands(ChainRole::Beside)
             }
             Self::Interaction { vectors, width } => {
@@ -321,6 +337,14 @@ impl OperatorKind {
                 spec.stands(ChainRole::Collect)
             }
         }
+    }
+
+    /// The operator without dropout.
+    pub fn without_dropout(mut self) -> Self {
+        if let Self::Attention { dropout, .. } | Self::Residual { dropout, .. } = &mut self {
+            *dropout = false;
+        }
+        self
     }
 
     /// Sizes that degrees cut, each with its axis: of an image the rows of its input.

@@ -1,0 +1,104 @@
+//! Kernels of attention, in front of it and of itself where it is fused.
+//!
+//! With `a` query heads and `v` heads of keys and values, `w` wide, and `s` tokens:
+//!
+//! | kernel | forward | bytes forward | backward | bytes backward | kept |
+//! |---|---|---|---|---|---|
+//! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
+//! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
+//! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
+//! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
+//! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
+//! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
+//! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
+//! | … rotary positions, of queries and keys | | `2d n (a + v) w` | | as forward | |
+//! | … operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
+//!
+//! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above.
+
+use super::{CostParameters, OperatorKernels, chain, kernel};
+use crate::generate::GenerateError;
+use crate::generate::plan::ElementwiseKernels;
+use crate::model::OperatorSpec;
+use crate::trace::{KernelShape, MovingKernel};
+
+impl CostParameters {
+    /// The kernels of attention.
+    pub(super) fn attention(
+        &self,
+        spec: &OperatorSpec,
+        rotary: bool,
+        dropout: bool,
+    ) -> Result<OperatorKernels, GenerateError> {
+        let [tokens, heads, kv_heads, width] = ['m', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
+        let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
+        let [b, d] = [self.samples, self.number].map(u128::from);
+        let [s, a, v, w] = [tokens, heads, kv_heads, width].map(u128::from);
+        let q = [b, a, s, w];
+        let kv = [b, v, s, w];
+        let n = b * s;
+        let mut kernels = if self.fused {
+            // Each token with itself and those before it, or with all.
+            let pairs = if causal { s * (s + 1) / 2 } else { s * s };
+            let product = 2 * b * pairs * a * w;
+            let rows = 4 * n * a;
+            let moved = d * n * (2 * a * w + 2 * v * w) + rows;
+            // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
+            let back = d * n * (4 * a * w + 4 * v * w) + rows;
+            let shape = |backward| KernelShape::Attention {
+                batch: self.samples,
+                heads,
+                kv_heads,
+                queries: tokens,
+                keys: tokens,
+                width,
+                causal,
+                backward,
+            };
+            let forward = kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?;
+            // Recomputed scores and four products of the backward pass.
+            let (inputs, outputs) = ([&q[..], &q, &kv, &kv, &q], [&q[..], &kv, &kv]);
+            let backward = kernel("", 5 * product, back, &inputs, &outputs)?;
+            OperatorKernels {
+                forward: vec![forward.of(shape(false))],
+                backward: vec![backward.of(shape(true))],
+                ..OperatorKernels::default()
+            }
+        } else {
+            self.unfused(dropout, n, s, [a, v, w], q, kv)?
+        };
+        self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
+        Ok(kernels)
+    }
+
+    /// Adds what is done to queries and keys, `x` elements together, and to heads of keys and values before attention, and
+    /// the same on the way back.
+    fn before_attention(
+        &self,
+        kernels: &mut OperatorKernels,
+        rotary: bool,
+        x: [u128; 2],
+        shares: bool,
+    ) -> Result<(), GenerateError> {
+        let d = u128::from(self.number);
+        let copy = MovingKernel::Copy;
+        let one_by_one = [
+            (".rotary.single", copy, d + 4),
+            (".rotary.turn", copy, 8),
+            (".rotary.half", copy, 4 + d),
+        ];
+        let in_one = [(".rotary", MovingKernel::ElementWise, 2 * d)];
+        let mut before = match (rotary, self.elementwise) {
+            (false, _) => Vec::new(),
+            (true, ElementwiseKernels::Eager) => chain(x, &one_by_one)?,
+            (true, _) => chain(x, &in_one)?,
+        };
+        if shares && self.elementwise.is_pytorch() {
+            before.extend(chain(x, &[(".repeat", copy, 2 * d)])?);
+        }
+        kernels.backward.extend(before.iter().rev().cloned());
+        kernels.forward.splice(..0, before);
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Kernels that move bytes, as the operator's entry lists them.
+
+use super::{CostParameters, LoweredKernel, OperatorKernels, kernel};
+use crate::generate::GenerateError;
+use crate::model::{MovingKernels, MovingSpec, OperatorSpec};
+
+impl CostParameters {
+    /// The kernels of an operator without products.
+    pub(super) fn moving(
+        &self,
+        spec: &OperatorSpec,
+        kernels: &MovingKernels,
+    ) -> Result<OperatorKernels, GenerateError> {
+        // Rows of tables and of logits are moved by kernels of their own, whichever others are fused.
+        let fusible = !spec.looks_up() && !spec.reduces_columns();
+        let lower = |one: &MovingSpec| {
+            let sides = [one.reads, one.writes];
+            let moved = sides.map(|(axes, each)| {
+                let all = self.rows(spec.volume(axes));
+                all.saturating_mul(each.count(self.number, self.gradient))
+            });
+            let moved = moved[0].saturating_add(moved[1]);
+            let [from, to] = sides.map(|(axes, _)| self.sizes(spec, axes));
+            let kernel = kernel(one.suffix, 0, moved, &[&from], &[&to])?.moving(one.class);
+            let moves = kernel.moves && fusible;
+            Ok(LoweredKernel { moves, ..kernel })
+        };
+        Ok(OperatorKernels {
+            forward: kernels
+                .forward
+                .iter()
+                .map(lower)
+                .collect::<Result<_, _>>()?,
+            backward: kernels
+                .backward
+                .iter()
+                .map(lower)
+                .collect::<Result<_, _>>()?,
+            ..OperatorKernels::default()
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! Kernels of products that are not of matrices: windows over images, and pairs of vectors.
+
+use super::{CostParameters, OperatorKernels, kernel};
+use crate::generate::GenerateError;
+use crate::model::OperatorSpec;
+
+impl CostParameters {
+    /// The kernels of an operator's product: one for it, and one for the gradient of each factor.
+    pub(super) fn products(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+        let [d, g] = [self.number, self.gradient].map(u128::from);
+        let counted = spec.products.iter().filter(|one| one.multiplies);
+        let multiplied = counted.map(|one| {
+            let over = spec.volume(one.over);
+            self.rows(spec.volume(one.result)).saturating_mul(over)
+        });
+        let flops = multiplied.fold(0, u128::saturating_add).saturating_mul(2);
+        let [input, output] = [&spec.inputs, &spec.outputs].map(|all| self.rows(spec.volumes(all)));
+        let sizes = |axes: &&'static str| self.sizes(spec, axes);
+        let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
+        let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
+        // The filters; a bias is added in passing.
+        let weights = spec.weights.first().map(|one| one.axes);
+        let held = weights.map_or(0, |axes| spec.volume(axes));
+        let w = weights.map(|axes| axes.chars().map(|axis| spec.extent(axis).into()).collect());
+        let w: Vec<Vec<u128>> = w.into_iter().collect();
+        let moved = d.saturating_mul(input.saturating_add(held).saturating_add(output));
+        let found = g * if self.sums { 2 } else { 1 };
+        let product =
+            |suffix, times: u128, moved: u128, from: [&Vec<Vec<u128>>; 2], to: &Vec<Vec<u128>>| {
+                let from: Vec<&[u128]> = from.into_iter().flatten().map(Vec::as_slice).collect();
+                let to: Vec<&[u128]> = to.iter().map(Vec::as_slice).collect();
+                kernel(suffix, flops.saturating_mul(times), moved, &from, &to)
+            };
+        let forward = vec![product("", 1, moved, [&x, &w], &y)?];
+        let (backward, weights) = if w.is_empty() {
+            // Both factors are inputs: their gradients are one kernel's.
+            let moved = moved.saturating_mul(2);
+            (product("", 2, moved, [&y, &x], &x)?, None)
+        } else {
+            let moved_weights = d
+                .saturating_mul(input.saturating_add(output))
+                .saturating_add(found.saturating_mul(held));
+            (
+                product(".dgrad", 1, moved, [&y, &w], &x)?,
+                Some(product(".wgrad", 1, moved_weights, [&x, &y], &w)?),
+            )
+        };
+        Ok(OperatorKernels {
+            forward,
+            backward: vec![backward],
+            weights,
+            ..OperatorKernels::default()
+        })
+    }
+}
