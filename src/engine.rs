@@ -361,6 +361,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     #[inline(never)]
     fn tell_and_do(&mut self, now: Time) {
+        self.effects.calm();
         for (number, node) in self.effects.began.drain(..) {
             self.observer.began(now, number, node);
         }
@@ -429,7 +430,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 effects.end::<M::Order>(now, receiver, NodeIndex(node));
             }
             MessageNotice::Arrived(InFlightOp::Access { instance, node }) => {
-                effects.ends.push((now, instance, NodeIndex(node)));
+                effects.end_said(now, instance, NodeIndex(node));
             }
             MessageNotice::Arrived(InFlightOp::RankRequest {
                 pair,
