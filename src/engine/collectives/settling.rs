@@ -93,10 +93,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let quiet = UncontendedCost {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
+            link_time: &|amount| network.link_time(amount),
             // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
-            conflict_free: &|dimension, members, next| {
+            conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
-                    network.is_conflict_free(dimension, members, next)
+                    network.is_conflict_free(dimension, members, pattern)
                 } else {
                     !N::SHARED
                 }
