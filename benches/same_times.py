@@ -4,9 +4,11 @@
     benches/same_times.py OLD NEW [FIRST [LAST]]
 
 Each seed from FIRST (0) to LAST (2000) is a machine of one to three dimensions and a job of two to twelve ranks with kernels,
-collectives of all ranks, messages, and loads and stores of remote memory. Both programs replay it with the same options, and
-each node has to begin and end at the same picosecond. Prints seeds that differ; the exit code is 1 if any do. Older builds
-refuse what they do not know.
+collectives of all ranks, messages, and loads and stores of remote memory. Every third is one of *answers taken back*: members of
+collectives, of all ranks or of groups along one dimension, start together on a network with contention, and messages, or
+collectives of groups that cross them, come to their links while they last. Both programs replay it with the same options, and
+each node has to begin and end at the same picosecond. Prints seeds that differ, and how many closed forms NEW took back; the exit
+code is 1 if any differ. Older builds refuse what they do not know.
 """
 
 import json
@@ -24,11 +26,13 @@ from decimal import Decimal
 SHAPES = ["ring", "mesh", "switch", "fully_connected"]
 ALGORITHMS = ["ring", "direct", "halving_doubling", "recursive_doubling", "double_binary_tree", "tree", "pairwise", "auto"]
 MODELS = ["contention_free", "ports", "links", "exclusive", "fair_sharing"]
+CONTENDED = ["ports", "links", "exclusive"]
 COLLECTIVES = [0, 1, 2, 5, 6, 7]  # all-reduce, reduce, all-gather, broadcast, all-to-all, reduce-scatter
+ANSWERED = [0, 2, 6, 7]  # those that have closed forms
 
 
-def machine(rng):
-    """A machine file, its number of NPUs, and whether it has remote memory."""
+def machine(rng, contended):
+    """A machine file, the sizes of its dimensions, and whether it has remote memory."""
     sizes = rng.choice([[2], [3], [4], [6], [8], [2, 2], [2, 3], [4, 2], [2, 2, 2], [3, 2, 2]])
     text = [
         'name = "m"\n[npu.a]\npeak = { fp32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 TB/s"\nmemory_latency = "100 ns"',
@@ -43,13 +47,13 @@ def machine(rng):
             f'bandwidth = "{rng.randint(1, 400)} GB/s"\nlatency = "{rng.randint(0, 3000)} ns"\n'
             f'algorithm = "{rng.choice(ALGORITHMS)}"'
         )
-    model = rng.choice(MODELS)
+    model = rng.choice(CONTENDED if contended else MODELS)
     text.append(f'[network]\nmodel = "{model}"')
     if model in ("ports", "links") and rng.random() < 0.3:
         text.append('switching = "store_and_forward"')
     if rng.random() < 0.5:
         chunks = rng.choice([2, 4])
-        text.append(f'[collectives]\nchunks = {chunks}\nactive = {rng.choice([1, chunks])}')
+        text.append(f'[collectives]\nchunks = {chunks}\nactive = {1 if contended else rng.choice([1, chunks])}')
     remote = rng.random() < 0.6
     if remote:
         kind = rng.choice(["per_npu", "pool", "ports"])
@@ -64,26 +68,78 @@ def machine(rng):
             f'[remote_memory]\nattachment = "{kind}"\nbandwidth = "{rng.randint(1, 100)} GB/s"\n'
             f'latency = "{rng.randint(0, 2000)} ns"\ncapacity = "1 TB"\n{through}'
         )
-    ranks = 1
+    return "\n".join(text) + "\n", sizes, remote
+
+
+def node_of(number, kind, lane, attributes, before, nanos=0, group=None):
+    """A node as JSON."""
+    attr = [{"name": "is_cpu_op", "bool_val": False}, {"name": "stream", "int64_val": lane}]
+    attr += [{"name": name, "int64_val": value} for name, value in attributes.items()]
+    attr += [{"name": "pg_name", "string_val": group}] if group else []
+    node = {"id": number, "name": f"n{number}", "type": kind, "data_deps": before, "attr": attr}
+    if nanos:
+        attr.append({"name": "duration_ns", "uint64_val": nanos})
+        node["duration_micros"] = nanos // 1000
+    return node
+
+
+def lines(nodes):
+    head = json.dumps({"schema": "chakram.trace.1", "version": "0.0.4"})
+    return ["\n".join([head] + [json.dumps(node) for node in of]) + "\n" for of in nodes]
+
+
+def along(sizes):
+    """Groups of ranks along each dimension, and of all, by name."""
+    ranks, stride, groups = math.prod(sizes), 1, {}
     for size in sizes:
-        ranks *= size
-    return "\n".join(text) + "\n", ranks, remote
+        for first in range(ranks):
+            if first // stride % size == 0:
+                groups[str(len(groups) + 1)] = [first + i * stride for i in range(size)]
+        stride *= size
+    if len(sizes) > 1:
+        groups[str(len(groups) + 1)] = list(range(ranks))
+    return groups
+
+
+def taken_back(rng, sizes):
+    """JSON Lines of each rank, and groups: members start together, and others come to their links meanwhile."""
+    ranks, groups = math.prod(sizes), along(sizes)
+    nodes, ends = [[] for _ in range(ranks)], [[] for _ in range(ranks)]
+
+    def add(rank, *rest, **more):
+        nodes[rank].append(node_of(len(nodes[rank]) + 1, *rest, **more))
+        return len(nodes[rank])
+
+    size, kind = rng.randint(1 << 12, 1 << 22), rng.choice(ANSWERED)
+    for _ in range(rng.randint(2, 6)):
+        length, nanos = len(groups[rng.choice(list(groups))]), rng.randint(1, 20000)
+        told = {rank: add(rank, "COMP_NODE", 0, {}, ends[rank], nanos=nanos) for rank in range(ranks)}
+        ends = [[] for _ in range(ranks)]
+        for group, members in groups.items():
+            if len(members) != length or rng.random() < 0.1:
+                continue
+            attributes = {"comm_type": kind, "comm_size": size}
+            for rank in members:
+                lane = 10 + int(group)
+                ends[rank].append(add(rank, "COMM_COLL_NODE", lane, attributes, [told[rank]], group=group))
+        for _ in range(rng.randint(0, 4)):
+            a, b = rng.sample(range(ranks), 2)
+            attributes = {"comm_tag": rng.randrange(1 << 20), "comm_size": rng.randint(1, 1 << 18)}
+            late = add(a, "COMP_NODE", 1, {}, [told[a]], nanos=rng.randint(1, size // 40))
+            add(a, "COMM_SEND_NODE", 3, {"comm_dst": b, **attributes}, [late])
+            ends[b].append(add(b, "COMM_RECV_NODE", 4, {"comm_src": a, **attributes}, []))
+        ends = [of or [told[rank]] for rank, of in enumerate(ends)]
+    return lines(nodes), groups
 
 
 def traces(rng, ranks, remote):
     """JSON Lines of each rank."""
     nodes = [[] for _ in range(ranks)]
 
-    def add(rank, kind, lane, attributes, micros=0, nanos=0):
+    def add(rank, kind, lane, attributes, nanos=0):
         number = len(nodes[rank]) + 1
         before = [n for n in range(max(1, number - 4), number) if rng.random() < 0.5]
-        attr = [{"name": "is_cpu_op", "bool_val": False}, {"name": "stream", "int64_val": lane}]
-        attr += [{"name": name, "int64_val": value} for name, value in attributes.items()]
-        node = {"id": number, "name": f"n{number}", "type": kind, "data_deps": before, "attr": attr}
-        if nanos:
-            attr.append({"name": "duration_ns", "uint64_val": nanos})
-            node["duration_micros"] = nanos // 1000
-        nodes[rank].append(node)
+        nodes[rank].append(node_of(number, kind, lane, attributes, before, nanos))
 
     for _ in range(rng.randint(2, 14)):
         choice = rng.random()
@@ -110,8 +166,7 @@ def traces(rng, ranks, remote):
         else:
             for rank in range(ranks):
                 add(rank, "COMP_NODE", 0, {"num_ops": 0, "tensor_size": 0}, nanos=rng.randint(1, 60000))
-    head = json.dumps({"schema": "chakram.trace.1", "version": "0.0.4"})
-    return ["\n".join([head] + [json.dumps(node) for node in of]) + "\n" for of in nodes]
+    return lines(nodes)
 
 
 def spans(path):
@@ -134,25 +189,35 @@ def spans(path):
 
 def one(seed, programs, base):
     rng = random.Random(seed)
-    text, ranks, remote = machine(rng)
+    crossed = seed % 3 == 2
+    text, sizes, remote = machine(rng, crossed)
     folder = os.path.join(base, str(seed))
     os.makedirs(folder)
     with open(f"{folder}/m.toml", "w") as file:
         file.write(text)
-    for rank, lines in enumerate(traces(rng, ranks, remote)):
+    options = []
+    if crossed:
+        jobs, groups = taken_back(rng, sizes)
+        with open(f"{folder}/groups.json", "w") as file:
+            json.dump(groups, file)
+        options = ["--groups", f"{folder}/groups.json"]
+    else:
+        jobs = traces(rng, math.prod(sizes), remote)
+        options = ["--stepwise"] if rng.random() < 0.3 else []
+    for rank, text in enumerate(jobs):
         with open(f"{folder}/j.{rank}.jsonl", "w") as file:
-            file.write(lines)
-    options = ["--stepwise"] if rng.random() < 0.3 else []
-    answers = []
+            file.write(text)
+    answers, back = [], 0
     for number, program in enumerate(programs):
         out = f"{folder}/t{number}.json"
-        command = [program, "replay", f"{folder}/j", "-m", f"{folder}/m.toml", "--timeline", out]
+        command = [program, "replay", f"{folder}/j", "-m", f"{folder}/m.toml", "--timeline", out, "--format", "json"]
         ran = subprocess.run(command + options, capture_output=True, text=True)
         answers.append(spans(out) if ran.returncode == 0 else None)
+        back = json.loads(ran.stdout)["collectives_materialized"] if ran.returncode == 0 else 0
     kept = answers[0] != answers[1] and None not in answers
     if not kept:
         shutil.rmtree(folder)
-    return seed, answers
+    return seed, answers, back
 
 
 def main():
@@ -161,11 +226,13 @@ def main():
     base = tempfile.mkdtemp(prefix="same-times-")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = list(pool.map(lambda seed: one(seed, programs, base), range(first, last)))
-    both = [(seed, old, new) for seed, (old, new) in rows if old is not None and new is not None]
-    one_only = sum((old is None) != (new is None) for _, (old, new) in rows)
+    both = [(seed, old, new) for seed, (old, new), _ in rows if old is not None and new is not None]
+    one_only = sum((old is None) != (new is None) for _, (old, new), _ in rows)
+    back = sum(back for _, _, back in rows)
     different = [seed for seed, old, new in both if old != new]
     nodes = sum(len(old) for _, old, _ in both)
-    print(f"{len(rows)} jobs, {one_only} refused by one, {len(both)} replayed by both: {nodes} nodes, {len(different)} jobs differ")
+    print(f"{len(rows)} jobs, {one_only} refused by one, {len(both)} replayed by both: {nodes} nodes, "
+          f"{back} answers taken back, {len(different)} jobs differ")
     for seed in different[:20]:
         print(f"seed {seed}: {base}/{seed}")
     if not different:

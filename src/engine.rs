@@ -50,12 +50,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu};
-use crate::memory::MemoryAttachment;
-use crate::network::{NetworkBackend, NetworkEvent};
+use crate::network::NetworkBackend;
 use crate::report::Observer;
-use crate::topology::Topology;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -76,6 +72,7 @@ mod fabric;
 mod feed;
 mod feeding;
 mod frames;
+mod handling;
 mod host_launches;
 mod in_switch;
 mod insertion_order;
@@ -92,6 +89,8 @@ mod plan;
 mod processor;
 mod processors;
 mod representatives;
+mod run_programs;
+mod run_settings;
 mod split_sizes;
 mod stuck;
 mod tile_checks;
@@ -100,7 +99,7 @@ mod unpriced_kernels;
 
 pub use crate::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use crate::network::NetworkKind as NetworkModel;
-pub use compiled_replay::{CompiledReplay, GroupView, run_launches};
+pub use compiled_replay::{CompiledReplay, GroupView};
 pub use coverage::PricingCoverage;
 pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
@@ -111,19 +110,21 @@ pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};
+pub use run_programs::run_launches;
 pub use tile_groups::{GroupSplit, LoopCounts};
 
 use collectives::Collectives;
-use compiled_replay::LaunchSource;
 use dataflow::Dataflow;
 use effects::Effects;
-use event::{Event, EventClass};
+use event::Event;
 use event_loop::LoopComponents;
-use fabric::{Fabric, InFlightOp, MessageNotice};
+use fabric::Fabric;
 use feeding::Feeds;
 use frames::Launches;
 use messages::Messages;
 use processors::Processors;
+use run_programs::LaunchSource;
+use run_settings::RunSettings;
 use tile_groups::TileGroups;
 
 /// Totals of a completed replay.
@@ -150,21 +151,6 @@ pub struct ReplayOutcome {
     /// Collectives that lasted as recorded or captured.
     #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
-}
-
-/// Options of carrying out a run.
-#[derive(Clone, Copy, Debug)]
-struct RunSettings<'a> {
-    topology: &'a Topology,
-    stepwise: bool,
-    /// True if nothing but collectives of all ranks uses the network, one after another.
-    collectives_alone: bool,
-    /// Let one of several ranks that do the same run for all.
-    aggregate: bool,
-    comm: CommTiming,
-    host: HostTiming,
-    /// True if there may be more than one launch.
-    many: bool,
 }
 
 /// The loop of one replay: components, each with a state of its own, and what they cause.
@@ -214,18 +200,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         } else {
             prepared.workload().nodes() as usize
         };
-        let settings = RunSettings {
-            topology: prepared.machine.topology(),
-            stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
-            collectives_alone: M::Order::AT_ONCE
-                && N::SHARED
-                && !source.many
-                && collectives_are_alone(prepared),
-            aggregate: prepared.aggregate,
-            comm: prepared.comm,
-            host: prepared.host,
-            many: source.many,
-        };
+        let settings = RunSettings::of::<N, M>(prepared, source.many);
         Self {
             settings,
             launches: Launches::new(source.programs, source.feeds.len(), source.many),
@@ -285,18 +260,6 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             return Err(ReplayError::Stuck(Box::new(self.diagnose())));
         }
         Ok(())
-    }
-
-    /// Sorts the events of a round into content order.
-    #[inline]
-    fn sort(&self, round: &mut [Event]) {
-        if round.len() < 2 {
-            return;
-        }
-        self.fabric.sort(round);
-        if self.launches.are_many() {
-            self.flow.sort_by_launch(round);
-        }
     }
 
     /// Submits the loads and stores of this instant that cross the network, and its messages, once no closed form reserves
@@ -361,6 +324,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     #[inline(never)]
     fn tell_and_do(&mut self, now: Time) {
+        self.effects.calm();
         for (number, node) in self.effects.began.drain(..) {
             self.observer.began(now, number, node);
         }
@@ -369,176 +333,4 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         M::Order::follow_up(self, now);
     }
-
-    /// Handles an event of the network, and what it says about messages.
-    #[inline]
-    fn network_event(&mut self, now: Time, event: NetworkEvent) {
-        self.fabric.handle(now, event, &mut self.effects);
-        while let Some(notice) = self.fabric.notice() {
-            self.notice(now, notice);
-            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
-            let is_step = matches!(notice, MessageNotice::Arrived(InFlightOp::Step { .. }));
-            if M::Order::AT_ONCE && !is_step {
-                self.follow_up(now);
-            }
-        }
-        if !M::Order::AT_ONCE {
-            let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-            self.collectives.advance_begun(fabric, effects, now);
-            self.follow_up(now);
-        }
-    }
-
-    /// Handles a notice of the network about a message.
-    #[inline]
-    fn notice(&mut self, now: Time, notice: MessageNotice) {
-        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match notice {
-            // By far the most messages.
-            MessageNotice::Arrived(InFlightOp::Step {
-                run,
-                from,
-                to,
-                stage,
-                recv_posted,
-            }) => {
-                let ends = (run, from, to);
-                let number = (stage, recv_posted);
-                self.collectives
-                    .step_arrived(fabric, effects, now, ends, number);
-            }
-            MessageNotice::Left(InFlightOp::Send { sender, node, .. }) => {
-                effects.end::<M::Order>(now, sender, NodeIndex(node));
-            }
-            MessageNotice::Arrived(InFlightOp::Send {
-                pair,
-                ports,
-                sender,
-                node,
-            }) => {
-                fabric.close(ports);
-                let send = (sender, NodeIndex(node));
-                self.messages.arrived::<M::Order>(effects, now, pair, send);
-            }
-            MessageNotice::Arrived(InFlightOp::Mirrored {
-                receiver,
-                node,
-                ports,
-            }) => {
-                fabric.close(ports);
-                effects.end::<M::Order>(now, receiver, NodeIndex(node));
-            }
-            MessageNotice::Arrived(InFlightOp::Access { instance, node }) => {
-                effects.ends.push((now, instance, NodeIndex(node)));
-            }
-            MessageNotice::Arrived(InFlightOp::RankRequest {
-                pair,
-                receiver,
-                node,
-            }) => {
-                let receive = (receiver, NodeIndex(node));
-                self.messages.requested(fabric, effects, now, pair, receive);
-            }
-            MessageNotice::Arrived(InFlightOp::Scripted {
-                run, from, part, ..
-            }) if M::Order::SENDS_END_ON_ARRIVAL => {
-                // The part is over for the sender first.
-                self.collectives
-                    .part_ended(fabric, effects, now, (run, from), part);
-                self.follow_up(now);
-                let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-                self.collectives.notice(fabric, effects, now, notice);
-            }
-            _ => self.collectives.notice(fabric, effects, now, notice),
-        }
-    }
-
-    #[inline]
-    fn handle(&mut self, now: Time, event: Event, detail: u32) {
-        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match event.class() {
-            EventClass::Node => {
-                self.complete(now, event.rank(), NodeIndex(event.payload()));
-                return;
-            }
-            EventClass::Ready => {
-                let (instance, node) = (event.rank(), NodeIndex(event.payload()));
-                effects.ready.push(dataflow::key(instance, node));
-                self.tell(instance, |observer, number| {
-                    observer.ready(now, number, node);
-                });
-                return;
-            }
-            EventClass::Release => {
-                self.flow.release_roots(effects, event.rank());
-                self.delay(now);
-                return;
-            }
-            EventClass::Wake => {
-                self.feeds.wake(now, event.rank());
-                return;
-            }
-            EventClass::Injected
-            | EventClass::FirstByte
-            | EventClass::Delivered
-            | EventClass::Hop
-            | EventClass::LinkFree => {
-                if let Some(event) = event.of_network() {
-                    self.network_event(now, event);
-                }
-                return;
-            }
-            EventClass::Alarm => unreachable!("it is taken apart before"),
-            EventClass::Bus => {
-                self.bus_event(now, Npu(event.rank()), event.payload());
-                return;
-            }
-            EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
-            EventClass::Requested => fabric.release(now, event.payload(), effects),
-            EventClass::Run if self.settings.comm != CommTiming::Model => {
-                let run = event.payload();
-                self.collectives.end_recorded(&self.flow, effects, now, run);
-            }
-            _ => self
-                .collectives
-                .handle(fabric, effects, now, (event, detail)),
-        }
-        self.follow_up(now);
-    }
-}
-
-/// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may
-/// matter to other operations.
-fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
-    let remote = prepared.machine.remote();
-    remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
-        && prepared.workload().graphs().iter().any(|graph| {
-            let mut kinds = graph.nodes().map(|node| graph.kind(node));
-            kinds.any(|kind| kind == NodeKind::RemoteMemory)
-        })
-}
-
-/// Returns whether all traffic is that of collectives of all ranks, and a rank has one of them at a time.
-fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
-    let plan = &prepared.plan;
-    let ranks = plan.instances.len();
-    let groups = plan.groups.iter();
-    let mut busy = groups.filter(|group| group.present > 0);
-    let of_all =
-        |group: &plan::GroupPlan| group.members.len() == ranks && group.present as usize == ranks;
-    busy.all(of_all)
-        && plan.instances.iter().enumerate().all(|(i, instance)| {
-            let graph = prepared
-                .workload()
-                .graph(&prepared.workload().instances()[i]);
-            let lanes = &plan.shared[instance.shared as usize].lanes;
-            let mut lanes = graph
-                .calls()
-                .iter()
-                .map(|call| lanes[graph.lane(call.node) as usize]);
-            let first = lanes.next();
-            graph.messages().is_empty()
-                && first != Some(plan::NONE)
-                && lanes.all(|lane| Some(lane) == first)
-        })
 }

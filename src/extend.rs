@@ -45,4 +45,4 @@ pub use crate::network::{
     DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage, PortHandle, PortRange,
 };
-pub use crate::topology::NetworkPath;
+pub use crate::topology::{LinePattern, NetworkPath};

@@ -5,7 +5,7 @@
 //! and in the names of these, share one graph. Nodes are in ascending order of their ids, so nothing depends on
 //! the order of records in a file.
 //!
-//! A node takes 53 bytes (61 with its price for one NPU class, 65 with the state of one run), an edge 4, a
+//! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a
 //! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
 //! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80; if the shape of any kernel is
 //! known, each takes 4, and every distinct shape 64.

@@ -8,7 +8,7 @@
 //! stores ([`MemoryTransfer`]).
 
 use crate::ids::{EndpointId, Npu};
-use crate::topology::NetworkPath;
+use crate::topology::{LinePattern, NetworkPath};
 use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 
@@ -275,10 +275,16 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns true if messages among `members` members of one line along `dimension` never delay one another while
-    /// each member sends at most one and receives at most one at a time; with `neighbours`, each sends to the next of
-    /// the line, and the last to the first.
-    fn is_conflict_free(&self, dimension: usize, members: u32, neighbours: bool) -> bool;
+    /// Time for which a message takes the one link over which all that an NPU sends leaves it, where there is such a link:
+    /// messages of one sender then begin that far apart.
+    fn link_time(&self, _amount: BufferShare) -> Option<Span> {
+        None
+    }
+
+    /// Returns true if messages among `members` members of one line along `dimension`, sent in this pattern, never delay one
+    /// another but for [`Self::link_time`]. Each member sends at most one and receives at most one at a time, unless they are
+    /// staggered.
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
     /// Its links or ports, if they can be reserved. Where messages contend and links cannot, every collective goes message by
     /// message.

@@ -39,11 +39,13 @@ use std::sync::Arc;
 
 pub mod chip_graph;
 mod endpoint;
+mod line_pattern;
 pub mod link_graph;
 mod switching;
 pub mod tile_grid;
 
 pub use endpoint::{MemoryEndpoint, MemorySite};
+pub use line_pattern::LinePattern;
 pub use switching::SwitchingMode;
 pub(crate) use tile_grid::LinkCount;
 pub use tile_grid::TileGrid;

@@ -5,8 +5,11 @@
 //! it busy queue, first come, first served. On a ring messages take the shorter way, and upwards where both are
 //! equal; a switch is a device of its own between any two NPUs.
 //!
-//! Where all NPUs carry out a collective together and each link has one user, nothing waits: a message takes the sum of its
-//! hops, and the collective has the closed form that it has without congestion.
+//! Where all NPUs carry out a collective together and each link has one user at a time, nothing waits: a message takes the
+//! sum of its hops, and the collective has the closed form that it has without congestion. That is so of all algorithms but
+//! trees under full connection, and of ring and halving-doubling, whose members send one message at a time, on rings and
+//! switches. With direct on a switch only a member's own messages wait for one another. With direct on a ring messages of
+//! several senders queue for a link, and which is first where they come to it at one instant is said by the order of events.
 //!
 //! All of that is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages go over
 //! [`CutThroughLinks`](super::CutThroughLinks).
@@ -18,7 +21,7 @@ use crate::ids::Npu;
 use crate::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use crate::topology::DimensionShape;
+use crate::topology::{DimensionShape, LinePattern};
 use crate::units::{BufferShare, Span, Time};
 
 /// Sentinel op: none.
@@ -176,10 +179,23 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// Full connection has a link for each pair. On the others each link has one user where all NPUs send to a
-    /// neighbour: of a ring the next link, of a switch those of the sender and of the receiver.
-    fn is_conflict_free(&self, _: usize, members: u32, neighbours: bool) -> bool {
-        self.shape == DimensionShape::FullyConnected || neighbours && members == self.npus
+    /// Full connection has a link for each pair. On the others each link has one user at a time where all NPUs send over one
+    /// distance at once: messages cross their h-th links at the same time, which are as many different ones, in
+    /// ⌊latency + m / bandwidth⌋ ns, and a link is free again after ⌊m / bandwidth⌋. On a switch they may send again before
+    /// that: what leaves NPUs one after another comes to the receivers' links so, from one sender at a time.
+    fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
+        let all = members == self.npus;
+        match pattern {
+            _ if self.shape == DimensionShape::FullyConnected => true,
+            LinePattern::Neighbours | LinePattern::InStep => all,
+            LinePattern::Staggered => all && self.shape == DimensionShape::Switch,
+            LinePattern::Any => false,
+        }
+    }
+
+    fn link_time(&self, amount: BufferShare) -> Option<Span> {
+        let bytes = quirks::bytes(amount);
+        (self.shape == DimensionShape::Switch).then(|| self.quirks.span(bytes / self.bytes_per_ns))
     }
 
     /// Each hop takes a truncated time of its own.

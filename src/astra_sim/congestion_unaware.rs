@@ -13,7 +13,7 @@ use crate::ids::Npu;
 use crate::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use crate::topology::DimensionShape;
+use crate::topology::{DimensionShape, LinePattern};
 use crate::units::{BufferShare, Span, Time};
 
 /// One dimension with derived values.
@@ -83,7 +83,7 @@ impl NetworkBackend for CongestionUnaware {
     const NAME: &'static str = "congestion_unaware";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         true
     }
 

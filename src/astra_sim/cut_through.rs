@@ -11,6 +11,7 @@ use crate::ids::Npu;
 use crate::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
+use crate::topology::LinePattern;
 use crate::units::Time;
 
 /// Position of a message on its route.
@@ -113,7 +114,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     const SHARED: bool = true;
 
     // Safe answers: no closed form is taken on this network.
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }
 

@@ -3,13 +3,13 @@
 //! All members then do the same at the same time, if the cost of a message depends on its step alone and not on its
 //! sender: when a member sends, it receives its partner's message just as much later. So one member, with its own
 //! messages, stands for all. In a ring every step follows the one before: with K messages of cost c, endpoint delay
-//! e, and reductions of r after ρ of them, K(c + e) + e + ρr.
+//! e, and reductions of r after ρ of them, K(c + e) + e + ρr. Where all that a member sends leaves over one link, a message
+//! waits there for those before it, as everybody else's does.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
-use crate::collective::LinePosition;
+use crate::collective::{LinePosition, UncontendedCost};
 use crate::group::GroupExtent;
-use crate::ids::Npu;
 use crate::units::{BufferShare, Span};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ pub(super) struct SymmetricLine<'a> {
     pub extent: &'a GroupExtent,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],
-    pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
+    pub quiet: &'a UncontendedCost<'a>,
 }
 
 /// Event at a member, in the order of an instant.
@@ -60,7 +60,7 @@ impl SymmetricLine<'_> {
         let phase = &self.extent.phases[self.stage.phase as usize];
         let step = self.stage.step(self.slot, self.position(index), step)?;
         let npu = |index| self.extent.npus[phase.position(0, index) as usize];
-        (self.cost)((npu(index), npu(step.to)), step.amount)
+        (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
 
     /// Returns whether the line is a whole dimension of the machine.
@@ -107,6 +107,8 @@ impl SymmetricLine<'_> {
         let start = self.stage.credits(self.slot, position);
         let all = start + self.stage.receives(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
+        // Until then the member's link is taken, if all that it sends leaves over one.
+        let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
             // Equal times are handled in the order in which they were scheduled, as in the original.
@@ -136,7 +138,9 @@ impl SymmetricLine<'_> {
                     break;
                 }
                 let cost = self.message(0, taken)?;
-                push(&mut due, now + cost, MemberEvent::Arrival);
+                let leaves = now.max(taken_until);
+                taken_until = leaves + (self.quiet.link_time)(step.amount).unwrap_or(Span::ZERO);
+                push(&mut due, leaves + cost, MemberEvent::Arrival);
                 taken += 1;
             }
             // Every reception has been processed; sends that are still in flight do not matter.

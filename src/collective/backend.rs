@@ -9,7 +9,7 @@
 use super::{ChunkSchedule, LinePosition, SendStep};
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{NetworkPath, Topology};
+use crate::topology::{LinePattern, NetworkPath, Topology};
 use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span, Time};
 use std::fmt;
@@ -126,10 +126,11 @@ pub struct UncontendedCost<'a> {
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if messages of other operations may interleave.
     pub shared: bool,
-    /// Returns true if messages along a dimension, among a line of that many members, never delay one another while
-    /// each member sends at most one and receives at most one at a time; the flag says that each goes to the next
-    /// member of the line.
-    pub conflict_free: &'a dyn Fn(usize, u32, bool) -> bool,
+    /// Time for which a message takes the link over which its sender's others leave, too; `None` if nothing of that kind is.
+    pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
+    /// Returns true if messages along a dimension, among a line of that many members, never delay one another but for that,
+    /// sent in this pattern. Each member sends at most one and receives at most one at a time, unless they are staggered.
+    pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
 /// Processing of a message at an endpoint.

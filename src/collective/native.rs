@@ -27,7 +27,7 @@ use super::{
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{NetworkPath, Topology};
+use crate::topology::{LinePattern, NetworkPath, Topology};
 use crate::units::{BufferShare, Span, Time};
 use std::num::NonZeroU32;
 
@@ -255,8 +255,11 @@ impl CollectiveBackend for NativeBackend<'_> {
         }
         let spans = chunk_schedule.stages().iter().map(|assignment| {
             let phase = &extent.phases[assignment.stage.phase];
-            let next = assignment.algorithm == CollectiveAlgorithm::Ring;
-            let apart = (quiet.conflict_free)(phase.dimension, phase.size, next);
+            let pattern = match assignment.algorithm {
+                CollectiveAlgorithm::Ring => LinePattern::Neighbours,
+                _ => LinePattern::Any,
+            };
+            let apart = (quiet.conflict_free)(phase.dimension, phase.size, pattern);
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;

@@ -133,7 +133,11 @@ impl Agenda {
                 self.gatherings.len() as u32 - 1
             }
         };
-        pending.insert(place, (at, gathering));
+        if place == pending.len() {
+            pending.push_back((at, gathering));
+        } else {
+            pending.insert(place, (at, gathering));
+        }
         self.push(at, Event::new(EventClass::Alarm, npu, gathering));
     }
 

@@ -91,6 +91,8 @@ pub(super) struct MemberCall<'x, 'a> {
     /// Its member of its group, and its number among the group's collectives.
     pub slot: BoundSlot,
     pub sequence: u32,
+    /// Whether its trace names the group.
+    pub named: bool,
 }
 
 /// Two members that issued different collectives under one sequence number.
@@ -211,9 +213,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
 
     /// Notifies the backend that a member has joined its collective.
     fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: u32, run: u32) {
-        let MemberCall { running, node, .. } = call;
-        let name = running.graph.call(node).group;
-        let named = running.of.group_names[name as usize].is_some();
+        let MemberCall {
+            running,
+            node,
+            named,
+            ..
+        } = call;
         let extent = &self.groups[group as usize].plan.extent;
         if let Some(request) = self.runs[run as usize].request {
             // The run's request is that of the member that came first.

@@ -1,26 +1,20 @@
-//! A replay that is settled and has not begun: to run, and to report from.
+//! A replay that is settled and has not begun: a program, to run and to report from.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
 use super::extensions::Extensions;
-use super::feed::{Feed, SingleLaunch};
+use super::feed::SingleLaunch;
 use super::host_launches::{self, ResolvedPrices};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
-use super::processor::ProcessorModel;
+use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
-use crate::collective::{
-    AlgorithmDescriber, CustomCollective, NativeBackend, PeerSizes, ScriptExecutor,
-    measured_collective,
-};
+use crate::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
 use crate::compute::HostTiming;
 use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
-use crate::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkBackend,
-    NetworkKind, PortNetwork,
-};
+use crate::network::{NetworkBackend, NetworkKind};
 use crate::report::Observer;
 use crate::topology::link_graph::MOST_NPUS;
 use crate::trace::CollectiveKind;
@@ -41,34 +35,6 @@ pub struct GroupView<'a> {
     pub extent: &'a GroupExtent,
 }
 
-/// The backend of `machine` for collectives without a `custom` algorithm.
-pub(super) fn native<'a>(
-    machine: &'a Machine,
-    custom: &'a [CustomCollective],
-    splits: impl Iterator<Item = &'a PeerSizes>,
-    prices: &ResolvedPrices,
-) -> NativeBackend<'a> {
-    NativeBackend {
-        algorithms: machine.algorithms(),
-        topology: machine.topology(),
-        pipeline: machine.pipeline(),
-        custom,
-        correction: prices.correction,
-        curves: if prices.measured_collectives {
-            machine.collective_curves()
-        } else {
-            &[]
-        },
-        protocols: if prices.measured_collectives {
-            machine.collective_protocols()
-        } else {
-            &[]
-        },
-        splits: splits.collect(),
-        players: ScriptExecutor::default(),
-    }
-}
-
 /// Everything that was settled before the run, to run from and to report from.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
@@ -85,10 +51,10 @@ pub struct CompiledReplay<'a> {
     pub(super) comm: CommTiming,
     pub(super) host: HostTiming,
     network: NetworkKind,
-    custom: Vec<CustomCollective>,
-    prices: ResolvedPrices,
+    pub(super) custom: Vec<CustomCollective>,
+    pub(super) prices: ResolvedPrices,
     /// [`Discipline::MATCHES_AS_ISSUED`] of the backend that it was compiled for.
-    as_issued: bool,
+    pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
 }
 
@@ -366,96 +332,6 @@ impl<'a> CompiledReplay<'a> {
     }
 }
 
-/// The programs of a run, what launches them, and what runs their kernels.
-pub(super) struct LaunchSource<'a> {
-    pub programs: &'a [CompiledReplay<'a>],
-    pub feeds: Vec<&'a mut dyn Feed>,
-    pub processors: Option<&'a mut dyn ProcessorModel>,
-    /// Whether there may be more than one launch.
-    pub many: bool,
-}
-
-impl<'a> LaunchSource<'a> {
-    fn one(program: &'a CompiledReplay<'a>, feed: &'a mut SingleLaunch) -> Self {
-        Self {
-            programs: std::slice::from_ref(program),
-            feeds: vec![feed],
-            processors: None,
-            many: false,
-        }
-    }
-
-    /// Returns the same for a shorter time, which the compiler cannot see by itself behind `&mut`.
-    fn shortened<'s>(self) -> LaunchSource<'s>
-    where
-        'a: 's,
-    {
-        LaunchSource {
-            programs: self.programs,
-            feeds: self.feeds.into_iter().map(|feed| feed as _).collect(),
-            processors: self.processors.map(|processors| processors as _),
-            many: self.many,
-        }
-    }
-}
-
-/// Runs `programs` as `feeds` launch them, to the end: until no feed wants to be woken and nothing is in flight. Kernels
-/// of NPUs that `processors` serves take no lanes.
-///
-/// A *program* is a job that is priced, placed and matched; the first is number 0. All are for one machine, and replayed
-/// with the same models. Observers know instances and groups by their numbers among those of all programs.
-///
-/// ```
-/// use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
-/// use chakram::units::{Span, Time};
-/// use chakram::{Job, Machine};
-///
-/// let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
-/// let program = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
-/// let once = program.run(())?.0.makespan;
-/// // Again when it has ended.
-/// let again = Time::ZERO + once;
-/// let mut feed = TimedLaunches::new(0, vec![Time::ZERO, again]);
-/// let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ())?;
-/// assert_eq!(outcome.makespan, once + once);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Fails if the programs are for different machines or models, if a launch names what does not exist, if launches get
-/// stuck, and when simulated time ends.
-pub fn run_launches<'a, O: Observer + ?Sized>(
-    programs: &'a [CompiledReplay<'a>],
-    feeds: &mut [&mut dyn Feed],
-    processors: Option<&mut dyn ProcessorModel>,
-    observer: &mut O,
-) -> Result<ReplayOutcome, ReplayError> {
-    let Some(first) = programs.first() else {
-        return Err(ReplayRefusal::new("there is no program to launch", "at least one").into());
-    };
-    let alike = |program: &CompiledReplay<'_>| {
-        std::ptr::eq(program.machine, first.machine)
-            && (program.network, program.comm, program.host)
-                == (first.network, first.comm, first.host)
-            && (program.stepwise, program.as_issued) == (first.stepwise, false)
-    };
-    if !programs.iter().all(alike) {
-        return Err(ReplayRefusal::new(
-            "programs of one run are for different machines, networks or models of host and communication",
-            "compile them for one machine with the same options",
-        )
-        .into());
-    }
-    let source = LaunchSource {
-        programs,
-        feeds: feeds.iter_mut().map(|feed| &mut **feed as _).collect(),
-        processors: processors.map(|processors| processors as _),
-        many: true,
-    };
-    run_over_network(source, observer)
-}
-
 /// Refuses models that do not know the links of a machine, and links of too many NPUs.
 fn check_links(
     machine: &Machine,
@@ -483,43 +359,4 @@ fn check_links(
         ));
     }
     Ok(())
-}
-
-/// Runs over the network that the first program names.
-fn run_over_network<O: Observer + ?Sized>(
-    source: LaunchSource<'_>,
-    observer: &mut O,
-) -> Result<ReplayOutcome, ReplayError> {
-    let source = source.shortened();
-    let of = &source.programs[0];
-    let topology = of.machine.topology();
-    let splits = source
-        .programs
-        .iter()
-        .flat_map(|program| &program.plan.splits);
-    let backend = &mut native(of.machine, &of.custom, splits, &of.prices);
-    match of.network {
-        NetworkKind::ContentionFree => {
-            let network = ContentionFreeNetwork::new(topology);
-            Engine::new(source, observer, network, backend).run()
-        }
-        NetworkKind::Ports => {
-            Engine::new(source, observer, PortNetwork::new(topology), backend).run()
-        }
-        NetworkKind::Links => {
-            Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
-        }
-        NetworkKind::FairSharing => {
-            let Some(network) = FairSharingNetwork::new(topology) else {
-                // Too many NPUs, which is refused where the network carries communication.
-                let network = ContentionFreeNetwork::new(topology);
-                return Engine::new(source, observer, network, backend).run();
-            };
-            Engine::new(source, observer, network, backend).run()
-        }
-        NetworkKind::Exclusive => {
-            let network = ExclusiveNetwork::new(topology);
-            Engine::new(source, observer, network, backend).run()
-        }
-    }
 }

@@ -3,16 +3,14 @@
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
-use crate::graph::{Graph, NodeKind, huge_pages};
+use crate::graph::{Graph, NodeKind};
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::units::{Span, Time};
 use crate::workload::RankInstance;
+use open_dependencies::{NodeState, OpenDependencies};
+use std::ops::Range;
 
-/// Sentinel dependency count: the node is complete.
-const COMPLETE: u32 = u32::MAX;
-/// Flag in a dependency count: the node has a delay. Nodes without one cost the loop no look at their graph's delays.
-/// Counts are below, and with this below [`COMPLETE`].
-const DELAYED: u32 = 1 << 31;
+mod open_dependencies;
 
 /// Packs a node of an instance into one word that sorts by instance, then id.
 #[inline]
@@ -37,17 +35,15 @@ pub(super) const HELD: u8 = 4;
 /// Flag: its lanes serve several launches in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. References replace look-ups in the loop.
+/// An instance of a launch in flight. References replace look-ups in the loop, and all of it is on one line of a cache.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct RunningInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
     pub planned: &'a InstancePlan,
-    pub of: &'a RankInstance,
-    /// Index of its first node in [`Dataflow::dependencies_left`].
+    /// Index of its first node among the open dependencies.
     first_node: usize,
-    /// Number of its launch.
-    pub serial: u64,
     /// Index of its first lane.
     pub first_lane: u32,
     /// Nodes that have yet to complete.
@@ -80,7 +76,7 @@ impl RunningInstance<'_> {
     }
 
     /// Returns the lanes that the instance uses.
-    pub fn lanes(&self) -> std::ops::Range<u32> {
+    pub fn lanes(&self) -> Range<u32> {
         self.first_lane..self.first_lane + self.shared.lane_count
     }
 
@@ -98,10 +94,13 @@ pub(super) struct LaunchNumbers {
     pub first_splits: u32,
 }
 
-/// Indices of the first instance, group and pair of a launch in flight.
+/// Ranks of a launch in flight, and the indices of its first instance, group and pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchPlace<'a> {
     pub plan: &'a ReplayPlan,
+    pub ranks: &'a [RankInstance],
+    /// Number of the launch.
+    pub serial: u64,
     pub first_instance: u32,
     pub first_group: u32,
     pub first_pair: u32,
@@ -113,8 +112,7 @@ pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
     /// By frame.
     places: Vec<LaunchPlace<'a>>,
-    /// Per node of each instance: dependencies left, possibly with [`DELAYED`], or [`COMPLETE`].
-    dependencies_left: Vec<u32>,
+    open: OpenDependencies,
     /// In insertion order, nodes that became ready through a node that completed at once: they are looked at when
     /// another node of their instance completes.
     dormant: Vec<u64>,
@@ -130,7 +128,7 @@ impl<'a> Dataflow<'a> {
         Self {
             instances: Vec::new(),
             places: Vec::new(),
-            dependencies_left: huge_pages::huge_page_vec(nodes),
+            open: OpenDependencies::with_room(nodes),
             dormant: Vec::new(),
             completed: 0,
             last: Time::ZERO,
@@ -161,20 +159,17 @@ impl<'a> Dataflow<'a> {
         &mut self,
         place: LaunchPlace<'a>,
         first_number: u32,
-        instances: impl Iterator<Item = (&'a RankInstance, &'a Graph)>,
+        graphs: impl Iterator<Item = &'a Graph>,
     ) {
         let frame = self.places.len() as u32;
         let planned = place.plan.instances.iter();
-        for (number, ((of, graph), planned)) in (first_number..).zip(instances.zip(planned)) {
-            let first_node = self.dependencies_left.len();
-            self.dependencies_left.extend_from_slice(graph.in_degrees());
+        for (number, (graph, planned)) in (first_number..).zip(graphs.zip(planned)) {
+            let first_node = self.open.add(graph.in_degrees());
             self.instances.push(RunningInstance {
                 graph,
                 shared: &place.plan.shared[planned.shared as usize],
                 planned,
-                of,
                 first_node,
-                serial: 0,
                 first_lane: 0,
                 left: 0,
                 collectives: 0,
@@ -190,23 +185,37 @@ impl<'a> Dataflow<'a> {
     /// Sets the dependencies of an instance up that begins; `used` says that it ran before.
     pub fn open(&mut self, instance: u32, used: bool) {
         let running = &self.instances[instance as usize];
-        let graph = running.graph;
-        let nodes = running.first_node..running.first_node + graph.len();
-        let left = &mut self.dependencies_left[nodes];
+        let (graph, first) = (running.graph, running.first_node);
         if used {
-            left.copy_from_slice(graph.in_degrees());
+            self.open.reset(first, graph.in_degrees());
         }
         if graph.has_delays() {
             for node in graph.nodes().filter(|&n| graph.delay(n) > Span::ZERO) {
-                // Roots are delayed from the release of their instance on, so their count stays 0 here.
-                let left = &mut left[node.index()];
-                *left |= if *left > 0 { DELAYED } else { 0 };
+                self.open.delay(first + node.index());
             }
         }
     }
 
     pub fn place(&self, frame: u32) -> &LaunchPlace<'a> {
         &self.places[frame as usize]
+    }
+
+    /// Numbers the launch of a frame.
+    pub fn number(&mut self, frame: u32, serial: u64) {
+        self.places[frame as usize].serial = serial;
+    }
+
+    /// Returns the number of the launch of an instance.
+    #[inline]
+    pub fn serial(&self, instance: u32) -> u64 {
+        self.place_of(instance).serial
+    }
+
+    /// Returns what an instance is of in its workload.
+    #[inline]
+    pub fn rank_of(&self, instance: u32) -> &'a RankInstance {
+        let place = self.place_of(instance);
+        &place.ranks[(instance - place.first_instance) as usize]
     }
 
     #[inline]
@@ -228,6 +237,12 @@ impl<'a> Dataflow<'a> {
         (BoundSlot { group, member }, sequence)
     }
 
+    /// Returns whether the trace of an instance names the group of a collective.
+    pub fn names_group(&self, instance: u32, node: NodeIndex) -> bool {
+        let name = self.instance(instance).graph.call(node).group;
+        self.rank_of(instance).group_names[name as usize].is_some()
+    }
+
     /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
     #[inline]
     pub fn pair(&self, instance: u32, message: usize) -> u32 {
@@ -242,7 +257,7 @@ impl<'a> Dataflow<'a> {
     pub fn peer(&self, instance: u32, message: usize) -> (Rank, Npu) {
         let running = self.instance(instance);
         let peer = running.graph.messages()[message].peer;
-        let peer = running.of.peers[peer as usize];
+        let peer = self.rank_of(instance).peers[peer as usize];
         (peer, self.place_of(instance).plan.npu_of[peer.index()])
     }
 
@@ -259,7 +274,7 @@ impl<'a> Dataflow<'a> {
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let (instance, node) = node_of(word);
         let running = self.instance(instance);
-        (running.npu, running.serial, node)
+        (running.npu, self.serial(instance), node)
     }
 
     /// Orders the events of each class that instances have, in a round that is sorted, by NPU, launch and node.
@@ -296,18 +311,15 @@ impl<'a> Dataflow<'a> {
         if running.left == 0 {
             effects.ended.push(instance);
         }
-        self.dependencies_left[first + node.index()] = COMPLETE;
+        self.open.complete(first + node.index());
         self.completed += 1;
         self.last = now;
         ended(effects, running, kind);
         for next in graph.successors(node) {
-            let left = &mut self.dependencies_left[first + next.index()];
-            *left -= 1;
-            if *left == 0 {
-                effects.ready.push(key(instance, next));
-            } else if *left == DELAYED {
-                *left = 0;
-                effects.delayed.push(key(instance, next));
+            match self.open.meet(first + next.index()) {
+                NodeState::Waiting => {}
+                NodeState::Ready => effects.ready.push(key(instance, next)),
+                NodeState::Delayed => effects.delayed.push(key(instance, next)),
             }
         }
     }
@@ -337,40 +349,41 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the dependencies that a node waits for, [`None`] if it is complete.
     pub fn waits_for(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let running = self.instance(instance);
-        match self.dependencies_left[running.first_node + node.index()] {
-            COMPLETE => None,
-            // The flag of a delay is no dependency.
-            left => Some(left & !DELAYED),
-        }
+        let first = self.instance(instance).first_node;
+        self.open.left(first + node.index())
     }
 
     /// Returns whether all dependencies of a node are complete, its delay is over, and it is not.
     pub fn is_posted(&self, instance: u32, node: NodeIndex) -> bool {
-        let running = self.instance(instance);
-        self.dependencies_left[running.first_node + node.index()] == 0
+        let first = self.instance(instance).first_node;
+        self.open.is_met(first + node.index())
     }
 
-    /// Returns the open dependencies of an instance.
-    pub fn open_dependencies(&self, instance: u32) -> &[u32] {
+    /// Returns whether two instances of one graph have the same open dependencies.
+    pub fn are_alike(&self, one: u32, other: u32) -> bool {
+        let [one, other] = [one, other].map(|of| self.nodes(of));
+        self.open.are_alike(one, other)
+    }
+
+    fn nodes(&self, instance: u32) -> Range<usize> {
         let running = self.instance(instance);
-        &self.dependencies_left[running.first_node..running.first_node + running.graph.len()]
+        running.first_node..running.first_node + running.graph.len()
     }
 
     /// Nodes of all instances, of launches in flight and of those whose room is kept.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
-        self.dependencies_left.len()
+        self.open.len()
     }
 
     /// Gives an instance the progress of another with the same graph.
     pub fn copy_progress(&mut self, from: u32, to: u32) {
         let of = &self.instances[from as usize];
-        let nodes = of.first_node..of.first_node + of.graph.len();
         let (left, collectives) = (of.left, of.collectives);
         let own = &mut self.instances[to as usize];
         (own.left, own.collectives) = (left, collectives);
-        self.dependencies_left.copy_within(nodes, own.first_node);
+        let [from, to] = [from, to].map(|of| self.nodes(of));
+        self.open.copy(from, to);
     }
 
     /// Makes the dormant nodes of an instance ready, after one of its nodes completed.

@@ -16,7 +16,7 @@ use crate::report::CollectiveRecord;
 use crate::units::Time;
 
 /// See the module. Lists are in the order in which they are drained: the first five after each event, the others when a
-/// round is over, arrivals only once no event is left at the instant.
+/// round is over, arrivals only once no event is left at the instant. To the first four things are added by methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Later events.
@@ -47,6 +47,8 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
+    /// True if one of the first four lists may hold something: one look after each event in place of four.
+    is_stirred: bool,
 }
 
 /// A message submitted at this instant.
@@ -121,16 +123,55 @@ impl Effects {
     /// Returns whether observers have to be told of something, or ends to be scheduled or carried out.
     #[inline]
     pub fn leave_something(&self) -> bool {
-        self.ends.len() | self.work.len() | self.began.len() | self.records.len() > 0
+        let held = self.ends.len() | self.work.len() | self.began.len() | self.records.len();
+        debug_assert!(
+            self.is_stirred || held == 0,
+            "lists are added to by methods"
+        );
+        self.is_stirred
+    }
+
+    /// Notes that the first four lists are about to be drained.
+    #[inline]
+    pub fn calm(&mut self) {
+        self.is_stirred = false;
+    }
+
+    /// Has observers told that a node's part of a collective begins.
+    #[inline]
+    pub fn begin(&mut self, number: u32, node: NodeIndex) {
+        self.is_stirred = true;
+        self.began.push((number, node));
+    }
+
+    /// Has observers told that a collective ended.
+    #[inline]
+    pub fn record(&mut self, record: CollectiveRecord) {
+        self.is_stirred = true;
+        self.records.push(record);
+    }
+
+    /// Notes when a node of an instance ends, of which the network, a memory or a collective says so.
+    #[inline]
+    pub fn end_said(&mut self, at: Time, instance: u32, node: NodeIndex) {
+        self.is_stirred = true;
+        self.ends.push((at, instance, node));
+    }
+
+    /// Has something done, in insertion order, after what was left before.
+    #[inline]
+    pub fn leave(&mut self, work: FollowUp) {
+        self.is_stirred = true;
+        self.work.push(work);
     }
 
     /// Has a node of an instance end now.
     #[inline]
     pub fn end<D: Discipline>(&mut self, now: Time, instance: u32, node: NodeIndex) {
         if D::AT_ONCE {
-            self.work.push(FollowUp::End(instance, node));
+            self.leave(FollowUp::End(instance, node));
         } else {
-            self.ends.push((now, instance, node));
+            self.end_said(now, instance, node);
         }
     }
 
@@ -179,6 +220,7 @@ impl Effects {
             }
         }
         self.progress.events += other.progress.events;
+        self.is_stirred |= other.is_stirred;
         self.began.append(&mut other.began);
         self.records.append(&mut other.records);
         self.ends.append(&mut other.ends);

@@ -5,7 +5,7 @@
 //! node of an earlier one is left for it. Launches begin in one order on all NPUs, so none holds a lane that another
 //! needs before it. Feeds have lanes of their own.
 
-use super::dataflow::{RunningInstance, node_of};
+use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,19 +13,13 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Holder of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// A lane of an NPU.
-#[derive(Debug)]
-pub(super) struct LaneState {
+/// A lane of an NPU. It is looked at for every node, and its queue for few.
+#[derive(Clone, Copy, Debug)]
+struct LaneState {
     /// Node that holds the lane, as instance and node in one word, or [`FREE`].
-    pub holder: u64,
-    /// Nodes that wait for the lane, by launch, and first ready, first served.
-    queue: VecDeque<u64>,
-    /// Nodes that wait for the lane in insertion order, lowest first.
-    #[expect(
-        clippy::box_collection,
-        reason = "8 bytes of a lane instead of 24; most lanes have none"
-    )]
-    by_id: Option<Box<BinaryHeap<Reverse<u64>>>>,
+    holder: u64,
+    /// Nodes in its queue.
+    waiting: u32,
 }
 
 /// Part of a lane in a launch.
@@ -40,6 +34,10 @@ struct LaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
+    /// By lane, nodes that wait for it, by launch, and first ready, first served.
+    queues: Vec<VecDeque<u64>>,
+    /// By lane, in insertion order, nodes that wait for it, lowest first.
+    by_id: Vec<BinaryHeap<Reverse<u64>>>,
     /// By lane, where there may be several launches: those that have nodes left for it, in the order of their numbers.
     turns: Vec<VecDeque<LaneTurn>>,
 }
@@ -48,16 +46,19 @@ impl Lanes {
     /// Makes room for exactly `count` lanes more.
     pub fn reserve(&mut self, count: usize) {
         self.states.reserve_exact(count);
+        self.queues.reserve_exact(count);
     }
 
     /// Adds `count` lanes, and returns the index of the first.
     pub fn add(&mut self, count: u32) -> u32 {
         let first = self.states.len();
-        self.states.extend((0..count).map(|_| LaneState {
+        let free = LaneState {
             holder: FREE,
-            queue: VecDeque::new(),
-            by_id: None,
-        }));
+            waiting: 0,
+        };
+        let lanes = first + count as usize;
+        self.states.resize(lanes, free);
+        self.queues.resize_with(lanes, VecDeque::new);
         first as u32
     }
 
@@ -85,7 +86,7 @@ impl Lanes {
     pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
         state.holder = FREE;
-        D::offers_lane(!state.queue.is_empty())
+        D::offers_lane(state.waiting > 0)
     }
 
     /// Counts a node of the instance whose turn it is as complete, where there are turns.
@@ -105,41 +106,39 @@ impl Lanes {
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
         // A free lane with a queue belongs to the queue, which is served when the round is over.
-        if state.holder == FREE && state.queue.is_empty() {
+        if state.holder == FREE && state.waiting == 0 {
             state.holder = node;
             true
         } else {
-            state.queue.push_back(node);
+            state.waiting += 1;
+            self.queues[lane as usize].push_back(node);
             false
         }
     }
 
     /// As [`Self::take_or_wait`], where there are turns.
-    pub fn take_in_turn(
-        &mut self,
-        lane: u32,
-        node: u64,
-        instances: &[RunningInstance<'_>],
-    ) -> bool {
+    pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
         let instance = node_of(node).0;
         let turn = self.turn(lane);
         let state = &mut self.states[lane as usize];
+        let queue = &mut self.queues[lane as usize];
         let own = |word: &u64| node_of(*word).0 == instance;
-        let first = turn == Some(instance) && !state.queue.front().is_some_and(own);
+        let first = turn == Some(instance) && !queue.front().is_some_and(own);
         if state.holder == FREE && first {
             state.holder = node;
             return true;
         }
-        let serial = |word: u64| instances[node_of(word).0 as usize].serial;
-        let place = match state.queue.back() {
+        let serial = |word: u64| flow.serial(node_of(word).0);
+        let place = match queue.back() {
             // Launches mostly come in the order of their numbers.
             Some(&last) if serial(last) > serial(node) => {
                 let before = |&word: &u64| serial(word) <= serial(node);
-                state.queue.partition_point(before)
+                queue.partition_point(before)
             }
-            _ => state.queue.len(),
+            _ => queue.len(),
         };
-        state.queue.insert(place, node);
+        queue.insert(place, node);
+        state.waiting += 1;
         false
     }
 
@@ -147,51 +146,52 @@ impl Lanes {
     #[inline]
     pub fn grant(&mut self, lane: u32) -> Option<u64> {
         let state = &mut self.states[lane as usize];
-        if state.holder != FREE {
+        if state.holder != FREE || state.waiting == 0 {
             return None;
         }
+        let queue = &mut self.queues[lane as usize];
         if let Some(turns) = self.turns.get(lane as usize) {
-            let next = node_of(*state.queue.front()?).0;
+            let next = node_of(*queue.front()?).0;
             if turns.front().is_none_or(|turn| turn.instance != next) {
                 return None;
             }
         }
-        let node = state.queue.pop_front()?;
+        let node = queue.pop_front()?;
+        state.waiting -= 1;
         state.holder = node;
         Some(node)
     }
 
     /// Makes lane `to` as lane `from` is, with nodes as `own` names them.
     pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
-        let of = &self.states[from as usize];
-        let holder = match of.holder {
-            FREE => FREE,
-            node => own(node),
-        };
-        let queue = of.queue.iter().map(|&node| own(node)).collect();
-        let state = &mut self.states[to as usize];
-        (state.holder, state.queue) = (holder, queue);
+        let mut state = self.states[from as usize];
+        if state.holder != FREE {
+            state.holder = own(state.holder);
+        }
+        let queue = self.queues[from as usize].iter();
+        self.queues[to as usize] = queue.map(|&node| own(node)).collect();
+        self.states[to as usize] = state;
     }
 
     /// Whether a node holds a lane or waits for it.
     pub fn knows(&self, lane: u32, word: u64) -> bool {
-        let state = &self.states[lane as usize];
-        state.holder == word || state.queue.contains(&word)
+        self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
     /// Whether the same nodes, whatever their instances, hold two lanes and wait for them.
     pub fn are_alike(&self, one: u32, other: u32) -> bool {
-        let [one, other] = [one, other].map(|lane| &self.states[lane as usize]);
         let node = |word: u64| (word != FREE).then(|| node_of(word).1);
-        let nodes =
-            |state: &LaneState| -> Vec<_> { state.queue.iter().map(|&word| node(word)).collect() };
-        node(one.holder) == node(other.holder) && nodes(one) == nodes(other)
+        let holder = |lane: u32| node(self.states[lane as usize].holder);
+        let queue = |lane: u32| self.queues[lane as usize].iter().map(|&word| node(word));
+        holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
     /// Has a node wait for a lane by its id, in insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
-        let by_id = self.states[lane as usize].by_id.get_or_insert_default();
-        by_id.push(Reverse(node));
+        if self.by_id.len() < self.states.len() {
+            self.by_id.resize_with(self.states.len(), BinaryHeap::new);
+        }
+        self.by_id[lane as usize].push(Reverse(node));
     }
 
     /// Gives a lane, if it is free, to the lowest node that waits for it by id.
@@ -201,7 +201,7 @@ impl Lanes {
         if state.holder != FREE {
             return None;
         }
-        let Reverse(node) = state.by_id.as_mut()?.pop()?;
+        let Reverse(node) = self.by_id.get_mut(lane as usize)?.pop()?;
         state.holder = node;
         Some(node)
     }

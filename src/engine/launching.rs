@@ -50,7 +50,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         for &instance in &ended {
             let running = self.flow.instance(instance);
-            let (frame, rank) = (running.frame, running.of.rank);
+            let (frame, rank) = (running.frame, self.flow.rank_of(instance).rank);
             let (record, over) = self.launches.end_rank(frame);
             if over {
                 self.observer.launch_ended(now, &record);
@@ -98,6 +98,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if !used {
             self.add_frame(program, record.program);
         }
+        self.flow.number(frame, record.serial.0);
         let place = *self.flow.place(frame);
         let (first, count) = (place.first_instance, plan.instances.len() as u32);
         for (instance, planned) in (first..).zip(&plan.instances) {
@@ -117,7 +118,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             let flags = flags.into_iter().filter(|(is, _)| *is);
             let running = self.flow.instance_mut(instance);
             let graph = running.graph;
-            (running.npu, running.shared, running.serial) = (npu, shared, record.serial.0);
+            (running.npu, running.shared) = (npu, shared);
             (running.first_lane, running.left) = (first_lane, graph.len() as u32);
             running.flags = flags.fold(0, |all, (_, flag)| all | flag);
             running.collectives = 0;
@@ -152,8 +153,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             } else if held {
                 running.flags |= HELD;
             } else if !self.tile_groups.follows(&self.flow, instance) {
-                let running = self.flow.instance(instance);
-                let at = now + running.of.release.since(Time::ZERO);
+                let release = self.flow.rank_of(instance).release;
+                let at = now + release.since(Time::ZERO);
                 let event = Event::new(EventClass::Release, instance, 0);
                 self.effects.agenda.push(at, event);
             }
@@ -175,15 +176,16 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
         let place = LaunchPlace {
             plan,
+            ranks: workload.instances(),
+            serial: 0,
             first_instance,
             first_group: self
                 .collectives
                 .add_groups(plan, first_instance, numbers, only),
             first_pair: self.messages.add::<M::Order>(plan),
         };
-        let instances = workload.instances().iter();
-        let instances = instances.map(|of| (of, workload.graph(of)));
-        self.flow.add(place, numbers.first_instance, instances);
+        let graphs = workload.instances().iter().map(|of| workload.graph(of));
+        self.flow.add(place, numbers.first_instance, graphs);
     }
 
     fn processor_job(&self, instance: u32, node: NodeIndex) -> ProcessorJob {

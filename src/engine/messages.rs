@@ -124,7 +124,7 @@ impl<'a> Messages<'a> {
         let index = running.graph.message_index(node);
         let ends = (running.npu, flow.peer(instance, index).1);
         let bytes = running.graph.bytes(node);
-        let key = (ends.0.0, 0, running.serial as u32, node.0, 0);
+        let key = (ends.0.0, 0, flow.serial(instance) as u32, node.0, 0);
         let pair = flow.pair(instance, index);
         let ports = fabric.open(2);
         let op = fabric.op(InFlightOp::Send {
@@ -188,7 +188,7 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         // By receiver: nothing else leaves the NPU in this launch but collectives.
-        let (serial, number) = (running.serial as u32, running.number);
+        let (serial, number) = (flow.serial(instance) as u32, running.number);
         let key = (ends.0.0, 0, serial, number, node.0.into());
         let ports = fabric.open(2);
         let op = fabric.op(InFlightOp::Mirrored {
@@ -231,7 +231,7 @@ impl<'a> Messages<'a> {
         }
         if D::SENDS_END_ON_ARRIVAL {
             effects.end::<D>(now, sender, node);
-            effects.work.push(FollowUp::Deliver(pair));
+            effects.leave(FollowUp::Deliver(pair));
             return;
         }
         let state = &mut self.pairs[pair as usize];

@@ -279,6 +279,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             node,
             slot,
             sequence,
+            named: M::Order::MATCHES_AS_ISSUED && self.flow.names_group(instance, node),
         };
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         self.collectives.arrive(fabric, effects, now, call);

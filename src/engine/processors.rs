@@ -50,7 +50,7 @@ impl<'a> Processors<'a> {
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let (lane, word) = (running.first_lane + lane, key(instance, node));
         if running.has(TURNS) {
-            self.lanes.take_in_turn(lane, word, flow.instances())
+            self.lanes.take_in_turn(lane, word, flow)
         } else {
             self.lanes.take_or_wait(lane, word)
         }

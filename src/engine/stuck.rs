@@ -67,8 +67,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             launch: self
                 .launches
                 .are_many()
-                .then_some(LaunchSerial(running.serial)),
-            rank: running.of.rank,
+                .then_some(LaunchSerial(self.flow.serial(instance))),
+            rank: self.flow.rank_of(instance).rank,
             id: graph.id(node),
             name: escape(graph.name(node)),
             index: node,
@@ -130,7 +130,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.flow.instance(instance).of.peers[message.peer as usize];
+        let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let pair = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
         let half = (other != NONE).then(|| {
@@ -204,7 +204,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
         let text = format!(
             "its lane, which is kept for launch {}{state}",
-            running.serial
+            self.flow.serial(turn)
         );
         Some((text, before))
     }

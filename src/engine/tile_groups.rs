@@ -353,9 +353,10 @@ impl TileGroups {
 /// Returns whether `next` does the same as the instances from `start` up to it, as far as can be told before.
 fn joins(flow: &Dataflow<'_>, start: u32, next: u32) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
-    let (from, to) = (a.of.rank, b.of.rank);
+    let (first, second) = (flow.rank_of(start), flow.rank_of(next));
+    let (from, to) = (first.rank, second.rank);
     std::ptr::eq(a.graph, b.graph)
         && std::ptr::eq(a.shared, b.shared)
-        && (a.flags, a.of.release) == (b.flags, b.of.release)
-        && !b.of.peers.iter().any(|peer| (from..to).contains(peer))
+        && (a.flags, first.release) == (b.flags, second.release)
+        && !second.peers.iter().any(|peer| (from..to).contains(peer))
 }

@@ -57,7 +57,7 @@ use super::{
     NetworkMessage, NetworkOccupancy,
 };
 use crate::ids::{EndpointId, Npu};
-use crate::topology::{DimensionShape, SwitchingMode, Topology};
+use crate::topology::{DimensionShape, LinePattern, SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
 use in_flight::InFlightMessage;
 use route::{RouteCursor, RouteHop, route, sides};
@@ -163,7 +163,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         Some(self.topology.path(a, b)?.time(amount))
     }
 
-    fn is_conflict_free(&self, dimension: usize, members: u32, neighbours: bool) -> bool {
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
             // Egress and ingress of an NPU along a dimension are its own.
@@ -174,7 +174,9 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
             // Each sends over its own link upwards. On a mesh the last sends to the first over links
             // downwards, which no other uses.
-            DimensionShape::Ring | DimensionShape::Mesh => neighbours && members == dimension.size,
+            DimensionShape::Ring | DimensionShape::Mesh => {
+                pattern == LinePattern::Neighbours && members == dimension.size
+            }
         }
     }
 

@@ -17,7 +17,7 @@
 use super::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
 };
-use crate::topology::Topology;
+use crate::topology::{LinePattern, Topology};
 use crate::units::{Span, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +60,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     const NAME: &'static str = "contention_free";
     const SHARED: bool = false;
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         true
     }
 

@@ -23,7 +23,7 @@ use super::{
     NetworkMessage, NetworkOccupancy,
 };
 use crate::ids::{EndpointId, Npu};
-use crate::topology::Topology;
+use crate::topology::{LinePattern, Topology};
 use crate::units::{BufferShare, Span, Time};
 
 /// The model's state: until when links are taken.
@@ -176,7 +176,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         NetworkOccupancy::of(self.topology, &self.links)
     }
 
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }
 

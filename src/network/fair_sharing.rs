@@ -28,7 +28,7 @@ use super::{
 };
 use crate::ids::{EndpointId, Npu};
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
-use crate::topology::{SwitchingMode, Topology};
+use crate::topology::{LinePattern, SwitchingMode, Topology};
 use crate::units::{BufferShare, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     }
 
     /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }
 

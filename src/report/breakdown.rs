@@ -60,14 +60,16 @@ impl TimeCategory {
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
 
-/// One NPU's bookkeeping.
+/// One NPU's bookkeeping, on two lines of a cache.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct NpuTracker {
     /// Until when time has been attributed.
     until: Time,
     /// Nodes under way, by part.
     active: [u32; 4],
-    parts: [Span; 5],
+    /// Time by part; what is left is idle.
+    parts: [Span; 4],
     /// Time with a communication under way, whatever else ran.
     communicating: Span,
     /// Communications in the order they started; the first is under way.
@@ -76,7 +78,7 @@ struct NpuTracker {
     over: u32,
     /// Of each call, and then each message, of the graph: which communication to start it was, [`OVER`]
     /// before it started.
-    place: Vec<u32>,
+    place: Box<[u32]>,
     /// Completion of the last node.
     finish: Time,
 }
@@ -154,7 +156,7 @@ impl<'a> BreakdownObserver<'a> {
         let npus = workload.instances().iter().map(|instance| {
             let graph = workload.graph(instance);
             NpuTracker {
-                place: vec![OVER; graph.calls().len() + graph.messages().len()],
+                place: vec![OVER; graph.calls().len() + graph.messages().len()].into(),
                 ..NpuTracker::default()
             }
         });
@@ -172,10 +174,14 @@ impl<'a> BreakdownObserver<'a> {
         for npu in &mut self.npus {
             npu.attribute(end, &mut self.charged);
         }
-        let times = self.npus.iter().map(|npu| NpuTime {
-            parts: npu.parts,
-            communicating: npu.communicating,
-            finish: npu.finish.since(Time::ZERO),
+        let times = self.npus.iter().map(|npu| {
+            let [compute, communication, memory, host] = npu.parts;
+            let idle = makespan - npu.parts.iter().copied().sum();
+            NpuTime {
+                parts: [compute, communication, memory, host, idle],
+                communicating: npu.communicating,
+                finish: npu.finish.since(Time::ZERO),
+            }
         });
         (times.collect(), self.charged)
     }
@@ -189,9 +195,10 @@ impl NpuTracker {
             return;
         }
         self.until = now;
-        let first = self.active.iter().position(|&count| count > 0);
-        let part = first.unwrap_or(TimeCategory::Idle as usize);
-        self.parts[part] += elapsed;
+        let part = self.active.iter().position(|&count| count > 0);
+        if let Some(part) = part {
+            self.parts[part] += elapsed;
+        }
         if let Some(open) = self.open.front() {
             self.communicating += elapsed;
             let charged = &mut charged[open.label as usize];
@@ -201,7 +208,7 @@ impl NpuTracker {
                 (&mut charged.waiting, &mut charged.exposed_waiting)
             };
             *all += elapsed;
-            if part == TimeCategory::Communication as usize {
+            if part == Some(TimeCategory::Communication as usize) {
                 *exposed += elapsed;
             }
         }

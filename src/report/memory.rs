@@ -26,6 +26,29 @@ mod tracker;
 pub(super) use table::{CSV, table};
 pub(super) use tracker::{EndedInstant, MemoryTracker};
 
+/// Sums of one NPU over all instants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LedgerTotals {
+    peak: MemoryPeak,
+    /// Bytes held at the end.
+    settled: BytesByClass,
+    /// Number of nodes that freed more than was there, the first of them, and what was not there.
+    missing: Option<(u64, NodeIndex, BytesByClass)>,
+}
+
+/// The most that was allocated at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MemoryPeak {
+    /// In all.
+    bytes: u64,
+    /// By class.
+    classes: BytesByClass,
+    /// Instant when it was first reached.
+    at: Time,
+    /// The node that brought it about.
+    node: Option<NodeIndex>,
+}
+
 /// Bytes by [`TensorClass`].
 pub type BytesByClass = [u64; TensorClass::COUNT];
 
@@ -115,11 +138,11 @@ pub struct MemoryObserver<'a> {
 }
 
 impl<'a> MemoryObserver<'a> {
-    /// Watches all instances of `prepared`.
+    /// Watches all instances of `prepared`, which is launched once.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
-            followed: MemoryTracker::new(prepared),
+            followed: MemoryTracker::of_one_launch(prepared),
         }
     }
 
@@ -135,11 +158,11 @@ impl<'a> MemoryObserver<'a> {
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let followed = workload.instances().iter().zip(self.followed.ledger());
+        let followed = workload.instances().iter().zip(self.followed.totals());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
-        let rows = followed.map(|(instance, (graph, ledger))| {
+        let rows = followed.map(|(instance, (graph, totals))| {
             let npu = self.prepared.npu(instance.rank);
-            let peak = ledger.peak();
+            let peak = totals.peak;
             let named = |node: NodeIndex| NamedNode {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
@@ -154,14 +177,12 @@ impl<'a> MemoryObserver<'a> {
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),
-                left: ledger.settled(),
-                missing: ledger
-                    .missing()
-                    .map(|(nodes, first, classes)| MissingBytes {
-                        nodes,
-                        first: named(first),
-                        classes,
-                    }),
+                left: totals.settled,
+                missing: totals.missing.map(|(nodes, first, classes)| MissingBytes {
+                    nodes,
+                    first: named(first),
+                    classes,
+                }),
             }
         });
         rows.collect()

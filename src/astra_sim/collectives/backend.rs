@@ -14,7 +14,7 @@ use crate::collective::{
 };
 use crate::group::{self, GroupExtent, SharedPaths};
 use crate::ids::Npu;
-use crate::topology::{NetworkPath, Topology};
+use crate::topology::{LinePattern, NetworkPath, Topology};
 use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span, Time};
 
@@ -235,7 +235,7 @@ impl CollectiveBackend for AstraCollectives {
                 },
                 extent,
                 sizes: &self.sizes,
-                cost: quiet.cost,
+                quiet,
             };
             let endpoint = if self.is_fast(stage) {
                 Span::from_ns(FAST)
@@ -516,9 +516,14 @@ impl AstraCollectives {
         let one_by_one = self.capacity == 1 || chunk_schedule.chunks() == 1;
         one_by_one
             && chunk_schedule.stages().iter().all(|stage| {
-                let neighbours = stage.algorithm == AstraAlgorithm::Ring;
+                let pattern = match stage.algorithm {
+                    AstraAlgorithm::Ring => LinePattern::Neighbours,
+                    AstraAlgorithm::HalvingDoubling => LinePattern::InStep,
+                    AstraAlgorithm::Direct { .. } => LinePattern::Staggered,
+                    AstraAlgorithm::DoubleBinaryTree => LinePattern::Any,
+                };
                 stage.size == self.npus
-                    && (quiet.conflict_free)(stage.phase as usize, stage.size, neighbours)
+                    && (quiet.conflict_free)(stage.phase as usize, stage.size, pattern)
             })
     }
 

@@ -192,7 +192,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.open(fabric, effects, now, run, cell);
             // A script may end as it begins, and what follows comes before the next.
             if effects.work.len() > before {
-                effects.work.push(FollowUp::Admit(npu, queue));
+                effects.leave(FollowUp::Admit(npu, queue));
                 return;
             }
         }

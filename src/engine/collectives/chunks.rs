@@ -380,7 +380,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             // collectives.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
-                    effects.work.push(FollowUp::Leave(npu, queue));
+                    effects.leave(FollowUp::Leave(npu, queue));
                 } else {
                     self.leave(fabric, effects, now, (npu, queue));
                 }

@@ -73,7 +73,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
                 continue;
             }
-            effects.began.push((running.number, node));
+            effects.begin(running.number, node);
             let end = now + running.duration(node);
             effects.end_at(end, instance, node);
             let transfer = running.graph.recorded(node);

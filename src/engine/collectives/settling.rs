@@ -69,7 +69,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = &self.groups[run.group as usize];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
             if let Some(number) = group.number_of(*rank) {
-                effects.began.push((number, NodeIndex(node)));
+                effects.begin(number, NodeIndex(node));
             }
         }
     }
@@ -93,10 +93,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let quiet = UncontendedCost {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
+            link_time: &|amount| network.link_time(amount),
             // Irregular groups may cross any link, so nothing keeps their messages apart on a shared network.
-            conflict_free: &|dimension, members, next| {
+            conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
-                    network.is_conflict_free(dimension, members, next)
+                    network.is_conflict_free(dimension, members, pattern)
                 } else {
                     !N::SHARED
                 }
@@ -269,7 +270,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
         }
         if M::Order::AT_ONCE {
-            effects.work.push(FollowUp::Record(id));
+            effects.leave(FollowUp::Record(id));
         } else {
             self.record_model(effects, now, id, false);
         }
@@ -294,7 +295,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &self.runs[id as usize];
         let running = &mut self.groups[run.group as usize];
         let request = run.request.expect("a run carries something out");
-        effects.records.push(CollectiveRecord {
+        effects.record(CollectiveRecord {
             group: running.identity,
             kind: request.kind,
             buffer: request.buffer,

@@ -67,7 +67,7 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
 /// Notes when the load or store with a token ends.
 fn end(effects: &mut Effects, at: Time, token: u64) {
     let (instance, node) = node_of(token);
-    effects.ends.push((at, instance, node));
+    effects.end_said(at, instance, node);
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {

@@ -1,7 +1,7 @@
 //! Memory of launches in flight, to which those before them add nothing.
 
-use crate::engine::compiled_replay::{LaunchSource, native};
 use crate::engine::host_launches::ResolvedPrices;
+use crate::engine::run_programs::{LaunchSource, native};
 use crate::engine::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
 use crate::graph::{DependencyPolicy, Graph};
 use crate::ids::Rank;

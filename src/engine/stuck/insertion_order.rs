@@ -18,7 +18,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
         let message = &graph.messages()[index];
-        let peer = self.flow.instance(instance).of.peers[message.peer as usize];
+        let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let channel = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
         let half = self
@@ -91,7 +91,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let disagreement = self.collectives.mismatch()?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
-        let own = self.flow.instance(instance).of;
+        let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
         let theirs = self.collectives.group(group).instance(rank);
         let their_graph = self.flow.instance(theirs).graph;

@@ -94,7 +94,7 @@ impl TileGroups {
                 is_own && lanes.are_alike(first, second)
             })
             && effects_of(flow, effects, a) == effects_of(flow, effects, b)
-            && flow.open_dependencies(a) == flow.open_dependencies(b)
+            && flow.are_alike(a, b)
     }
 
     /// Has the first of several parts of a group run for all of them.

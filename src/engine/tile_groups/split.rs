@@ -171,7 +171,7 @@ impl TileGroups {
         let rank = |is_ahead: bool| {
             let mut one = members.iter().filter(|&&member| ahead(member) == is_ahead);
             let one = one.next().copied().unwrap_or(members[0]);
-            flow.instance(one).of.rank
+            flow.rank_of(one).rank
         };
         let split = GroupSplit {
             at: now,

@@ -5,7 +5,7 @@ use crate::ids::Npu;
 use crate::network::test_harness::{PendingEvents, by_segment, ends, message, topology};
 use crate::network::{LinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
-use crate::topology::{SwitchingMode, Topology};
+use crate::topology::{LinePattern, SwitchingMode, Topology};
 use crate::units::Time;
 
 fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
@@ -205,7 +205,13 @@ fn lines_are_apart_where_nobody_is_passed() {
         (Switch, 4, 1, 0),
     ]);
     let network = LinkNetwork::new(&t);
-    let apart = |d, members, neighbours| network.is_conflict_free(d, members, neighbours);
+    let apart = |d, members, neighbours| {
+        let pattern = match neighbours {
+            true => LinePattern::Neighbours,
+            false => LinePattern::Any,
+        };
+        network.is_conflict_free(d, members, pattern)
+    };
     for d in [0, 1] {
         assert!(apart(d, 4, true) && !apart(d, 4, false) && !apart(d, 3, true));
     }

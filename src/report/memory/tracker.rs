@@ -1,7 +1,7 @@
 //! Nodes that change the memory of their NPU, and whether each was issued at this very instant.
 
-use super::BytesByClass;
-use super::ledger::MemoryLedger;
+use super::ledger::{ByteSum, MemoryLedger};
+use super::{BytesByClass, LedgerTotals};
 use crate::engine::CompiledReplay;
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
@@ -14,14 +14,16 @@ pub type EndedInstant = (Time, BytesByClass);
 /// Follows what each instance allocates and frees.
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
-    /// One for each instance, or none at all where no node changes memory.
-    instances: Vec<TrackedInstance<'a>>,
+    /// One for each instance, where all that it ever allocates and frees is below 2^63 bytes.
+    narrow: Vec<TrackedInstance<'a, i64>>,
+    /// Otherwise, one for each instance; none at all where no node changes memory.
+    wide: Vec<TrackedInstance<'a, i128>>,
 }
 
 #[derive(Debug)]
-struct TrackedInstance<'a> {
+struct TrackedInstance<'a, S> {
     graph: &'a Graph,
-    ledger: MemoryLedger,
+    ledger: MemoryLedger<S>,
     /// Nodes issued at the instant of `ledger`, a bit for each node; and these nodes.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
@@ -30,41 +32,31 @@ struct TrackedInstance<'a> {
 }
 
 impl<'a> MemoryTracker<'a> {
-    /// Follows all instances of `prepared`.
+    /// Follows all instances of `prepared`, however often it is launched.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
-        let workload = prepared.workload();
-        let changes = |graph: &Graph| !graph.memory_changes().is_empty();
-        let instances = if workload.graphs().iter().any(changes) {
-            workload.instances()
-        } else {
-            &[]
-        };
-        let instances = instances.iter().map(|instance| {
-            let graph = workload.graph(instance);
-            let words = if changes(graph) {
-                graph.len().div_ceil(64)
-            } else {
-                0
-            };
-            TrackedInstance {
-                graph,
-                ledger: MemoryLedger::default(),
-                fresh: vec![0; words],
-                issued: Vec::new(),
-                complete: None,
-            }
-        });
         Self {
-            instances: instances.collect(),
+            narrow: Vec::new(),
+            wide: tracked(prepared),
         }
+    }
+
+    /// Follows all instances of `prepared`, which is launched once.
+    pub fn of_one_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+        let graphs = prepared.workload().graphs();
+        if graphs.iter().all(|graph| i64::holds(changed_bytes(graph))) {
+            return Self {
+                narrow: tracked(prepared),
+                wide: Vec::new(),
+            };
+        }
+        Self::new(prepared)
     }
 
     /// Follows the first launch of each instance of `prepared`.
     pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
-        let mut all = Self::new(prepared);
-        for of in &mut all.instances {
-            of.complete = Some(vec![0; of.fresh.len()]);
-        }
+        let mut all = Self::of_one_launch(prepared);
+        all.narrow.iter_mut().for_each(TrackedInstance::count_once);
+        all.wide.iter_mut().for_each(TrackedInstance::count_once);
         all
     }
 
@@ -72,40 +64,88 @@ impl<'a> MemoryTracker<'a> {
     /// memory changed, that instant is given, and what is held after it.
     #[inline]
     pub fn issued(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
-        let of = self.instances.get_mut(instance as usize)?;
-        let changes = *of.graph.memory(node)?;
-        of.issue(now, node, &changes)
+        match self.narrow.get_mut(instance as usize) {
+            Some(of) => of.issue(now, node),
+            None => self.wide.get_mut(instance as usize)?.issue(now, node),
+        }
     }
 
     /// `node` is complete; as [`Self::issued`].
     #[inline]
     pub fn completed(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
-        let of = self.instances.get_mut(instance as usize)?;
-        let changes = *of.graph.memory(node)?;
-        of.complete(now, node, &changes)
+        match self.narrow.get_mut(instance as usize) {
+            Some(of) => of.complete(now, node),
+            None => self.wide.get_mut(instance as usize)?.complete(now, node),
+        }
     }
 
     /// Returns the classes that the nodes of an instance ever change.
     pub fn classes(&self, instance: u32) -> [bool; TensorClass::COUNT] {
-        let changes = self.instances[instance as usize].graph.memory_changes();
-        std::array::from_fn(|i| changes.iter().any(|c| c.allocates[i] | c.frees[i] > 0))
+        let narrow = self.narrow.iter().map(|of| of.graph);
+        let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
+        let changes = graphs.nth(instance as usize).map(Graph::memory_changes);
+        let changes = changes.into_iter().flatten();
+        std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
-    /// The graph of each instance and its books.
-    pub(super) fn ledger(&self) -> impl Iterator<Item = (&'a Graph, &MemoryLedger)> {
-        let instances = self.instances.iter();
-        instances.map(|of| (of.graph, &of.ledger))
+    /// The graph of each instance and its sums.
+    pub(super) fn totals(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
+        let narrow = self.narrow.iter().map(|of| (of.graph, of.ledger.totals()));
+        narrow.chain(self.wide.iter().map(|of| (of.graph, of.ledger.totals())))
     }
 
     /// Ends all instants, and gives those instances whose memory changed at their last.
     pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
-        let instances = (0..).zip(&mut self.instances);
-        let ends = instances.filter_map(|(i, of)| Some((i, of.ledger.end()?)));
-        ends.collect()
+        let narrow = self.narrow.iter_mut().map(|of| of.ledger.end());
+        let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end())));
+        ends.filter_map(|(i, over)| Some((i, over?))).collect()
     }
 }
 
-impl TrackedInstance<'_> {
+fn changes_memory(graph: &Graph) -> bool {
+    !graph.memory_changes().is_empty()
+}
+
+/// Returns all instances of a program, or none where no node changes memory.
+fn tracked<'a, S: ByteSum>(prepared: &'a CompiledReplay<'a>) -> Vec<TrackedInstance<'a, S>> {
+    let workload = prepared.workload();
+    let instances = if workload.graphs().iter().any(changes_memory) {
+        workload.instances()
+    } else {
+        &[]
+    };
+    let instances = instances.iter().map(|instance| {
+        let graph = workload.graph(instance);
+        let words = if changes_memory(graph) {
+            graph.len().div_ceil(64)
+        } else {
+            0
+        };
+        TrackedInstance {
+            graph,
+            ledger: MemoryLedger::default(),
+            fresh: vec![0; words],
+            issued: Vec::new(),
+            complete: None,
+        }
+    });
+    instances.collect()
+}
+
+/// Returns the bytes that all nodes of a graph allocate and free.
+fn changed_bytes(graph: &Graph) -> u128 {
+    let changes = graph.nodes().filter_map(|node| graph.memory(node));
+    let bytes = changes.flat_map(|of| of.allocates.iter().chain(&of.frees));
+    bytes.map(|&bytes| u128::from(bytes)).sum()
+}
+
+impl<S: ByteSum> TrackedInstance<'_, S> {
+    /// Has only the first completion of each node count.
+    fn count_once(&mut self) {
+        self.complete = Some(vec![0; self.fresh.len()]);
+    }
+
+    #[inline]
     fn begin(&mut self, now: Time) -> Option<EndedInstant> {
         if now == self.ledger.now() {
             return None;
@@ -116,12 +156,9 @@ impl TrackedInstance<'_> {
         self.ledger.begin(now)
     }
 
-    fn issue(
-        &mut self,
-        now: Time,
-        node: NodeIndex,
-        changes: &MemoryChanges,
-    ) -> Option<EndedInstant> {
+    #[inline]
+    fn issue(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+        let MemoryChanges { allocates, .. } = self.graph.memory(node)?;
         let (word, bit) = (node.index() / 64, node.index() % 64);
         if self
             .complete
@@ -133,16 +170,13 @@ impl TrackedInstance<'_> {
         let over = self.begin(now);
         self.fresh[node.index() / 64] |= 1 << (node.index() % 64);
         self.issued.push(node);
-        self.ledger.allocate(node, &changes.allocates);
+        self.ledger.allocate(node, allocates);
         over
     }
 
-    fn complete(
-        &mut self,
-        now: Time,
-        node: NodeIndex,
-        changes: &MemoryChanges,
-    ) -> Option<EndedInstant> {
+    #[inline]
+    fn complete(&mut self, now: Time, node: NodeIndex) -> Option<EndedInstant> {
+        let MemoryChanges { frees, .. } = self.graph.memory(node)?;
         if let Some(done) = &mut self.complete {
             let (word, bit) = (&mut done[node.index() / 64], 1 << (node.index() % 64));
             if *word & bit != 0 {
@@ -151,8 +185,9 @@ impl TrackedInstance<'_> {
             *word |= bit;
         }
         let over = self.begin(now);
-        let fresh = self.fresh[node.index() / 64] >> (node.index() % 64) & 1 == 1;
-        self.ledger.free(node, &changes.frees, fresh);
+        let bit = |words: &[u64]| words[node.index() / 64] >> (node.index() % 64) & 1 == 1;
+        let fresh = !self.issued.is_empty() && bit(&self.fresh);
+        self.ledger.free(node, frees, fresh);
         over
     }
 }

@@ -1,7 +1,7 @@
 //! A network: one hub that repeats one message at a time.
 
 use chakram::extend::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram::units::{Bandwidth, Span, Time};
 
@@ -39,7 +39,7 @@ impl NetworkBackend for Hub {
     }
 
     /// Any two messages delay one another, so no collective has a closed form.
-    fn is_conflict_free(&self, _: usize, _: u32, _: bool) -> bool {
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }
 

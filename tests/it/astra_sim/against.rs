@@ -164,24 +164,35 @@ fn what_starts_together_is_answered_in_closed_form() {
     assert_eq!(aware["makespan_ps"], 117_780_000);
 }
 
-/// On links that carry one message at a time, closed forms are taken where each has one user, and answers are those of
+/// On links that carry one message at a time, closed forms are taken where each has one user at a time, and answers are those of
 /// all messages one by one.
+///
+/// By hand, for one of four chunks of 2^18 B, without reductions and with 10 ns at endpoints. A link of 53.687 B/ns is taken for
+/// 2441, 1220 and 610 ns by a half, a quarter and an eighth, which cross it in 2941, 1720 and 1110. Halving and doubling on a ring go
+/// over 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 = 21,712; on a switch over 2 links each time:
+/// 4 (2941 + 1720 + 1110) + 70 = 23,154. With direct on a switch seven eighths leave 610 ns apart, from 10 on, the last arrives at
+/// 10 + 6 · 610 + 2 · 1110 = 5890, and the second half leaves 10 ns later: 5900 + 5880 + 10 = 11,790.
 #[test]
 fn links_without_a_second_user_have_closed_forms() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name);
     let system = std::fs::read_to_string("traces/astra-sim-8/system.json").expect("it is there");
-    for (shape, algorithm, active, closed) in [
+    for (shape, algorithm, active_chunks, closed) in [
         ("Ring", "ring", 1, 1),
         ("Switch", "ring", 1, 1),
         ("FullyConnected", "ring", 1, 1),
         ("FullyConnected", "direct", 1, 1),
         ("FullyConnected", "direct3", 1, 1),
         ("FullyConnected", "halvingDoubling", 1, 1),
-        // Messages to others than neighbours pass links of others; several chunks pass one link.
+        // One message of each at a time, over as many links each; or one after another over links of its own.
+        ("Ring", "halvingDoubling", 1, 1),
+        ("Switch", "halvingDoubling", 1, 1),
+        ("Switch", "direct", 1, 1),
+        ("Switch", "direct3", 1, 1),
+        // Messages of several members pass a link, or of several chunks; members of a tree do different things.
         ("Ring", "direct", 1, 0),
-        ("Ring", "halvingDoubling", 1, 0),
-        ("Switch", "direct", 1, 0),
+        ("Ring", "doubleBinaryTree", 1, 0),
+        ("Switch", "direct", 2, 0),
         ("Ring", "ring", 2, 0),
         ("FullyConnected", "direct", 2, 0),
     ] {
@@ -189,11 +200,12 @@ fn links_without_a_second_user_have_closed_forms() {
             "topology: [ {shape} ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
         );
         std::fs::write(file("network.yml"), network).expect("it is written");
-        let active = format!("\"active-chunks-per-dimension\": {active}");
+        let active = format!("\"active-chunks-per-dimension\": {active_chunks}");
         let own = system
             .replace("\"active-chunks-per-dimension\": 1", &active)
+            .replace("\"local-mem-bw\": 50", "\"local-mem-bw\": 1000000000")
             .replace("\"ring\"", &format!("\"{algorithm}\""));
-        // No all-to-all by halving and doubling is known.
+        // No all-to-all by halving and doubling or trees is known.
         let all_to_all = format!("\"all-to-all-implementation\": [\"{algorithm}\"]");
         let own = own.replace(&all_to_all, "\"all-to-all-implementation\": [\"ring\"]");
         std::fs::write(file("system.json"), own).expect("it is written");
@@ -212,11 +224,18 @@ fn links_without_a_second_user_have_closed_forms() {
             let output = chakram(&[&files[..], more].concat());
             serde_json::from_slice(&output.stdout).expect("it is JSON")
         });
-        let of = format!("{algorithm} on {shape}, {active}");
+        let of = format!("{algorithm} on {shape}, {active_chunks}");
         assert_eq!(fast["collectives_analytical"], closed, "{of}");
         assert_eq!(slow["collectives_analytical"], 0, "{of}");
         assert_eq!(fast["npus"], slow["npus"], "{of}");
         assert_eq!(fast["makespan_ps"], slow["makespan_ps"], "{of}");
+        let by_hand = match (shape, algorithm, active_chunks) {
+            ("Ring", "halvingDoubling", 1) => 21_712,
+            ("Switch", "halvingDoubling", 1) => 23_154,
+            ("Switch", "direct", 1) => 11_790,
+            _ => continue,
+        };
+        assert_eq!(fast["makespan_ps"], 4 * 1000 * by_hand, "{of}");
     }
 }
 

@@ -1,0 +1,161 @@
+//! Handling of events: each goes to the component whose it is, as does what the network says about messages.
+
+use super::dataflow::key;
+use super::discipline::{CollectiveModel, Discipline};
+use super::event::{Event, EventClass};
+use super::fabric::{InFlightOp, MessageNotice};
+use super::{CommTiming, Engine};
+use crate::ids::{NodeIndex, Npu};
+use crate::network::{NetworkBackend, NetworkEvent};
+use crate::report::Observer;
+use crate::units::Time;
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Sorts the events of a round into content order.
+    #[inline]
+    pub(super) fn sort(&self, round: &mut [Event]) {
+        if round.len() < 2 {
+            return;
+        }
+        self.fabric.sort(round);
+        if self.launches.are_many() {
+            self.flow.sort_by_launch(round);
+        }
+    }
+
+    /// Handles an event of the network, and what it says about messages.
+    #[inline]
+    fn network_event(&mut self, now: Time, event: NetworkEvent) {
+        self.fabric.handle(now, event, &mut self.effects);
+        while let Some(notice) = self.fabric.notice() {
+            self.notice(now, notice);
+            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
+            let is_step = matches!(notice, MessageNotice::Arrived(InFlightOp::Step { .. }));
+            if M::Order::AT_ONCE && !is_step {
+                self.follow_up(now);
+            }
+        }
+        if !M::Order::AT_ONCE {
+            let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+            self.collectives.advance_begun(fabric, effects, now);
+            self.follow_up(now);
+        }
+    }
+
+    /// Handles a notice of the network about a message.
+    #[inline]
+    fn notice(&mut self, now: Time, notice: MessageNotice) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        match notice {
+            // By far the most messages.
+            MessageNotice::Arrived(InFlightOp::Step {
+                run,
+                from,
+                to,
+                stage,
+                recv_posted,
+            }) => {
+                let ends = (run, from, to);
+                let number = (stage, recv_posted);
+                self.collectives
+                    .step_arrived(fabric, effects, now, ends, number);
+            }
+            MessageNotice::Left(InFlightOp::Send { sender, node, .. }) => {
+                effects.end::<M::Order>(now, sender, NodeIndex(node));
+            }
+            MessageNotice::Arrived(InFlightOp::Send {
+                pair,
+                ports,
+                sender,
+                node,
+            }) => {
+                fabric.close(ports);
+                let send = (sender, NodeIndex(node));
+                self.messages.arrived::<M::Order>(effects, now, pair, send);
+            }
+            MessageNotice::Arrived(InFlightOp::Mirrored {
+                receiver,
+                node,
+                ports,
+            }) => {
+                fabric.close(ports);
+                effects.end::<M::Order>(now, receiver, NodeIndex(node));
+            }
+            MessageNotice::Arrived(InFlightOp::Access { instance, node }) => {
+                effects.end_said(now, instance, NodeIndex(node));
+            }
+            MessageNotice::Arrived(InFlightOp::RankRequest {
+                pair,
+                receiver,
+                node,
+            }) => {
+                let receive = (receiver, NodeIndex(node));
+                self.messages.requested(fabric, effects, now, pair, receive);
+            }
+            MessageNotice::Arrived(InFlightOp::Scripted {
+                run, from, part, ..
+            }) if M::Order::SENDS_END_ON_ARRIVAL => {
+                // The part is over for the sender first.
+                self.collectives
+                    .part_ended(fabric, effects, now, (run, from), part);
+                self.follow_up(now);
+                let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+                self.collectives.notice(fabric, effects, now, notice);
+            }
+            _ => self.collectives.notice(fabric, effects, now, notice),
+        }
+    }
+
+    #[inline]
+    pub(super) fn handle(&mut self, now: Time, event: Event, detail: u32) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        match event.class() {
+            EventClass::Node => {
+                self.complete(now, event.rank(), NodeIndex(event.payload()));
+                return;
+            }
+            EventClass::Ready => {
+                let (instance, node) = (event.rank(), NodeIndex(event.payload()));
+                effects.ready.push(key(instance, node));
+                self.tell(instance, |observer, number| {
+                    observer.ready(now, number, node);
+                });
+                return;
+            }
+            EventClass::Release => {
+                self.flow.release_roots(effects, event.rank());
+                self.delay(now);
+                return;
+            }
+            EventClass::Wake => {
+                self.feeds.wake(now, event.rank());
+                return;
+            }
+            EventClass::Injected
+            | EventClass::FirstByte
+            | EventClass::Delivered
+            | EventClass::Hop
+            | EventClass::LinkFree => {
+                if let Some(event) = event.of_network() {
+                    self.network_event(now, event);
+                }
+                return;
+            }
+            EventClass::Alarm => unreachable!("it is taken apart before"),
+            EventClass::Bus => {
+                self.bus_event(now, Npu(event.rank()), event.payload());
+                return;
+            }
+            EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
+            EventClass::Requested => fabric.release(now, event.payload(), effects),
+            EventClass::Run if self.settings.comm != CommTiming::Model => {
+                let run = event.payload();
+                self.collectives.end_recorded(&self.flow, effects, now, run);
+            }
+            _ => self
+                .collectives
+                .handle(fabric, effects, now, (event, detail)),
+        }
+        self.follow_up(now);
+    }
+}

@@ -1,0 +1,81 @@
+//! Options of carrying out a run.
+
+use super::discipline::{CollectiveModel, Discipline};
+use super::plan::{GroupPlan, NONE};
+use super::{CommTiming, CompiledReplay, HostTiming};
+use crate::graph::NodeKind;
+use crate::memory::MemoryAttachment;
+use crate::network::NetworkBackend;
+use crate::topology::Topology;
+
+/// Options of carrying out a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunSettings<'a> {
+    pub topology: &'a Topology,
+    pub stepwise: bool,
+    /// True if nothing but collectives of all ranks uses the network, one after another.
+    pub collectives_alone: bool,
+    /// Let one of several ranks that do the same run for all.
+    pub aggregate: bool,
+    pub comm: CommTiming,
+    pub host: HostTiming,
+    /// True if there may be more than one launch.
+    pub many: bool,
+}
+
+impl<'a> RunSettings<'a> {
+    /// Returns those of a run of several launches of a program, or of one.
+    pub fn of<N: NetworkBackend, M: CollectiveModel>(
+        prepared: &'a CompiledReplay<'a>,
+        many: bool,
+    ) -> Self {
+        Self {
+            topology: prepared.machine.topology(),
+            stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+            collectives_alone: M::Order::AT_ONCE
+                && N::SHARED
+                && !many
+                && collectives_are_alone(prepared),
+            aggregate: prepared.aggregate,
+            comm: prepared.comm,
+            host: prepared.host,
+            many,
+        }
+    }
+}
+
+/// Returns whether NPUs share a channel to memory, so that the order in which members complete a collective may
+/// matter to other operations.
+fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
+    let remote = prepared.machine.remote();
+    remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)
+        && prepared.workload().graphs().iter().any(|graph| {
+            let mut kinds = graph.nodes().map(|node| graph.kind(node));
+            kinds.any(|kind| kind == NodeKind::RemoteMemory)
+        })
+}
+
+/// Returns whether all traffic is that of collectives of all ranks, and a rank has one of them at a time.
+fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
+    let plan = &prepared.plan;
+    let ranks = plan.instances.len();
+    let groups = plan.groups.iter();
+    let mut busy = groups.filter(|group| group.present > 0);
+    let of_all =
+        |group: &GroupPlan| group.members.len() == ranks && group.present as usize == ranks;
+    busy.all(of_all)
+        && plan.instances.iter().enumerate().all(|(i, instance)| {
+            let graph = prepared
+                .workload()
+                .graph(&prepared.workload().instances()[i]);
+            let lanes = &plan.shared[instance.shared as usize].lanes;
+            let mut lanes = graph
+                .calls()
+                .iter()
+                .map(|call| lanes[graph.lane(call.node) as usize]);
+            let first = lanes.next();
+            graph.messages().is_empty()
+                && first != Some(NONE)
+                && lanes.all(|lane| Some(lane) == first)
+        })
+}
