@@ -39,6 +39,18 @@ pub struct HostInterval {
     pub end: i64,
 }
 
+impl HostInterval {
+    /// Place of an interval that is still to come.
+    const EMPTY: Self = Self {
+        event: NONE,
+        host: NONE,
+        thread: NONE,
+        parent: NONE,
+        start: 0,
+        end: 0,
+    };
+}
+
 /// An interval of communication in flight, which nests in no other: `gloo:*`.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightInterval {
@@ -197,39 +209,57 @@ impl RankTimeline {
             this.threads.push(HostThread { track, items: 0..0 });
         }
         this.items.reserve_exact(kept.len());
+        let thread_of = |event: &KinetoEvent| on_track[event.track as usize] as usize;
+        let mut held = vec![0_u32; this.threads.len()];
+        for &index in &kept {
+            let event = &this.kineto.events[index as usize];
+            held[thread_of(event)] += u32::from(!flies[event.name as usize]);
+        }
+        // Each thread has its place, so that its events keep the order of the file: that is mostly their own.
+        let mut place = 0;
+        for (thread, held) in this.threads.iter_mut().zip(held) {
+            thread.items = place..place;
+            place += held;
+        }
+        this.items.resize(place as usize, HostInterval::EMPTY);
         for index in kept {
             let event = &this.kineto.events[index as usize];
-            let (thread, end) = (on_track[event.track as usize], end_of(event));
+            let (thread, end) = (thread_of(event), end_of(event));
             if flies[event.name as usize] {
                 this.flights.push(InFlightInterval {
                     event: index,
-                    thread,
+                    thread: thread as u32,
                     start: event.start_ns,
                     end,
                     rf_id: event.rf_id,
                 });
                 continue;
             }
-            this.items.push(HostInterval {
+            let own = &mut this.threads[thread].items;
+            this.items[own.end as usize] = HostInterval {
                 event: index,
                 host: link.host_of[index as usize],
-                thread,
+                thread: thread as u32,
                 parent: NONE,
                 start: event.start_ns,
                 end,
-            });
+            };
+            own.end += 1;
         }
         // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the
         // program opened first, which has the lower number.
         let events = &this.kineto.events;
-        this.items.sort_unstable_by(|a, b| {
-            let times =
-                |item: &HostInterval| (item.thread, item.start, std::cmp::Reverse(item.end));
-            let order = |item: &HostInterval| (events[item.event as usize].rf_id, item.event);
-            times(a)
-                .cmp(&times(b))
-                .then_with(|| order(a).cmp(&order(b)))
-        });
+        for thread in &this.threads {
+            let own = thread.items.start as usize..thread.items.end as usize;
+            // Takes time for what is out of order alone.
+            this.items[own].sort_by(|a, b| {
+                let times = |item: &HostInterval| (item.start, std::cmp::Reverse(item.end));
+                let order = |item: &HostInterval| (events[item.event as usize].rf_id, item.event);
+                times(a)
+                    .cmp(&times(b))
+                    .then_with(|| order(a).cmp(&order(b)))
+            });
+        }
         this.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
         this.nest();
@@ -246,9 +276,7 @@ impl RankTimeline {
             if own != thread {
                 open.clear();
                 thread = own;
-                self.threads[own as usize].items = i as u32..i as u32;
             }
-            self.threads[own as usize].items.end = i as u32 + 1;
             let ended = |&top: &u32| self.items[top as usize].end <= start;
             // Intervals that touch do not nest.
             while open.last().is_some_and(ended) {
@@ -464,7 +492,8 @@ fn numbered(
     let all = all.filter(|&(number, _)| number != 0);
     let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
     list.extend(all);
-    list.sort_unstable();
+    // Threads count up, so that there is little to sort.
+    list.sort();
     list
 }
 

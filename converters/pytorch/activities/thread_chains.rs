@@ -125,13 +125,14 @@ pub(super) fn build(
         .dependencies
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
+    let mut order = Vec::new();
     for (thread, own) in rank.threads.iter().enumerate() {
-        let mut order: Vec<u32> = own.items.clone().collect();
         // Activities of equal times keep the order of their items, parents first.
-        order.sort_unstable_by_key(|&i| (place[i as usize], i));
+        order.clear();
+        order.extend(own.items.clone().map(|item| (place[item as usize], item)));
+        order.sort_unstable();
         let mut chain = Vec::with_capacity(order.len() + 1);
-        for item in order {
-            let (begin, end) = place[item as usize];
+        for &((begin, end), item) in &order {
             let work = activities.push(Activity {
                 kind: ActivityKind::Item(item),
                 begin,

@@ -6,7 +6,9 @@ use super::tracks::TrackTable;
 use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
 use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::number::{self, nanoseconds};
-use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
+use crate::converters::pytorch::stream::{
+    ElementLayouts, ElementReader, JsonText, LocatedElement, integer,
+};
 use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
 use crate::graph::Interner;
 use crate::trace::{TraceError, TraceLocation, escape};
@@ -17,6 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
+    layouts: ElementLayouts,
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
@@ -134,7 +137,9 @@ impl KinetoReader {
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective || category == EventCategory::Sync || self.needs_args(name, category)
+        if raw_args.collective.is_some()
+            || category == EventCategory::Sync
+            || self.needs_args(name, category)
         {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllEventArgs::of(at.text).0);
@@ -295,8 +300,8 @@ impl ElementReader for KinetoReader {
     };
     type Element<'de> = RawKinetoEvent<'de>;
 
-    fn scan<'de>(text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
-        RawKinetoEvent::scan(text, event)
+    fn scan<'de>(&mut self, text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
+        RawKinetoEvent::scan(&mut self.layouts, text, event)
     }
 
     fn element(

@@ -126,8 +126,7 @@ impl<'s> TextWindow<'s> {
     /// Returns the next byte that is not blank, without consuming it.
     pub fn peek(&mut self) -> Result<Option<u8>, TraceError> {
         loop {
-            let blank = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
-            match self.rest().iter().position(|b| !blank(b)) {
+            match self.rest().iter().position(|b| !is_blank(*b)) {
                 Some(skip) => {
                     self.advance(skip);
                     return Ok(Some(self.window[self.at]));
@@ -139,6 +138,20 @@ impl<'s> TextWindow<'s> {
             }
             self.more(MAX_VALUE)?;
         }
+    }
+
+    /// Consumes a comma and the blanks around it if an object begins behind them; returns whether it did.
+    #[inline]
+    pub fn next_object(&mut self) -> bool {
+        let text = &self.window[self.at..self.valid];
+        let from = |at: usize| text[at..].iter().position(|b| !is_blank(*b));
+        let behind = |at: usize, byte: u8| {
+            let at = at + from(at)?;
+            (text[at] == byte).then_some(at)
+        };
+        let found = behind(0, b',').and_then(|comma| behind(comma + 1, b'{'));
+        self.at += found.unwrap_or(0);
+        found.is_some()
     }
 
     /// Consumes the next byte that is not blank if it is one of `expected`.
@@ -158,4 +171,8 @@ impl<'s> TextWindow<'s> {
             }
         }
     }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\t' | b'\r')
 }
