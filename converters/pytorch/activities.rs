@@ -274,3 +274,27 @@ fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_sorted_as_the_standard_library_sorts_them() {
+        let mut state = 1_u64;
+        for activities in [1, 2, 7, 100] {
+            let mut below = || {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (state >> 33) as u32 % activities
+            };
+            let mut list: Vec<(u32, u32)> = (0..300).map(|_| (below(), below())).collect();
+            let mut expected = list.clone();
+            expected.sort_by_key(|&(cause, effect)| (effect, cause));
+            sort_by_effect(&mut list, activities as usize);
+            assert_eq!(list, expected);
+        }
+        sort_by_effect(&mut [], 0);
+    }
+}

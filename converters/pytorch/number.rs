@@ -12,18 +12,33 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses a whole number, plain or in a string, decimal or hexadecimal after `0x`.
+/// Parses a whole number, plain or in a string, decimal or hexadecimal after `0x`; also one that ends with `.0`, as scripts write
+/// numbers of columns that have gaps.
+#[inline]
 pub(super) fn whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
-    if let Some(number) = digits(json.as_bytes()) {
-        return Some(i128::from(number));
+    match digits(json.as_bytes()) {
+        Some(number) => Some(i128::from(number)),
+        None => other_whole(json),
     }
+}
+
+#[cold]
+fn other_whole(json: &str) -> Option<i128> {
     let text = text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
         // A second sign would pass the parser.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
-        _ => text.parse().ok(),
+        _ => {
+            let whole = match text.split_once('.') {
+                Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|b| b == b'0') => {
+                    whole
+                }
+                _ => text,
+            };
+            whole.parse().ok()
+        }
     }
 }
 
@@ -70,6 +85,7 @@ fn plain_nanoseconds(json: &str) -> Option<i64> {
 }
 
 /// Converts decimal microseconds to nanoseconds, rounded to the nearest.
+#[inline]
 pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
 }
@@ -188,6 +204,11 @@ mod tests {
             ("\"0x1f\"", Some(31)),
             ("-1", Some(-1)),
             ("\"12\"", Some(12)),
+            ("12.0", Some(12)),
+            ("-1.00", Some(-1)),
+            ("1.", None),
+            (".0", None),
+            ("1.0.0", None),
             ("1.5", None),
             ("\"0x+1\"", None),
             ("[]", None),

@@ -150,8 +150,8 @@ impl JsonWalker<'_> {
             self.0.advance(1);
             return Ok(());
         }
+        self.0.peek()?;
         for record in 0.. {
-            self.0.peek()?;
             let offset = self.0.offset();
             self.element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
@@ -163,6 +163,7 @@ impl JsonWalker<'_> {
             {
                 break;
             }
+            self.0.peek()?;
         }
         Ok(())
     }

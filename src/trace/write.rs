@@ -438,8 +438,10 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             named(put, name, AttributeValue::Text(list));
         }
     }
-    for (name, bytes) in node.memory.named() {
-        named(put, name, AttributeValue::Uint(bytes));
+    if !node.memory.is_none() {
+        for (name, bytes) in node.memory.named() {
+            named(put, name, AttributeValue::Uint(bytes));
+        }
     }
     let labels = &node.labels;
     if let Some(phase) = labels.phase {

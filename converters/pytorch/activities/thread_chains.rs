@@ -125,14 +125,16 @@ pub(super) fn build(
         .dependencies
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
-    let mut order = Vec::new();
     for (thread, own) in rank.threads.iter().enumerate() {
+        // Items are by start, and so are the activities of those that begin with their own work: the sort finds them in order.
+        let (begins, others): (Vec<u32>, Vec<u32>) = (own.items.clone())
+            .partition(|&item| place[item as usize].0 == rank.items[item as usize].start);
+        let mut order = [begins, others].concat();
         // Activities of equal times keep the order of their items, parents first.
-        order.clear();
-        order.extend(own.items.clone().map(|item| (place[item as usize], item)));
-        order.sort_unstable();
+        order.sort_by_key(|&item| (place[item as usize], item));
         let mut chain = Vec::with_capacity(order.len() + 1);
-        for &((begin, end), item) in &order {
+        for item in order {
+            let (begin, end) = place[item as usize];
             let work = activities.push(Activity {
                 kind: ActivityKind::Item(item),
                 begin,

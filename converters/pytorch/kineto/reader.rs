@@ -46,6 +46,17 @@ impl TryFrom<i128> for StreamId {
     }
 }
 
+/// An id that joins events, of which scripts write −1 where there is none.
+struct JoiningId(u64);
+
+impl TryFrom<i128> for JoiningId {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(number: i128) -> Result<Self, Self::Error> {
+        u64::try_from(number.max(0)).map(Self)
+    }
+}
+
 /// `distributedInfo` of a job; its keys differ between versions.
 #[derive(Deserialize)]
 struct DistributedInfo<'a> {
@@ -168,15 +179,18 @@ impl KinetoReader {
             EventDetails::ABSENT => NONE,
             details => self.details.intern(details),
         };
+        let id = |value, what| -> Result<u64, TraceError> {
+            Ok(integer(value, what, at)?.map_or(0, |JoiningId(id)| id))
+        };
         let event = KinetoEvent {
             start_ns: time(raw.ts, "ts", at)?,
             duration_ns,
             name,
             category,
             track: self.track(raw, at)?,
-            rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
-            external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
-            correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
+            rf_id: id(raw_args.rf_id, "Record function id")?,
+            external_id: id(raw_args.external_id, "External id")?,
+            correlation: id(raw_args.correlation, "correlation")?,
             details,
             offset: at.offset,
         };

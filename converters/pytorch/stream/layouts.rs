@@ -208,3 +208,90 @@ fn word(bytes: &[u8]) -> u64 {
 fn mask(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learns the layout of the text without `<` and `>`, between which its values stand, numbered from 1 on.
+    fn learn(layouts: &mut ElementLayouts, marked: &str) {
+        let mut text = String::new();
+        let mut places = Vec::new();
+        for part in marked.split_inclusive(['<', '>']) {
+            let start = text.len();
+            text.push_str(part.trim_end_matches(['<', '>']));
+            if part.ends_with('>') {
+                places.push(start..text.len());
+            }
+        }
+        layouts.begin();
+        for (number, place) in (1..).zip(places) {
+            layouts.note(number, &text[place], &text);
+        }
+        layouts.learn(&text);
+    }
+
+    fn read<'a>(layouts: &ElementLayouts, text: &'a str) -> Option<(usize, [Option<&'a str>; 4])> {
+        let mut values = [None; 4];
+        let used = layouts.read(text, 2, &mut values)?;
+        Some((used, values))
+    }
+
+    #[test]
+    fn elements_like_one_before_are_read_by_its_layout() {
+        let mut layouts = ElementLayouts::default();
+        learn(
+            &mut layouts,
+            r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
+        );
+        learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
+        // As many bytes as are used, and the value of the first number without its quotes.
+        let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
+        let expected = (
+            text.len() - 11,
+            [None, Some("abc"), Some("3.5e7"), Some(r#"{"a": "}"}"#)],
+        );
+        assert_eq!(read(&layouts, text), Some(expected));
+        let text = r#"{"ph": "", "id": -1}        "#;
+        assert_eq!(
+            read(&layouts, text),
+            Some((20, [None, Some(""), Some("-1"), None]))
+        );
+    }
+
+    #[test]
+    fn nothing_else_is_read() {
+        let mut layouts = ElementLayouts::default();
+        assert_eq!(read(&layouts, "{}                "), None);
+        learn(
+            &mut layouts,
+            r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
+        );
+        for other in [
+            // Another key, at each of the words that it is compared in; blanks; a value that is none, or ends early.
+            r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "long key of many bytes":  12, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 012, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": null}    "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": 1, }     "#,
+            r#"{"ph": "\n", "long key of many bytes": 12, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": 1"#,
+            r#"{"ph": "X", "long key"#,
+            "",
+        ] {
+            assert_eq!(read(&layouts, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn texts_without_formats_are_learnt_up_to_a_bound() {
+        let mut layouts = ElementLayouts::default();
+        for number in 0..10 * MOST {
+            learn(&mut layouts, &format!("{{\"key {number}\": <1>}}"));
+        }
+        assert!(layouts.steps.len() <= MOST, "{}", layouts.steps.len());
+        assert_eq!(layouts.steps.len(), 2 * WIDEST as usize);
+    }
+}

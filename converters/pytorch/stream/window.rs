@@ -28,6 +28,8 @@ pub(super) struct TextWindow<'s> {
     base: u64,
     /// Whether the text ends with the window.
     ended: bool,
+    /// Text between two objects up to the brace of the second, as it was last.
+    separator: Vec<u8>,
 }
 
 impl<'s> TextWindow<'s> {
@@ -43,6 +45,7 @@ impl<'s> TextWindow<'s> {
             valid: 0,
             base: 0,
             ended: false,
+            separator: Vec::new(),
         };
         this.more(MAX_VALUE)?;
         // A byte order mark is skipped.
@@ -144,14 +147,23 @@ impl<'s> TextWindow<'s> {
     #[inline]
     pub fn next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
+        let separator = &self.separator;
+        // Mostly what stood between the two before.
+        if !separator.is_empty() && text.starts_with(separator) {
+            self.at += separator.len() - 1;
+            return true;
+        }
         let from = |at: usize| text[at..].iter().position(|b| !is_blank(*b));
         let behind = |at: usize, byte: u8| {
             let at = at + from(at)?;
             (text[at] == byte).then_some(at)
         };
-        let found = behind(0, b',').and_then(|comma| behind(comma + 1, b'{'));
-        self.at += found.unwrap_or(0);
-        found.is_some()
+        let Some(object) = behind(0, b',').and_then(|comma| behind(comma + 1, b'{')) else {
+            return false;
+        };
+        self.separator = text[..=object].to_vec();
+        self.at += object;
+        true
     }
 
     /// Consumes the next byte that is not blank if it is one of `expected`.
