@@ -15,6 +15,8 @@ pub struct CapturePair {
     pub rank: u32,
     /// Whether names do not tell its rank from others, so that the capture has to say it.
     pub unnumbered: bool,
+    /// Whether its rank is but a number in the name of the only capture, such as that of a step.
+    pub guessed: bool,
     /// The host trace.
     pub host: Option<PathBuf>,
     /// The Kineto trace.
@@ -176,6 +178,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         set.pairs.push(CapturePair {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
+            guessed: false,
             host: host.map(|file| file.path),
             kineto: kineto.map(|file| file.path),
             steps: steps.remove(&rank),
@@ -192,11 +195,14 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             pair.piped.clone_from(&piped);
         }
     }
+    if let [only] = &mut set.pairs[..] {
+        only.guessed = !numbered(only.named());
+    }
     let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
         return Err(TraceError::refused_in(
             &path,
-            "no captures here",
+            format!("no captures here{}", others(&found)),
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
         ));
     };
@@ -240,6 +246,26 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         "no rank is without files"
     );
     Ok(set)
+}
+
+/// Returns what the files are that were found in a folder and are no captures.
+fn others(found: &[FoundFile]) -> String {
+    let Some(first) = found.first() else {
+        return String::new();
+    };
+    let name = |file: &FoundFile| match file.path.file_name() {
+        Some(name) => name.display().to_string(),
+        None => file.path.display().to_string(),
+    };
+    let more = match found.len() - 1 {
+        0 => String::new(),
+        more => format!(", and so are {more} more"),
+    };
+    format!(
+        ": {} is neither a host trace (`schema` and `nodes`) nor a Kineto trace (`traceEvents`), it may be empty or \
+         damaged{more}",
+        name(first)
+    )
 }
 
 /// Returns the one file of a rank among `files` of one kind. Of several, those of another process than `other` are
@@ -403,6 +429,16 @@ fn rank_of(path: &Path) -> Option<u32> {
         .filter_map(|part| part.parse::<u32>().ok())
         .rfind(|number| *number <= LARGEST)
         .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
+}
+
+/// Returns whether the number in a file's name is certainly that of a rank.
+fn numbered(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return false;
+    };
+    // Names that this program's own script and the linker of Chakra's tools give.
+    let known = ["host", "kineto", "device"];
+    known.iter().any(|word| name.starts_with(word)) || worded_rank(name).is_some()
 }
 
 /// Returns the number after `rank` or `worker` in `text`.

@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 pub(super) mod damage;
+mod layouts;
 mod located_element;
 mod scanner;
 mod utf16;
@@ -16,6 +17,7 @@ use super::token_repair::{RepairedTokens, repair_tokens};
 use super::{JsonRepair, JsonRepairKind, number};
 use crate::trace::TraceError;
 use crate::trace::file::DecompressedStream;
+pub(super) use layouts::{ElementLayouts, SKIPPED};
 use located_element::{DAMAGED, excerpt, explain, refused};
 pub(super) use located_element::{LocatedElement, integer};
 pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
@@ -41,7 +43,7 @@ pub(super) trait ElementReader {
 
     /// Reads the element at the start of `text` into `element`, and returns its length, where that is sure without the
     /// general parser.
-    fn scan<'de>(text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
+    fn scan<'de>(&mut self, text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
     /// Takes an element of the array.
     fn element(
         &mut self,
@@ -148,16 +150,20 @@ impl JsonWalker<'_> {
             self.0.advance(1);
             return Ok(());
         }
+        self.0.peek()?;
         for record in 0.. {
-            self.0.peek()?;
             let offset = self.0.offset();
             self.element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
+            if self.0.next_object() {
+                continue;
+            }
             if self.0.take(b",]", "`,` or `]` after an element")? == b']'
                 || self.ends_after_comma(b']', format)?
             {
                 break;
             }
+            self.0.peek()?;
         }
         Ok(())
     }
@@ -263,7 +269,7 @@ impl JsonWalker<'_> {
     #[inline]
     fn scanned<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
-        let used = F::scan(self.0.valid(), &mut element);
+        let used = format.scan(self.0.valid(), &mut element);
         if used.is_some() {
             let (text, offset) = (self.0.rest(), self.0.offset());
             format.element(&element, LocatedElement { text, offset })?;

@@ -1,13 +1,13 @@
 //! Repair of what Python and scripts write between values though JSON does not have it.
 //!
-//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`, which JSON has no words for.
-//! They become `null`: a value that is not there. Scripts that end every element with a comma leave one behind the last, of
+//! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`, and C++ streams `nan`, `-nan`,
+//! `inf` and `-inf`, which JSON has no words for. They become `null`: a value that is not there. Scripts that end every element with a comma leave one behind the last, of
 //! a list or object at any depth; it goes. A comma without a value before it stays, since a value may be missing.
 
 use super::JsonRepairKind;
 
 /// Tokens that are no JSON.
-const TOKENS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
 /// A value whose tokens were repaired.
 pub(super) struct RepairedTokens {

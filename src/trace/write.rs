@@ -220,9 +220,19 @@ fn text(put: &mut MessageEncoder, number: u32, text: &str) {
 }
 
 /// Appends an attribute of a node.
-#[inline]
+#[inline(always)]
 fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
-    put.nested(10, |put| attribute(put, name, value));
+    match value {
+        // Of nearly all attributes; an empty name is left out.
+        AttributeValue::Int(v) if !name.is_empty() => {
+            put.named_varint(10, name, 9, v.cast_unsigned());
+        }
+        AttributeValue::Uint(v) if !name.is_empty() => put.named_varint(10, name, 13, v),
+        AttributeValue::Bool(v) if !name.is_empty() => {
+            put.named_varint(10, name, 27, u64::from(v));
+        }
+        _ => put.nested(10, |put| attribute(put, name, value)),
+    }
 }
 
 /// Appends the fields of an attribute; its value is written whatever it is.
@@ -293,22 +303,25 @@ fn kind(node: &NodeView<'_>) -> NodeType {
 
 /// Appends the attributes that a replay reads.
 fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
-    let mut push = |name: &str, value: AttributeValue<'_>| named(put, name, value);
     let host = match node.op {
         Op::Host => true,
         Op::Message { host, .. } | Op::Collective { host, .. } => host,
         _ => false,
     };
     if node.op != Op::NoOp {
-        push("is_cpu_op", AttributeValue::Bool(host));
+        named(put, "is_cpu_op", AttributeValue::Bool(host));
     }
     if let Some(lane) = node.lane {
         let name = if host { "tid" } else { "stream" };
-        push(name, AttributeValue::Int(lane));
+        named(put, name, AttributeValue::Int(lane));
     }
     // Whole microseconds have a field in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
-        push("duration_ns", AttributeValue::Uint(node.recorded.0 / 1000));
+        named(
+            put,
+            "duration_ns",
+            AttributeValue::Uint(node.recorded.0 / 1000),
+        );
     }
     for (name, span) in [
         ("delay_ns", node.delay),
@@ -316,11 +329,11 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
         ("profiler_ns", node.profiler),
     ] {
         if span > Span::ZERO {
-            push(name, AttributeValue::Uint(span.0 / 1000));
+            named(put, name, AttributeValue::Uint(span.0 / 1000));
         }
     }
     if node.eager {
-        push("eager", AttributeValue::Bool(true));
+        named(put, "eager", AttributeValue::Bool(true));
     }
     match node.op {
         Op::NoOp | Op::Host => {}
@@ -329,13 +342,21 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             bytes,
             dtype,
         } => {
-            push("num_ops", AttributeValue::Int(flops as i64));
-            push("tensor_size", AttributeValue::Uint(bytes));
+            named(put, "num_ops", AttributeValue::Int(flops as i64));
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
             if let Some(dtype) = dtype {
-                push("dtype", AttributeValue::Text(Dtype::ALL[dtype as usize].1));
+                named(
+                    put,
+                    "dtype",
+                    AttributeValue::Text(Dtype::ALL[dtype as usize].1),
+                );
             }
             if let Some(kernel) = node.kernel {
-                push("kernel_shape", AttributeValue::Text(&kernel.to_string()));
+                named(
+                    put,
+                    "kernel_shape",
+                    AttributeValue::Text(&kernel.to_string()),
+                );
             }
         }
         Op::Memory {
@@ -344,18 +365,18 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             bytes,
             in_switch,
         } => {
-            push("tensor_size", AttributeValue::Uint(bytes));
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
             let number = match place {
                 MemoryLocation::Local => 1,
                 MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
             };
-            push("tensor_loc", AttributeValue::Uint32(number));
+            named(put, "tensor_loc", AttributeValue::Uint32(number));
             if let MemoryLocation::Named(name) = place {
-                push("remote_memory", AttributeValue::Text(name));
+                named(put, "remote_memory", AttributeValue::Text(name));
             }
             if in_switch {
                 let text = NodeAttributes::gathering(store);
-                push("in_switch", AttributeValue::Text(text));
+                named(put, "in_switch", AttributeValue::Text(text));
             }
         }
         Op::Message {
@@ -371,12 +392,12 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             } else {
                 ("comm_dst", "comm_src")
             };
-            push(far, AttributeValue::Int32(peer as i32));
+            named(put, far, AttributeValue::Int32(peer as i32));
             if let Some(own) = own {
-                push(near, AttributeValue::Int32(own as i32));
+                named(put, near, AttributeValue::Int32(own as i32));
             }
-            push("comm_tag", AttributeValue::Int32(tag));
-            push("comm_size", AttributeValue::Int(bytes as i64));
+            named(put, "comm_tag", AttributeValue::Int32(tag));
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
         }
         Op::Collective {
             kind,
@@ -386,15 +407,19 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
             dimensions,
             ..
         } => {
-            push("comm_type", AttributeValue::Int(kind.comm_type() as i64));
-            push("comm_size", AttributeValue::Int(bytes as i64));
+            named(
+                put,
+                "comm_type",
+                AttributeValue::Int(kind.comm_type() as i64),
+            );
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
             match group {
                 GroupName::World => {}
-                GroupName::Number(n) => push("pg_name", AttributeValue::Text(&n.to_string())),
-                GroupName::Text(text) => push("pg_name", AttributeValue::Text(text)),
+                GroupName::Number(n) => named(put, "pg_name", AttributeValue::Text(&n.to_string())),
+                GroupName::Text(text) => named(put, "pg_name", AttributeValue::Text(text)),
             }
             if let Some(root) = root {
-                push("comm_root", AttributeValue::Int32(root as i32));
+                named(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
                 // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
@@ -403,22 +428,24 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
                 let values: Vec<bool> = values.collect();
-                push("involved_dim", AttributeValue::Bools(&values));
+                named(put, "involved_dim", AttributeValue::Bools(&values));
             }
         }
     }
     let splits = &node.splits;
     for (name, list) in [(SEND_BYTES, splits.send), (RECEIVE_BYTES, splits.receive)] {
         if !list.is_empty() {
-            push(name, AttributeValue::Text(list));
+            named(put, name, AttributeValue::Text(list));
         }
     }
-    for (name, bytes) in node.memory.named() {
-        push(name, AttributeValue::Uint(bytes));
+    if !node.memory.is_none() {
+        for (name, bytes) in node.memory.named() {
+            named(put, name, AttributeValue::Uint(bytes));
+        }
     }
     let labels = &node.labels;
     if let Some(phase) = labels.phase {
-        push("phase", AttributeValue::Text(&phase.to_string()));
+        named(put, "phase", AttributeValue::Text(&phase.to_string()));
     }
     for (name, number) in [
         ("stage", labels.stage),
@@ -426,7 +453,7 @@ fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
         ("layer", labels.layer),
     ] {
         if let Some(number) = number {
-            push(name, AttributeValue::Uint32(number));
+            named(put, name, AttributeValue::Uint32(number));
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod rig;
 mod same;
 mod schedule;
 mod script;
+mod strangers;
 mod truth;
 mod unequal;
 mod what_if;

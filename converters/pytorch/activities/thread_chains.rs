@@ -126,9 +126,12 @@ pub(super) fn build(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        let mut order: Vec<u32> = own.items.clone().collect();
+        // Items are by start, and so are the activities of those that begin with their own work: the sort finds them in order.
+        let (begins, others): (Vec<u32>, Vec<u32>) = (own.items.clone())
+            .partition(|&item| place[item as usize].0 == rank.items[item as usize].start);
+        let mut order = [begins, others].concat();
         // Activities of equal times keep the order of their items, parents first.
-        order.sort_unstable_by_key(|&i| (place[i as usize], i));
+        order.sort_by_key(|&item| (place[item as usize], item));
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];

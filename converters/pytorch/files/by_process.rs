@@ -39,6 +39,7 @@ pub(super) fn take(ranks: &mut FilesByRank) -> Result<Vec<CapturePair>, TraceErr
     let pairs = processes.into_values().map(|[host, kineto]| CapturePair {
         rank: 0,
         unnumbered: true,
+        guessed: false,
         host: host.map(path),
         kineto: kineto.map(path),
         steps: None,

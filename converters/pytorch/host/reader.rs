@@ -199,7 +199,7 @@ impl ElementReader for HostTraceReader {
     };
     type Element<'de> = RawHostNode<'de>;
 
-    fn scan<'de>(text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
+    fn scan<'de>(&mut self, text: &'de str, node: &mut RawHostNode<'de>) -> Option<usize> {
         RawHostNode::scan(text, node)
     }
 

@@ -262,25 +262,28 @@ const APART: i64 = 10_000_000_000;
 
 /// Refuses ranks that cannot be of one run: two that are one process, and those that were not profiled at one time.
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
-    let mut processes: BTreeMap<(&str, u64), &RankCapture> = BTreeMap::new();
+    let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
         let rank = &part.rank;
-        let (Some(host), Some(process)) = (rank.kineto.host_name.as_deref(), rank.process) else {
+        let Some(process) = rank.process else {
             continue;
         };
+        let host = rank.kineto.host_name.as_deref();
         // In a container every rank may be process 1.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
+            && (host.is_some() || one_after_the_other(part, other))
         {
+            let of = host.map_or(String::new(), |host| format!(" of host {host}"));
             return Err(TraceError::refused_in(
                 &part.file,
                 format!(
-                    "rank {} is process {process} of host {host}, and so is rank {} in {}",
+                    "rank {} is process {process}{of}, and so is rank {} in {}",
                     part.rank.rank,
                     other.rank.rank,
                     other.file.display()
                 ),
-                "give each rank its own files",
+                "give each rank its own files, and convert windows of one process one by one",
             ));
         }
     }
@@ -315,6 +318,15 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
         }
     }
     Ok(())
+}
+
+/// Returns whether two captures, neither of which says its rank, have no moment in common: windows of one process, and no two
+/// ranks of a run.
+fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
+    let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
+    let (one_span, other_span) = (one.activities.span(), other.activities.span());
+    let apart = one_span.1 <= other_span.0 || other_span.1 <= one_span.0;
+    apart && !says(one) && !says(other)
 }
 
 /// Returns the match of each call.

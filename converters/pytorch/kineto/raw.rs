@@ -1,6 +1,6 @@
 //! Events as Kineto writes them.
 
-use crate::converters::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
+use crate::converters::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
 use crate::converters::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -44,82 +44,172 @@ pub(super) struct EventArgs<'a> {
     pub dims: Option<JsonText<'a>>,
     /// Types of the inputs.
     pub types: Option<JsonText<'a>>,
-    /// Whether the arguments describe a collective.
-    pub collective: bool,
+    /// Name of the collective that the arguments describe.
+    pub collective: Option<JsonText<'a>>,
+}
+
+/// Numbers of the values of an event in [`ElementLayouts`].
+mod value {
+    pub(super) use crate::converters::pytorch::stream::SKIPPED;
+    pub const PH: u8 = 1;
+    pub const CAT: u8 = 2;
+    pub const NAME: u8 = 3;
+    /// The first that need not be a string without escapes.
+    pub const PID: u8 = 4;
+    pub const TID: u8 = 5;
+    pub const TS: u8 = 6;
+    pub const DUR: u8 = 7;
+    pub const ARGS: u8 = 8;
+    pub const EXTERNAL_ID: u8 = 9;
+    pub const RF_ID: u8 = 10;
+    pub const CORRELATION: u8 = 11;
+    pub const STREAM: u8 = 12;
+    pub const DEVICE: u8 = 13;
+    pub const BYTES: u8 = 14;
+    pub const TRACK_NAME: u8 = 15;
+    pub const DIMS: u8 = 16;
+    pub const TYPES: u8 = 17;
+    pub const COLLECTIVE: u8 = 18;
+    pub const COUNT: usize = 19;
+
+    /// Returns the number of the value of an event's key.
+    pub fn of(key: &str) -> u8 {
+        match key {
+            "ph" => PH,
+            "cat" => CAT,
+            "name" => NAME,
+            "pid" => PID,
+            "tid" => TID,
+            "ts" => TS,
+            "dur" => DUR,
+            "args" => ARGS,
+            _ => SKIPPED,
+        }
+    }
+
+    /// Returns the number of the value of an argument.
+    pub fn of_arg(key: &str) -> u8 {
+        match key {
+            // Profilers of 2021 wrote it small on kernels.
+            "External id" | "external id" => EXTERNAL_ID,
+            "Record function id" => RF_ID,
+            "correlation" => CORRELATION,
+            "stream" => STREAM,
+            "device" => DEVICE,
+            "bytes" => BYTES,
+            "name" => TRACK_NAME,
+            "Input Dims" | "Input dims" => DIMS,
+            "Input type" => TYPES,
+            "Collective name" => COLLECTIVE,
+            _ => SKIPPED,
+        }
+    }
 }
 
 impl<'a> RawKinetoEvent<'a> {
     /// Reads the event at the start of `text` into an empty one, and returns its length.
-    pub fn scan(text: &'a str, event: &mut Self) -> Option<usize> {
-        let mut scan = JsonScanner::new(text);
-        let mut seen = SeenKeys::default();
-        scan.object(|scan, key| {
-            let mut first = |key| seen.first(key);
-            match key {
-                "ph" => first(0)
-                    .and_then(|()| scan.plain())
-                    .map(|text| event.ph = text.into()),
-                "cat" => {
-                    first(1)?;
-                    if !scan.null()? {
-                        event.cat = Some(scan.plain()?.into());
-                    }
-                    Some(())
-                }
-                "name" => first(2)
-                    .and_then(|()| scan.plain())
-                    .map(|text| event.name = text.into()),
-                "pid" => first(3)
-                    .and_then(|()| scan.optional())
-                    .map(|value| event.pid = value),
-                "tid" => first(4)
-                    .and_then(|()| scan.optional())
-                    .map(|value| event.tid = value),
-                "ts" => first(5)
-                    .and_then(|()| scan.optional())
-                    .map(|value| event.ts = value),
-                "dur" => first(6)
-                    .and_then(|()| scan.optional())
-                    .map(|value| event.dur = value),
-                "args" => {
-                    first(7)?;
-                    if !scan.null()? {
-                        event.args.scan(scan)?;
-                    }
-                    Some(())
-                }
-                _ => scan.skip(),
-            }
-        })?;
-        Some(scan.used())
+    #[inline]
+    pub fn scan(layouts: &mut ElementLayouts, text: &'a str, event: &mut Self) -> Option<usize> {
+        let mut values = [None; value::COUNT];
+        if let Some(used) = layouts.read(text, value::PID, &mut values) {
+            event.take(&values);
+            return Some(used);
+        }
+        values = [None; value::COUNT];
+        let used = walk(layouts, text, &mut values)?;
+        event.take(&values);
+        layouts.learn(&text[..used]);
+        Some(used)
+    }
+
+    /// Takes its values, by their numbers.
+    #[inline]
+    fn take(&mut self, values: &[Option<&'a str>; value::COUNT]) {
+        let json = |number: u8| values[number as usize].map(JsonText::legal);
+        self.ph = values[value::PH as usize].unwrap_or_default().into();
+        self.cat = values[value::CAT as usize].map(Cow::Borrowed);
+        self.name = values[value::NAME as usize].unwrap_or_default().into();
+        self.pid = json(value::PID);
+        self.tid = json(value::TID);
+        self.ts = json(value::TS);
+        self.dur = json(value::DUR);
+        self.args = EventArgs {
+            external_id: json(value::EXTERNAL_ID),
+            rf_id: json(value::RF_ID),
+            correlation: json(value::CORRELATION),
+            stream: json(value::STREAM),
+            device: json(value::DEVICE),
+            bytes: json(value::BYTES),
+            name: json(value::TRACK_NAME),
+            dims: json(value::DIMS),
+            types: json(value::TYPES),
+            collective: json(value::COLLECTIVE),
+        };
     }
 }
 
-impl<'a> EventArgs<'a> {
-    /// Returns where the argument `key` is kept, if it is, and notes what its presence says.
-    fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
-        Some(match key {
-            // Profilers of 2021 wrote it small on kernels.
-            "External id" | "external id" => &mut self.external_id,
-            "Record function id" => &mut self.rf_id,
-            "correlation" => &mut self.correlation,
-            "stream" => &mut self.stream,
-            "device" => &mut self.device,
-            "bytes" => &mut self.bytes,
-            "name" => &mut self.name,
-            "Input Dims" | "Input dims" => &mut self.dims,
-            "Input type" => &mut self.types,
-            key => {
-                self.collective |= key == "Collective name";
-                return None;
+/// Reads the event at the start of `text` key by key into `values`, which `layouts` note, and returns its length.
+fn walk<'a>(
+    layouts: &mut ElementLayouts,
+    text: &'a str,
+    values: &mut [Option<&'a str>; value::COUNT],
+) -> Option<usize> {
+    let mut scan = JsonScanner::new(text);
+    let mut seen = SeenKeys::default();
+    layouts.begin();
+    let mut note = |number: u8, value: &'a str, json: &'a str| {
+        layouts.note(number, json, text);
+        values[number as usize] = Some(value);
+    };
+    scan.object(|scan, key| {
+        let number = value::of(key);
+        if number != value::SKIPPED {
+            seen.first(number.into())?;
+        }
+        match number {
+            // What is null is absent: it stands between values.
+            value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
+                if scan.null()? => {}
+            value::ARGS => scan.object(|scan, key| {
+                let value = scan.value()?.get();
+                note(value::of_arg(key), value, value);
+                Some(())
+            })?,
+            value::PH | value::CAT | value::NAME => {
+                let json = scan.value()?.get();
+                note(number, plain(json)?, json);
             }
-        })
-    }
+            _ => {
+                let value = scan.value()?.get();
+                note(number, value, value);
+            }
+        }
+        Some(())
+    })?;
+    Some(scan.used())
+}
 
-    fn scan(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
-        scan.object(|scan, key| match self.slot(key) {
-            Some(slot) => scan.value().map(|value| *slot = Some(value)),
-            None => scan.skip(),
+/// Returns the content of a string without escapes.
+fn plain(json: &str) -> Option<&str> {
+    let content = json.strip_prefix('"')?.strip_suffix('"')?;
+    (!content.contains('\\')).then_some(content)
+}
+
+impl<'a> EventArgs<'a> {
+    /// Returns the place of the argument `key`, if it is kept.
+    fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
+        Some(match value::of_arg(key) {
+            value::EXTERNAL_ID => &mut self.external_id,
+            value::RF_ID => &mut self.rf_id,
+            value::CORRELATION => &mut self.correlation,
+            value::STREAM => &mut self.stream,
+            value::DEVICE => &mut self.device,
+            value::BYTES => &mut self.bytes,
+            value::TRACK_NAME => &mut self.name,
+            value::DIMS => &mut self.dims,
+            value::TYPES => &mut self.types,
+            value::COLLECTIVE => &mut self.collective,
+            _ => return None,
         })
     }
 }

@@ -6,7 +6,9 @@ use super::tracks::TrackTable;
 use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
 use crate::converters::pytorch::name_repair::NameLayout;
 use crate::converters::pytorch::number::{self, nanoseconds};
-use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
+use crate::converters::pytorch::stream::{
+    ElementLayouts, ElementReader, JsonText, LocatedElement, integer,
+};
 use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
 use crate::graph::Interner;
 use crate::trace::{TraceError, TraceLocation, escape};
@@ -17,6 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
+    layouts: ElementLayouts,
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
@@ -40,6 +43,17 @@ impl TryFrom<i128> for StreamId {
     fn try_from(number: i128) -> Result<Self, Self::Error> {
         let unsigned = || u64::try_from(number).map(u64::cast_signed);
         i64::try_from(number).or_else(|_| unsigned()).map(Self)
+    }
+}
+
+/// An id that joins events, of which scripts write −1 where there is none.
+struct JoiningId(u64);
+
+impl TryFrom<i128> for JoiningId {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(number: i128) -> Result<Self, Self::Error> {
+        u64::try_from(number.max(0)).map(Self)
     }
 }
 
@@ -134,7 +148,9 @@ impl KinetoReader {
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
         // All arguments are kept only where they are used: they would outweigh everything else.
-        if raw_args.collective || category == EventCategory::Sync || self.needs_args(name, category)
+        if raw_args.collective.is_some()
+            || category == EventCategory::Sync
+            || self.needs_args(name, category)
         {
             args = self.trace.args.len() as u32;
             self.trace.args.push(AllEventArgs::of(at.text).0);
@@ -163,15 +179,18 @@ impl KinetoReader {
             EventDetails::ABSENT => NONE,
             details => self.details.intern(details),
         };
+        let id = |value, what| -> Result<u64, TraceError> {
+            Ok(integer(value, what, at)?.map_or(0, |JoiningId(id)| id))
+        };
         let event = KinetoEvent {
             start_ns: time(raw.ts, "ts", at)?,
             duration_ns,
             name,
             category,
             track: self.track(raw, at)?,
-            rf_id: integer(raw_args.rf_id, "Record function id", at)?.unwrap_or(0),
-            external_id: integer(raw_args.external_id, "External id", at)?.unwrap_or(0),
-            correlation: integer(raw_args.correlation, "correlation", at)?.unwrap_or(0),
+            rf_id: id(raw_args.rf_id, "Record function id")?,
+            external_id: id(raw_args.external_id, "External id")?,
+            correlation: id(raw_args.correlation, "correlation")?,
             details,
             offset: at.offset,
         };
@@ -295,8 +314,8 @@ impl ElementReader for KinetoReader {
     };
     type Element<'de> = RawKinetoEvent<'de>;
 
-    fn scan<'de>(text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
-        RawKinetoEvent::scan(text, event)
+    fn scan<'de>(&mut self, text: &'de str, event: &mut RawKinetoEvent<'de>) -> Option<usize> {
+        RawKinetoEvent::scan(&mut self.layouts, text, event)
     }
 
     fn element(

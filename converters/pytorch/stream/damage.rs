@@ -16,14 +16,18 @@ pub(in crate::converters::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usi
 
 /// Holds the scan of a reader's elements against the general parser, which is its oracle, on `texts` of which some places
 /// hold one of `parts` instead: what it reads is the same, and it reads nearly all that is legal.
-pub(in crate::converters::pytorch) fn hold_scan<F: ElementReader>(texts: &[&str], parts: &[&str])
-where
+/// What was learnt from one text is used for those behind it.
+pub(in crate::converters::pytorch) fn hold_scan<F: ElementReader + Default>(
+    texts: &[&str],
+    parts: &[&str],
+) where
     for<'de> F::Element<'de>: Debug + PartialEq,
 {
     let (mut scanned, mut parsed) = (0, 0);
+    let mut reader = F::default();
     for_each_damaged(texts, parts, |text| {
         let mut element = F::Element::default();
-        let found = F::scan(text, &mut element).map(|used| (element, used));
+        let found = reader.scan(text, &mut element).map(|used| (element, used));
         let mut values = serde_json::Deserializer::from_str(text).into_iter();
         let expected = values.next().and_then(Result::ok);
         let expected = expected.map(|element: F::Element<'_>| (element, values.byte_offset()));

@@ -16,6 +16,11 @@ impl<'a> JsonText<'a> {
         Self(value.get())
     }
 
+    /// Takes `text`, which a scan found to be that of a legal value.
+    pub fn legal(text: &'a str) -> Self {
+        Self(text)
+    }
+
     /// Returns the text.
     pub fn get(self) -> &'a str {
         self.0
@@ -27,6 +32,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
         <&RawValue>::deserialize(deserializer).map(Self::of)
     }
 }
+
+/// Eight bytes that are 1.
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
 /// Nesting of values that are skipped; deeper ones are left to the general parser.
 const DEEPEST: u32 = 32;
@@ -46,6 +54,38 @@ impl<'a> JsonScanner<'a> {
     /// Returns the number of bytes that were read.
     pub fn used(&self) -> usize {
         self.at
+    }
+
+    /// Returns the text from here on.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.at..]
+    }
+
+    /// Skips so many bytes, which the text has.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
+    /// Reads a string without escapes that begins here; returns its content.
+    #[inline]
+    pub fn plain_here(&mut self) -> Option<&'a str> {
+        (*self.text.as_bytes().get(self.at)? == b'"').then_some(())?;
+        self.plain()
+    }
+
+    /// Reads a value of any kind but `null` that begins here.
+    #[inline]
+    pub fn value_here(&mut self) -> Option<&'a str> {
+        let start = self.at;
+        match *self.text.as_bytes().get(start)? {
+            b'0'..=b'9' => self.number()?,
+            b'"' => self.string()?,
+            b' ' | b'\n' | b'\r' | b'\t' | b'n' => return None,
+            _ => self.skip()?,
+        }
+        self.text.get(start..self.at)
     }
 
     /// Returns the next byte that is not blank.
@@ -153,9 +193,10 @@ impl<'a> JsonScanner<'a> {
                 b',' if !expected => expected = true,
                 b'0'..=b'9' if expected => {
                     let first = at;
-                    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
-                        at += 1;
-                    }
+                    let Some(end) = digits_end(bytes, at) else {
+                        return false;
+                    };
+                    at = end;
                     if byte == b'0' && at > first {
                         return false;
                     }
@@ -298,17 +339,39 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// Returns the place of the first byte from `at` on that is no digit; `None` if the text ends before, as digits may
 /// follow.
 #[inline]
-fn digits_end(bytes: &[u8], at: usize) -> Option<usize> {
+fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    while let Some(word) = word_at(bytes, at) {
+        let found = no_digits(word);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
     let length = bytes.get(at..)?.iter().position(|b| !b.is_ascii_digit())?;
     Some(at + length)
+}
+
+/// Returns the eight bytes from `at` on.
+#[inline]
+pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+/// Sets the upper bit of the first byte of `word` that is no digit; bits behind that mean nothing.
+#[inline]
+fn no_digits(word: u64) -> u64 {
+    // Digits become 0 to 9; what is added carries all others but the largest to the upper bit, which those have.
+    let word = word ^ (ONES * u64::from(b'0'));
+    (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
 /// Returns the place of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or a
 /// control character, which strings do not have.
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
-    while let Some(&chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let found = ending(u64::from_le_bytes(chunk));
+    while let Some(word) = word_at(bytes, at) {
+        let found = ending(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }
@@ -322,7 +385,6 @@ fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// nothing.
 #[inline]
 fn ending(word: u64) -> u64 {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
     // Borrows reach only bytes behind the first that matches.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let control = word.wrapping_sub(ONES * 0x20) & !word;

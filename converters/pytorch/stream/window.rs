@@ -28,6 +28,8 @@ pub(super) struct TextWindow<'s> {
     base: u64,
     /// Whether the text ends with the window.
     ended: bool,
+    /// Text between two objects up to the brace of the second, as it was last.
+    separator: Vec<u8>,
 }
 
 impl<'s> TextWindow<'s> {
@@ -43,6 +45,7 @@ impl<'s> TextWindow<'s> {
             valid: 0,
             base: 0,
             ended: false,
+            separator: Vec::new(),
         };
         this.more(MAX_VALUE)?;
         // A byte order mark is skipped.
@@ -126,8 +129,7 @@ impl<'s> TextWindow<'s> {
     /// Returns the next byte that is not blank, without consuming it.
     pub fn peek(&mut self) -> Result<Option<u8>, TraceError> {
         loop {
-            let blank = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
-            match self.rest().iter().position(|b| !blank(b)) {
+            match self.rest().iter().position(|b| !is_blank(*b)) {
                 Some(skip) => {
                     self.advance(skip);
                     return Ok(Some(self.window[self.at]));
@@ -139,6 +141,29 @@ impl<'s> TextWindow<'s> {
             }
             self.more(MAX_VALUE)?;
         }
+    }
+
+    /// Consumes a comma and the blanks around it if an object begins behind them; returns whether it did.
+    #[inline]
+    pub fn next_object(&mut self) -> bool {
+        let text = &self.window[self.at..self.valid];
+        let separator = &self.separator;
+        // Mostly what stood between the two before.
+        if !separator.is_empty() && text.starts_with(separator) {
+            self.at += separator.len() - 1;
+            return true;
+        }
+        let from = |at: usize| text[at..].iter().position(|b| !is_blank(*b));
+        let behind = |at: usize, byte: u8| {
+            let at = at + from(at)?;
+            (text[at] == byte).then_some(at)
+        };
+        let Some(object) = behind(0, b',').and_then(|comma| behind(comma + 1, b'{')) else {
+            return false;
+        };
+        self.separator = text[..=object].to_vec();
+        self.at += object;
+        true
     }
 
     /// Consumes the next byte that is not blank if it is one of `expected`.
@@ -158,4 +183,8 @@ impl<'s> TextWindow<'s> {
             }
         }
     }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\t' | b'\r')
 }

@@ -1,0 +1,47 @@
+//! Lanes of activities, and their names.
+
+use super::super::activities::{Activities, ActivityLane};
+use super::super::rank_timeline::RankTimeline;
+
+/// First lane of communication in flight, beyond the numbers of threads.
+pub(super) const FIRST_FLIGHT: i64 = 1000;
+
+/// Returns the names of the lanes: metadata attribute and name.
+pub fn lane_names(
+    rank: &RankTimeline,
+    activities: &Activities,
+    host_computes: bool,
+) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    for (index, thread) in rank.threads.iter().enumerate() {
+        let track = &rank.kineto.tracks[thread.track as usize];
+        let name = if track.name.is_empty() {
+            format!("thread {}", track.tid)
+        } else {
+            track.name.clone()
+        };
+        let lane = index + 1;
+        if host_computes {
+            names.push((format!("lane.{lane}"), format!("{name}: work")));
+            names.push((format!("host_lane.{lane}"), format!("{name}: overhead")));
+        } else {
+            names.push((format!("host_lane.{lane}"), name));
+        }
+    }
+    let lanes = activities.list.iter();
+    let flights = lanes.filter_map(|work| match activities.lane(rank, work) {
+        ActivityLane::Flight(lane) => Some(lane),
+        _ => None,
+    });
+    if let Some(last) = flights.max() {
+        let lanes = 0..=last;
+        names.extend(lanes.map(|lane| {
+            let number = FIRST_FLIGHT + i64::from(lane);
+            (
+                format!("lane.{number}"),
+                format!("communication {}", lane + 1),
+            )
+        }));
+    }
+    names
+}

@@ -1,0 +1,289 @@
+//! Activities as nodes of a trace.
+
+use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane};
+use super::super::alike_kernels::{AlikeKernels, KernelWork};
+use super::super::calls::{CommCalls, CommOp, dtype};
+use super::super::kineto::EventCategory;
+use super::super::op_cost::{OpCost, OpCosts, length};
+use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::lanes::FIRST_FLIGHT;
+use super::{EmitContext, ns};
+use crate::trace::scan::NodeView;
+use crate::trace::split_sizes::{SplitSizes, split_text};
+use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
+use crate::trace::{CollectiveKind, Dtype, GroupName, Op, TraceError};
+use crate::units::Span;
+use std::io::Write;
+
+pub(super) struct ActivityEmitter<'a> {
+    pub rank: &'a RankTimeline,
+    pub calls: &'a CommCalls,
+    pub activities: &'a Activities,
+    pub job: &'a EmitContext<'a>,
+    pub ids: &'a [u32],
+    pub efforts: &'a OpCosts,
+    /// Kernels that say what others of their names do.
+    pub alike: AlikeKernels,
+    /// Element type of each form of the host's nodes.
+    pub dtypes: &'a [Option<Dtype>],
+}
+
+/// Returns the element type that operators of each form compute in: that of their first tensor.
+pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
+    let forms = rank.host.forms.iter();
+    forms
+        .map(|form| dtype(rank.host.texts.get(form.types_in)))
+        .collect()
+}
+
+impl<'a> ActivityEmitter<'a> {
+    /// Returns the work of the rank's devices that is no call, with what its operators and copies say that it does.
+    pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
+        let work = self.activities.list.iter();
+        work.filter_map(|activity| match activity.kind {
+            ActivityKind::Device(index) => Some(self.told(index)),
+            _ => None,
+        })
+    }
+
+    /// Returns what the operator of a kernel says that it does, or a copy itself.
+    fn told(&self, index: u32) -> KernelWork {
+        let own = &self.rank.devices[index as usize];
+        let event = &self.rank.events[own.event as usize];
+        let (cost, dtype) = match event.category {
+            EventCategory::Kernel => {
+                // The launch is a call of the driver inside the operator that the kernel belongs to.
+                let operator = self.rank.operator_of(own);
+                (self.efforts.share(operator, own), self.dtype(operator))
+            }
+            _ => {
+                let bytes = self.rank.details(event).bytes;
+                (OpCost { flops: 0, bytes }, None)
+            }
+        };
+        KernelWork {
+            name: event.name,
+            time: length(own),
+            cost,
+            dtype,
+        }
+    }
+
+    pub fn node<W: Write>(
+        &self,
+        work: u32,
+        activity: &Activity,
+        (delay, profiler): (u64, u64),
+        causes: &[u64],
+        attributes: &mut Vec<NamedAttribute<'static>>,
+        writer: &mut TraceWriter<W>,
+    ) -> Result<(), TraceError> {
+        let mut extra = NodeExtras::default();
+        let (item, name) = match activity.kind {
+            ActivityKind::Item(item) => {
+                (item, self.rank.item_name(&self.rank.items[item as usize]))
+            }
+            ActivityKind::Device(device) => {
+                let device = &self.rank.devices[device as usize];
+                if device.launch != NONE {
+                    attributes.push(("launch", self.id_of(device.launch)));
+                }
+                (NONE, self.rank.name(device.event))
+            }
+            ActivityKind::Call(call) => {
+                let call = &self.calls.list[call as usize];
+                attributes.push(("launch", self.id_of(call.item)));
+                (NONE, self.rank.name(call.event))
+            }
+            ActivityKind::End(_) => (NONE, "end of the thread"),
+        };
+        if let Some(item) = self.rank.items.get(item as usize) {
+            if item.parent != NONE {
+                attributes.push(("parent", self.id_of(item.parent)));
+            }
+            let event = &self.rank.events[item.event as usize];
+            if event.rf_id != 0 && !self.rank.ordered {
+                attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
+            }
+            if let Some(node) = self.rank.host.nodes.get(item.host as usize) {
+                if let Some(record) = self.rank.host.records.get(item.host as usize) {
+                    attributes.push(("et_id", AttributeValue::Int(record.id as i64)));
+                    if record.seq_id >= 0 {
+                        attributes.push(("seq_id", AttributeValue::Int(record.seq_id)));
+                    }
+                    if record.fw_parent != 0 {
+                        let fw_parent = AttributeValue::Int(record.fw_parent as i64);
+                        attributes.push(("fw_parent", fw_parent));
+                    }
+                }
+                let form = self.rank.host.form(node);
+                attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
+                let texts = &self.rank.host.texts;
+                extra.inputs = io(texts.get(form.shapes_in), texts.get(form.types_in));
+                extra.outputs = io(texts.get(form.shapes_out), texts.get(form.types_out));
+            }
+        }
+        let op = self.op(activity);
+        // Without times a node has a cost and no duration.
+        let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
+        if let ActivityKind::Call(call) = activity.kind {
+            let asked = &self.calls.list[call as usize].asked;
+            attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
+            attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
+        }
+        extra.attributes = attributes;
+        let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
+        let (send, receive) = self.split_texts(activity, op);
+        view.splits = SplitSizes {
+            send: &send,
+            receive: &receive,
+        };
+        view.lane = Some(self.lane(activity));
+        view.delay = timed(delay);
+        view.profiler = timed(profiler);
+        match activity.kind {
+            ActivityKind::Call(call) => {
+                let time = &self.job.times[call as usize];
+                view.recorded = timed(time.transfer);
+                if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
+                    view.wait = timed(time.wait);
+                    view.eager = time.eager && !self.rank.untimed;
+                }
+            }
+            _ => view.recorded = timed(ns(activity.end - activity.begin)),
+        }
+        writer.write(&view, causes, &extra)
+    }
+
+    /// Returns the texts of what an all-to-all of unequal parts sends to each member and receives from it; empty where that
+    /// is unknown, and for all others.
+    fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
+        let ActivityKind::Call(call) = activity.kind else {
+            return <_>::default();
+        };
+        let exchanges = matches!(
+            op,
+            Op::Collective {
+                kind: CollectiveKind::AllToAll,
+                ..
+            }
+        );
+        if !exchanges || !self.job.matches[call as usize].uneven {
+            return <_>::default();
+        }
+        let call = &self.calls.list[call as usize];
+        let members = self.job.groups[call.group as usize].ranks.len();
+        let text = |parts: &Option<Vec<u64>>, bytes: u64| match parts {
+            Some(parts) if parts.is_empty() => split_text(&vec![bytes / members as u64; members]),
+            Some(parts) if parts.len() == members => split_text(parts),
+            _ => String::new(),
+        };
+        let asked = &call.asked;
+        (
+            text(&asked.sends, asked.bytes_in),
+            text(&asked.receives, asked.bytes_out),
+        )
+    }
+
+    fn id_of(&self, item: u32) -> AttributeValue<'static> {
+        let work = self.activities.of_item[item as usize];
+        AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| i64::from(id)))
+    }
+
+    fn lane(&self, activity: &Activity) -> i64 {
+        match self.activities.lane(self.rank, activity) {
+            ActivityLane::Thread(thread) => i64::from(thread) + 1,
+            ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
+            ActivityLane::Stream(stream) => stream,
+        }
+    }
+
+    fn op(&self, activity: &Activity) -> Op<'_> {
+        match activity.kind {
+            ActivityKind::End(_) => Op::Host,
+            ActivityKind::Device(device) => self.kernel(device),
+            ActivityKind::Item(item) => match self.rank.role(&self.rank.items[item as usize]) {
+                HostIntervalKind::Operator => self.operator(item),
+                _ => Op::Host,
+            },
+            ActivityKind::Call(index) => self.communication(index),
+        }
+    }
+
+    /// Returns the element type that the operator `item` computes in.
+    fn dtype(&self, item: u32) -> Option<Dtype> {
+        let host = self.rank.items.get(item as usize)?.host;
+        let node = self.rank.host.nodes.get(host as usize)?;
+        self.dtypes[node.form as usize]
+    }
+
+    /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the
+    /// others, such as views and operators that call others, are framework overhead.
+    fn operator(&self, item: u32) -> Op<'_> {
+        match self.efforts.of(item) {
+            OpCost { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
+                Op::Compute {
+                    flops,
+                    bytes,
+                    dtype: self.dtype(item),
+                }
+            }
+            _ => Op::Host,
+        }
+    }
+
+    fn kernel(&self, index: u32) -> Op<'_> {
+        let told = self.told(index);
+        let alike = match told.is_known() {
+            true => None,
+            false => self.alike.of(told.name, told.time),
+        };
+        let work = alike.unwrap_or(told);
+        Op::Compute {
+            flops: work.cost.flops,
+            bytes: work.cost.bytes,
+            dtype: work.dtype,
+        }
+    }
+
+    fn communication(&self, index: u32) -> Op<'_> {
+        let call = &self.calls.list[index as usize];
+        let met = &self.job.matches[index as usize];
+        // A call without partners would wait for ever in a replay.
+        if !met.found {
+            return Op::Host;
+        }
+        let group = &self.job.groups[call.group as usize];
+        match call.act {
+            CommOp::Collective(kind) => Op::Collective {
+                kind,
+                bytes: met.bytes,
+                group: GroupName::from_text(&group.name),
+                root: met.root,
+                dimensions: None,
+                host: false,
+            },
+            act => Op::Message {
+                receive: act == CommOp::Receive,
+                peer: call
+                    .asked
+                    .peer
+                    .and_then(|peer| group.ranks.get(peer as usize).copied())
+                    .unwrap_or(u32::MAX),
+                tag: call.asked.tag,
+                // A message has its bytes on one side only.
+                bytes: call.asked.bytes_in.max(call.asked.bytes_out),
+                own: Some(self.job.number),
+                host: false,
+            },
+        }
+    }
+}
+
+fn io<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
+    NodeIo {
+        values: "",
+        shapes,
+        types,
+    }
+}

@@ -1,0 +1,72 @@
+//! Order in which activities get their ids.
+
+use super::super::activities::Activities;
+use super::super::calls::CommCalls;
+use super::super::rank_timeline::{NONE, RankTimeline};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
+/// calls of a rank in program order.
+pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
+    // Matched calls are paired in the order of ids, so that order has to be program order.
+    let made = activities.of_call.iter().zip(&calls.list);
+    let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
+    let mut program = Vec::new();
+    for (&work, call) in made.filter(|&(&work, _)| work != NONE) {
+        if let Some(before) = last.insert((call.group, call.is_message()), work) {
+            program.push((before, work));
+        }
+    }
+    let order = sorted(rank, activities, &program);
+    if order.len() == activities.list.len() {
+        return order;
+    }
+    // A call that had ended before an earlier one began: dependencies take precedence.
+    sorted(rank, activities, &[])
+}
+
+/// Sorts the activities so that dependencies and the edges `more` go forward, by submission time; those on a cycle are left out.
+fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
+    let count = activities.list.len();
+    let edges = || activities.dependencies.iter().chain(more);
+    let mut waiting = vec![0_u32; count];
+    let mut start = vec![0_u32; count + 1];
+    for &(cause, effect) in edges() {
+        waiting[effect as usize] += 1;
+        start[cause as usize + 1] += 1;
+    }
+    for i in 0..count {
+        start[i + 1] += start[i];
+    }
+    // Filled from behind, each part's start moves from its end to its beginning.
+    start.remove(0);
+    let mut effects = vec![0_u32; edges().count()];
+    for &(cause, effect) in edges().rev() {
+        let place = &mut start[cause as usize];
+        *place -= 1;
+        effects[*place as usize] = effect;
+    }
+    start.push(effects.len() as u32);
+    // Ties are broken by start and number, so that the order does not depend on the heap.
+    let key = |work: u32| {
+        let activity = &activities.list[work as usize];
+        (activities.submitted(rank, activity), activity.begin, work)
+    };
+    let mut ready: BinaryHeap<Reverse<(i64, i64, u32)>> = (0..count as u32)
+        .filter(|&work| waiting[work as usize] == 0)
+        .map(|work| Reverse(key(work)))
+        .collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(Reverse((.., work))) = ready.pop() {
+        order.push(work);
+        let (from, to) = (start[work as usize], start[work as usize + 1]);
+        for &effect in &effects[from as usize..to as usize] {
+            waiting[effect as usize] -= 1;
+            if waiting[effect as usize] == 0 {
+                ready.push(Reverse(key(effect)));
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,181 @@
+//! Host events of a capture, by thread and nested.
+
+use super::super::event_links::{HostNodeLinks, LinkMethod};
+use super::super::host::HostTrace;
+use super::super::in_flight;
+use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+use super::super::timeline_events::TimelineEvent;
+use super::{
+    HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, TimeWindow, end_of, is_device,
+};
+use std::cmp::Reverse;
+
+impl RankTimeline {
+    /// Joins a rank's two files, keeping what starts in `window`.
+    pub fn new(
+        rank: u32,
+        host: HostTrace,
+        kineto: KinetoTrace,
+        ordered: bool,
+        link: &HostNodeLinks,
+        window: TimeWindow,
+    ) -> Self {
+        let mut this = Self {
+            rank,
+            host,
+            process: kineto.process(),
+            kineto,
+            events: Vec::new(),
+            untimed: link.method == LinkMethod::HostAlone,
+            ordered,
+            items: Vec::new(),
+            threads: Vec::new(),
+            flights: Vec::new(),
+            devices: Vec::new(),
+            unlaunched: 0,
+            beyond: 0,
+            by_operator: 0,
+        };
+        let texts = &this.kineto.texts;
+        let flies = (0..texts.len() as u32).map(|name| in_flight(texts.get(name)));
+        let flies: Vec<bool> = flies.collect();
+        let kept = kept(&this.kineto.events, &flies, window);
+        let on_track = this.find_threads(&kept);
+        this.take_host_events(kept, &on_track, &flies, link);
+        this.nest();
+        this.place_devices(window);
+        this.events = TimelineEvent::all(std::mem::take(&mut this.kineto.events));
+        this
+    }
+
+    /// Numbers the threads of events by their first start; returns that of each track.
+    fn find_threads(&mut self, kept: &[u32]) -> Vec<u32> {
+        let mut on_track = vec![NONE; self.kineto.tracks.len()];
+        let mut firsts: Vec<(i64, u32)> = Vec::new();
+        for &index in kept {
+            let event = &self.kineto.events[index as usize];
+            match &mut on_track[event.track as usize] {
+                slot @ &mut NONE => {
+                    *slot = firsts.len() as u32;
+                    firsts.push((event.start_ns, event.track));
+                }
+                slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
+            }
+        }
+        // So that numbers do not depend on the order of the file.
+        firsts.sort_unstable();
+        for (thread, &(_, track)) in firsts.iter().enumerate() {
+            on_track[track as usize] = thread as u32;
+            self.threads.push(HostThread { track, items: 0..0 });
+        }
+        on_track
+    }
+
+    /// Takes items by thread, each thread's in order, and what is in flight beside them.
+    fn take_host_events(
+        &mut self,
+        kept: Vec<u32>,
+        on_track: &[u32],
+        flies: &[bool],
+        link: &HostNodeLinks,
+    ) {
+        let events = &self.kineto.events;
+        let thread_of = |event: &KinetoEvent| on_track[event.track as usize];
+        let mut held = vec![0_u32; self.threads.len()];
+        for event in kept.iter().map(|&index| &events[index as usize]) {
+            held[thread_of(event) as usize] += u32::from(!flies[event.name as usize]);
+        }
+        let mut place = 0;
+        for (thread, held) in self.threads.iter_mut().zip(held) {
+            thread.items = place..place;
+            place += held;
+        }
+        let mut order = vec![NONE; place as usize];
+        for index in kept {
+            let event = &events[index as usize];
+            let thread = thread_of(event);
+            if flies[event.name as usize] {
+                self.flights.push(InFlightInterval {
+                    event: index,
+                    thread,
+                    start: event.start_ns,
+                    end: end_of(event),
+                    rf_id: event.rf_id,
+                });
+                continue;
+            }
+            let own = &mut self.threads[thread as usize].items;
+            order[own.end as usize] = index;
+            own.end += 1;
+        }
+        self.flights
+            .sort_by_key(|flight| (flight.start, flight.rf_id));
+        // Of intervals that start together the longer encloses the shorter, and of equal ones the one that the program opened
+        // first, which has the lower number.
+        let key = |&index: &u32| {
+            let event = &events[index as usize];
+            (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
+        };
+        self.items.reserve_exact(order.len());
+        for (number, thread) in (0..).zip(&self.threads) {
+            let own = &mut order[thread.items.start as usize..thread.items.end as usize];
+            // The order of the file is mostly their own; this takes time for the rest alone.
+            own.sort_by_key(key);
+            self.items.extend(own.iter().map(|&index| {
+                let event = &events[index as usize];
+                HostInterval {
+                    event: index,
+                    host: link.host_of[index as usize],
+                    thread: number,
+                    parent: NONE,
+                    start: event.start_ns,
+                    end: end_of(event),
+                }
+            }));
+        }
+    }
+
+    /// Finds the item around each.
+    fn nest(&mut self) {
+        let mut open: Vec<u32> = Vec::new();
+        let mut thread = NONE;
+        for i in 0..self.items.len() {
+            let (start, own) = (self.items[i].start, self.items[i].thread);
+            if own != thread {
+                open.clear();
+                thread = own;
+            }
+            let ended = |&top: &u32| self.items[top as usize].end <= start;
+            // Intervals that touch do not nest.
+            while open.last().is_some_and(ended) {
+                open.pop();
+            }
+            self.items[i].parent = open.last().copied().unwrap_or(NONE);
+            open.push(i as u32);
+        }
+    }
+}
+
+/// Returns the host events that start in `window`. Communication requested within it is kept to its end.
+fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
+    let ids = events.iter().filter(|event| {
+        window.holds(event.start_ns) && event.rf_id != 0 && event.category == EventCategory::CpuOp
+    });
+    let asked = ids.fold((u64::MAX, 0), |(low, high), event| {
+        (low.min(event.rf_id), high.max(event.rf_id))
+    });
+    let on_host = || events.iter().filter(|event| !is_device(event.category));
+    let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
+    for (index, event) in events.iter().enumerate() {
+        // One beyond the last operator: its interval gets the next id.
+        let inside = if flies[event.name as usize] {
+            window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
+        } else {
+            window.holds(event.start_ns)
+        };
+        if inside && !is_device(event.category) {
+            kept.push(index as u32);
+        }
+    }
+    kept
+}

@@ -1,0 +1,126 @@
+//! Stretches of a thread's time, each with the innermost item that is open.
+
+use super::{HostInterval, NONE, RankTimeline};
+
+/// A stretch of a thread's time with the item that it belongs to: the innermost one that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadSegment {
+    /// Owning item, or [`NONE`] between items.
+    pub owner: u32,
+    /// Start, ns.
+    pub from: i64,
+    /// End, ns.
+    pub to: i64,
+}
+
+impl RankTimeline {
+    /// Partitions the time of a thread at every start and end, without gaps from its first start to its last end.
+    pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
+        let mut segments = Vec::new();
+        self.for_each_segment(thread, |segment| segments.push(segment));
+        segments
+    }
+
+    /// Hands the segments of a thread to `take`, one by one.
+    pub fn for_each_segment(&self, thread: u32, take: impl FnMut(ThreadSegment)) {
+        let range = self.threads[thread as usize].items.clone();
+        let items = &self.items[range.start as usize..range.end as usize];
+        for_each_segment(items, range.start, take);
+    }
+}
+
+/// Partitions the time of one thread, whose `items` are sorted and numbered from `first`.
+fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(ThreadSegment)) {
+    let mut open: Vec<u32> = Vec::new();
+    let Some(mut now) = items.first().map(|item| item.start) else {
+        return;
+    };
+    for (i, item) in items.iter().enumerate() {
+        advance(&mut take, &mut open, &mut now, items, first, item.start);
+        open.push(first + i as u32);
+    }
+    let last = items.iter().map(|item| item.end).max().unwrap_or(now);
+    advance(&mut take, &mut open, &mut now, items, first, last);
+}
+
+/// Assigns the time from `now` to `until` to the innermost of the open items, closing those that end.
+fn advance(
+    take: &mut impl FnMut(ThreadSegment),
+    open: &mut Vec<u32>,
+    now: &mut i64,
+    items: &[HostInterval],
+    first: u32,
+    until: i64,
+) {
+    let end_of = |item: u32| items[(item - first) as usize].end;
+    loop {
+        while open.last().is_some_and(|&top| end_of(top) <= *now) {
+            open.pop();
+        }
+        if *now >= until {
+            return;
+        }
+        let owner = open.last().copied();
+        let end = owner.map_or(until, |owner| end_of(owner).min(until));
+        take(ThreadSegment {
+            owner: owner.unwrap_or(NONE),
+            from: *now,
+            to: end,
+        });
+        *now = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(start: i64, end: i64) -> HostInterval {
+        HostInterval {
+            event: 0,
+            host: NONE,
+            thread: 0,
+            parent: NONE,
+            start,
+            end,
+        }
+    }
+
+    fn segments(items: &[HostInterval]) -> Vec<(u32, i64, i64)> {
+        let mut found = Vec::new();
+        for_each_segment(items, 0, |s| found.push((s.owner, s.from, s.to)));
+        found
+    }
+
+    #[test]
+    fn every_instant_of_a_thread_belongs_to_one_item() {
+        // 0 ........ 10 with 2..4 and 5..9 inside, 6..6 in the latter; then a gap and 12..13.
+        let items = [
+            item(0, 10),
+            item(2, 4),
+            item(5, 9),
+            item(6, 6),
+            item(12, 13),
+        ];
+        let found = segments(&items);
+        let expected = [
+            (0, 0, 2),
+            (1, 2, 4),
+            (0, 4, 5),
+            (2, 5, 6),
+            (2, 6, 9),
+            (0, 9, 10),
+            (NONE, 10, 12),
+            (4, 12, 13),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn intervals_that_overlap_without_nesting_lose_no_time() {
+        // 0..5 and 3..8: the later one owns the overlap, and nobody owns it twice.
+        let items = [item(0, 5), item(3, 8)];
+        let found = segments(&items);
+        assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);
+    }
+}

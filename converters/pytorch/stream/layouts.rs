@@ -1,0 +1,297 @@
+//! Layouts of elements: the text between their values, learnt from those that were read.
+//!
+//! A program prints its elements by a few formats, so what stands between two values of an element, such as
+//! `, "tid": `, is mostly what stood there in one before. Where it is, byte for byte, the keys are known without being
+//! read. An element that no layout fits is for the scanner, which teaches its layout.
+
+use super::scanner::JsonScanner;
+
+/// Sentinel index: none.
+const NONE: u32 = u32::MAX;
+/// Number of a value that nobody asks for.
+pub(in crate::converters::pytorch) const SKIPPED: u8 = 0;
+/// Number of the end of an element in place of that of a value.
+const END: u8 = u8::MAX;
+/// Steps that are held at most. A text without formats, such as one whose keys never repeat, teaches no more.
+const MOST: usize = 1 << 12;
+/// Alternatives that are tried at one place.
+const WIDEST: u32 = 16;
+
+/// Layouts of the elements of a text, as a tree: layouts that begin alike share their first steps.
+#[derive(Default)]
+pub(in crate::converters::pytorch) struct ElementLayouts {
+    steps: Vec<LayoutStep>,
+    /// Texts of the steps in words of eight bytes, the last one filled with zeros.
+    words: Vec<u64>,
+    /// Values of the element that is being learnt.
+    values: Vec<PlacedValue>,
+}
+
+/// A text between two values, and which value follows.
+struct LayoutStep {
+    /// Its first eight bytes, and those bits of them that count.
+    first: u64,
+    first_mask: u64,
+    /// Range in [`ElementLayouts::words`] of those behind.
+    words: std::ops::Range<u32>,
+    /// Bytes of the last word that count.
+    mask: u64,
+    length: u32,
+    /// Number of the value that follows, or [`END`].
+    value: u8,
+    /// Another step for this place, tried next.
+    sibling: u32,
+    /// First step behind the value.
+    next: u32,
+}
+
+/// A value of an element: its number, and where it stands.
+struct PlacedValue {
+    value: u8,
+    start: u32,
+    end: u32,
+}
+
+impl ElementLayouts {
+    /// Reads the element at the start of `text` by a layout: puts texts of its values into `values`, by their numbers,
+    /// and returns its length. Legal values alone are passed, and those below `plain` are strings without escapes.
+    #[inline]
+    pub fn read<'a>(
+        &self,
+        text: &'a str,
+        plain: u8,
+        values: &mut [Option<&'a str>],
+    ) -> Option<usize> {
+        let mut scan = JsonScanner::new(text);
+        // The tree's root is the first step.
+        let mut next = 0;
+        loop {
+            let step = self.fitting(next, scan.rest())?;
+            scan.advance(step.length as usize);
+            if step.value == END {
+                return Some(scan.used());
+            }
+            let value = match step.value {
+                value if value != SKIPPED && value < plain => scan.plain_here()?,
+                _ => scan.value_here()?,
+            };
+            *values.get_mut(step.value as usize)? = Some(value);
+            next = step.next;
+        }
+    }
+
+    /// Returns the step that `text` begins with, of those from `first` on.
+    #[inline]
+    fn fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
+        let mut step = self.steps.get(first as usize)?;
+        while !self.fits(step, text) {
+            step = self.steps.get(step.sibling as usize)?;
+        }
+        Some(step)
+    }
+
+    #[inline]
+    fn fits(&self, step: &LayoutStep, text: &[u8]) -> bool {
+        // Close to the text's end a step may be shorter than its words.
+        let Some((first, rest)) = text.split_first_chunk() else {
+            return false;
+        };
+        (u64::from_le_bytes(*first) ^ step.first) & step.first_mask == 0
+            && (step.length <= 8 || self.ends(step, rest))
+    }
+
+    /// Returns whether `text` begins with what a step has behind its first word.
+    #[inline]
+    fn ends(&self, step: &LayoutStep, text: &[u8]) -> bool {
+        let words = &self.words[step.words.start as usize..step.words.end as usize];
+        let (chunks, _) = text.as_chunks();
+        let (Some(chunks), Some((last, words))) = (chunks.get(..words.len()), words.split_last())
+        else {
+            return false;
+        };
+        let same = |(word, chunk): (&u64, &[u8; 8])| u64::from_le_bytes(*chunk) == *word;
+        let tail = chunks.last().map_or(0, |chunk| u64::from_le_bytes(*chunk));
+        (tail ^ last) & step.mask == 0 && words.iter().zip(chunks).all(same)
+    }
+
+    /// Begins to learn an element.
+    pub fn begin(&mut self) {
+        self.values.clear();
+    }
+
+    /// Notes a value of the element, numbered `value`; `text` is part of the element's own text `of`.
+    pub fn note(&mut self, value: u8, text: &str, of: &str) {
+        let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
+        self.values.push(PlacedValue {
+            value,
+            start: start as u32,
+            end: (start + text.len()) as u32,
+        });
+    }
+
+    /// Learns the layout of the element `text` with the values that were noted.
+    pub fn learn(&mut self, text: &str) {
+        let values = std::mem::take(&mut self.values);
+        let end = PlacedValue {
+            value: END,
+            start: text.len() as u32,
+            end: text.len() as u32,
+        };
+        let (mut before, mut from) = (NONE, 0);
+        for value in values.iter().chain([&end]) {
+            let Some(between) = text.as_bytes().get(from..value.start as usize) else {
+                break;
+            };
+            let Some(step) = self.step(before, between, value.value) else {
+                break;
+            };
+            (before, from) = (step, value.end as usize);
+        }
+        self.values = values;
+    }
+
+    /// Returns the step behind `before` with this text, new if there is none; `None` if there are too many.
+    fn step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
+        let first = match self.steps.get(before as usize) {
+            Some(step) => step.next,
+            None if self.steps.is_empty() => NONE,
+            None => 0,
+        };
+        let (mut at, mut last, mut tried) = (first, NONE, 0);
+        while let Some(step) = self.steps.get(at as usize) {
+            if step.length as usize == text.len() && step.value == value && self.is(step, text) {
+                return Some(at);
+            }
+            (last, at, tried) = (at, step.sibling, tried + 1);
+        }
+        if self.steps.len() == MOST || tried == WIDEST {
+            return None;
+        }
+        let new = self.steps.len() as u32;
+        let start = self.words.len() as u32;
+        let (head, tail) = text.split_at(text.len().min(8));
+        self.words.extend(tail.chunks(8).map(word));
+        self.steps.push(LayoutStep {
+            first: word(head),
+            first_mask: mask(head.len()),
+            words: start..self.words.len() as u32,
+            mask: mask((tail.len() + 7) % 8 + 1),
+            length: text.len() as u32,
+            value,
+            sibling: NONE,
+            next: NONE,
+        });
+        match (self.steps.get_mut(last as usize), before) {
+            (Some(last), _) => last.sibling = new,
+            (None, NONE) => {}
+            (None, before) => self.steps[before as usize].next = new,
+        }
+        Some(new)
+    }
+
+    fn is(&self, step: &LayoutStep, text: &[u8]) -> bool {
+        let words = &self.words[step.words.start as usize..step.words.end as usize];
+        let words = [step.first].into_iter().chain(words.iter().copied());
+        let bytes = words.flat_map(u64::to_le_bytes);
+        bytes.take(text.len()).eq(text.iter().copied())
+    }
+}
+
+/// Returns up to eight bytes as a word, filled with zeros.
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Returns the bits of the first `bytes` of a word, of one to eight.
+fn mask(bytes: usize) -> u64 {
+    u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learns the layout of the text without `<` and `>`, between which its values stand, numbered from 1 on.
+    fn learn(layouts: &mut ElementLayouts, marked: &str) {
+        let mut text = String::new();
+        let mut places = Vec::new();
+        for part in marked.split_inclusive(['<', '>']) {
+            let start = text.len();
+            text.push_str(part.trim_end_matches(['<', '>']));
+            if part.ends_with('>') {
+                places.push(start..text.len());
+            }
+        }
+        layouts.begin();
+        for (number, place) in (1..).zip(places) {
+            layouts.note(number, &text[place], &text);
+        }
+        layouts.learn(&text);
+    }
+
+    fn read<'a>(layouts: &ElementLayouts, text: &'a str) -> Option<(usize, [Option<&'a str>; 4])> {
+        let mut values = [None; 4];
+        let used = layouts.read(text, 2, &mut values)?;
+        Some((used, values))
+    }
+
+    #[test]
+    fn elements_like_one_before_are_read_by_its_layout() {
+        let mut layouts = ElementLayouts::default();
+        learn(
+            &mut layouts,
+            r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
+        );
+        learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
+        // As many bytes as are used, and the value of the first number without its quotes.
+        let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
+        let expected = (
+            text.len() - 11,
+            [None, Some("abc"), Some("3.5e7"), Some(r#"{"a": "}"}"#)],
+        );
+        assert_eq!(read(&layouts, text), Some(expected));
+        let text = r#"{"ph": "", "id": -1}        "#;
+        assert_eq!(
+            read(&layouts, text),
+            Some((20, [None, Some(""), Some("-1"), None]))
+        );
+    }
+
+    #[test]
+    fn nothing_else_is_read() {
+        let mut layouts = ElementLayouts::default();
+        assert_eq!(read(&layouts, "{}                "), None);
+        learn(
+            &mut layouts,
+            r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
+        );
+        for other in [
+            // Another key, at each of the words that it is compared in; blanks; a value that is none, or ends early.
+            r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,
+            r#"{"ph": "X", "long key of many bytes":  12, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 012, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": null}    "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": 1, }     "#,
+            r#"{"ph": "\n", "long key of many bytes": 12, "ts": 1}      "#,
+            r#"{"ph": "X", "long key of many bytes": 12, "ts": 1"#,
+            r#"{"ph": "X", "long key"#,
+            "",
+        ] {
+            assert_eq!(read(&layouts, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn texts_without_formats_are_learnt_up_to_a_bound() {
+        let mut layouts = ElementLayouts::default();
+        for number in 0..10 * MOST {
+            learn(&mut layouts, &format!("{{\"key {number}\": <1>}}"));
+        }
+        assert!(layouts.steps.len() <= MOST, "{}", layouts.steps.len());
+        assert_eq!(layouts.steps.len(), 2 * WIDEST as usize);
+    }
+}
