@@ -165,10 +165,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits `node`, which waits for `self.data`.
     fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
-        self.out.name(node.name);
-        if self.plan.plan.steps > 1 {
-            let step = format!("step{}/", self.step);
-            self.out.name.insert_str(0, &step);
+        match self.plan.plan.steps {
+            1 => self.out.name(node.name),
+            _ => (self.out).name(format_args!("step{}/{}", self.step, node.name)),
         }
         let labels = NodeLabels {
             phase: Some(node.phase),
