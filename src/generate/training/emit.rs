@@ -34,6 +34,9 @@ pub const GRADIENT_LANE: i64 = 2;
 pub const PARAMETER_LANE: i64 = 3;
 /// The lane of loads and stores of memory beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
+/// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
+pub const BRANCH_LANE: i64 = 5;
+const BRANCH_LANES: u32 = 3;
 
 /// Emits the nodes of a rank.
 pub(super) struct RankEmitter<'w, 's> {
@@ -382,7 +385,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
                         bytes,
                         dtype,
                     },
-                    Some(COMPUTE_LANE),
+                    Some(match item.branch {
+                        0 => COMPUTE_LANE,
+                        branch => BRANCH_LANE + i64::from((branch - 1) % BRANCH_LANES),
+                    }),
                 )
             }
             ProgramTask::Collective { bytes, .. } if handed => {

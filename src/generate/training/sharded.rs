@@ -49,6 +49,7 @@ use crate::generate::sharding::MemberPartition;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use std::collections::BTreeMap;
 
+mod branches;
 mod member;
 mod redistribution;
 mod redistribution_cache;
