@@ -259,6 +259,8 @@ words! {
         MemoryBound = "memory-bound",
         /// Collectives of tensor groups.
         TensorCommunication = "tensor-communication",
+        /// Exchange of tokens between ranks that have different experts.
+        ExpertCommunication = "expert-communication",
         /// Collectives of replicas, and the sum of tied weights over the first and the last stage.
         DataCommunication = "data-communication",
         /// The bytes between stages.
@@ -272,7 +274,7 @@ words! {
 
 /// Effects that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AblationSet(u8);
+pub struct AblationSet(u16);
 
 impl AblationSet {
     /// Leaves `effect` out.

@@ -70,6 +70,8 @@ const GPT: TransformerBlock = TransformerBlock {
     causal: true,
     dropout: true,
     rotary: false,
+    qk_norm: false,
+    experts: None,
 };
 
 fn gpt() -> Model {

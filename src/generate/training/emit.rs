@@ -32,6 +32,8 @@ pub const TENSOR_LANE: i64 = 1;
 pub const GRADIENT_LANE: i64 = 2;
 /// The lane on which parameters are gathered.
 pub const PARAMETER_LANE: i64 = 3;
+/// The lane on which tokens are exchanged between experts.
+pub const EXPERT_LANE: i64 = 5;
 /// The lane of loads and stores of memory beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
 /// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
@@ -55,8 +57,8 @@ pub(super) struct RankEmitter<'w, 's> {
     handed: Option<(usize, usize)>,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
-    /// Nodes that produced gradients which no reduction depends on yet.
-    unreduced_producers: Vec<u64>,
+    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of experts'.
+    unreduced_producers: [Vec<u64>; 2],
     /// Reductions of this step.
     reduced: Vec<u64>,
     /// Gathers of the parameters of layers that a forward pass still has to wait for.
@@ -94,7 +96,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ids: Vec::new(),
             handed: None,
             data: Vec::new(),
-            unreduced_producers: Vec::new(),
+            unreduced_producers: Default::default(),
             reduced: Vec::new(),
             updated: BTreeMap::new(),
             pending_memory: MemoryChanges::default(),
@@ -401,7 +403,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 kind,
                 bytes,
                 family,
-            } => (self.collective(kind, bytes, family), Some(TENSOR_LANE)),
+            } => {
+                let lane = match family {
+                    ParallelGroupKind::Expert => EXPERT_LANE,
+                    _ => TENSOR_LANE,
+                };
+                (self.collective(kind, bytes, family), Some(lane))
+            }
             ProgramTask::Message {
                 receive,
                 peer,

@@ -78,6 +78,8 @@ pub(super) struct ProducedGradients {
     pub until: u32,
     /// Numbers of weights, in the order in which their gradients are produced.
     pub weights: [u64; 2],
+    /// True if they are those of experts that other ranks do not have.
+    pub of_experts: bool,
 }
 
 /// Adds `bytes` of a class. Layers without nodes add up over passes, so there is no end to sums but the largest number.
@@ -182,11 +184,12 @@ impl ProgramBuilder {
     }
 
     /// Records that the gradients of an operator with these weights are complete.
-    pub fn found(&mut self, weights: [u64; 2]) {
+    pub fn found(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
             weights,
+            of_experts,
         });
     }
 
