@@ -24,10 +24,33 @@ pub use tile_order::{CoreGrid, CorePlacement, TensorNeighbours, TileOrder};
 impl ParallelismPlan {
     /// Number of ranks.
     pub fn ranks(&self) -> u128 {
-        [self.data, self.tensor, self.pipeline]
-            .map(u128::from)
-            .iter()
-            .product()
+        let members: u128 = match self.stage_tensor.is_empty() {
+            true => u128::from(self.tensor) * u128::from(self.pipeline),
+            false => self.stage_tensor.iter().copied().map(u128::from).sum(),
+        };
+        u128::from(self.data) * members
+    }
+
+    /// Tensor-parallel degree of `stage`.
+    pub fn tensor_of(&self, stage: u32) -> u32 {
+        let own = self.stage_tensor.get(stage as usize);
+        own.copied().unwrap_or(self.tensor)
+    }
+
+    /// Those of all stages, at least once each.
+    pub(crate) fn tensor_degrees(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::once(self.tensor).chain(self.stage_tensor.iter().copied())
+    }
+
+    /// Returns true if stages have unlike tensor degrees.
+    pub(crate) fn is_uneven(&self) -> bool {
+        self.stage_tensor.iter().any(|own| *own != self.tensor)
+    }
+
+    /// Returns true if ranks are numbered otherwise than by default.
+    fn numbers_ranks(&self) -> bool {
+        let usual = Self::new();
+        self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
     }
 
     /// Returns true if there is a backward pass.

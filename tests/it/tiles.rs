@@ -7,6 +7,7 @@ mod members;
 mod placement;
 mod refusals;
 mod sram;
+mod uneven;
 
 use crate::files::Folder;
 use serde_json::Value;

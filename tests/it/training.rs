@@ -27,6 +27,7 @@ mod program;
 mod shared;
 mod stages;
 mod time;
+mod uneven;
 mod volumes;
 mod without;
 

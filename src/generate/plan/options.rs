@@ -23,6 +23,12 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
+/// As the flag has them: `4,2`.
+fn listed(degrees: &[u32]) -> String {
+    let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
+    words.join(",")
+}
+
 /// An option of a plan: a key of its files, and a flag of the same name.
 #[derive(Debug)]
 pub struct PlanOption {
@@ -114,6 +120,9 @@ impl PlanDraft {
     pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
+        }
+        if let (1, Some(most)) = (self.plan.tensor, self.plan.stage_tensor.iter().max()) {
+            self.plan.tensor = *most;
         }
         Ok(self.plan)
     }
@@ -207,6 +216,26 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
+    /// All have `tensor`, which is the largest of them, where this is empty. Read it through
+    /// [`ParallelismPlan::tensor_of`].
+    stage_tensor: Vec<u32> = Vec::new(),
+    "Tensor-parallel degree of each stage (4,2), joined by --adapters" {
+        value: "N", is_rare: true, refusals: &[
+            (|p| !p.stage_tensor.is_empty() && p.stage_tensor.len() != p.pipeline as usize,
+                |p| format!("{} degrees", p.stage_tensor.len()), "one for each stage of pipeline"),
+            (|p| p.stage_tensor.contains(&0), |_| "0".to_owned(), "1 or more for each stage"),
+            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| listed(&p.stage_tensor),
+                "no tensor beside, or the largest of the stages'"),
+            (|p| p.is_uneven() && p.adapters.is_none(), |p| listed(&p.stage_tensor),
+                "adapters beside, as many on both sides of a boundary between unlike stages"),
+            (|p| p.is_uneven() && !p.operators.is_empty(), |p| listed(&p.stage_tensor),
+                "one degree for all stages where operators have degrees of their own"),
+            (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| listed(&p.stage_tensor),
+                "one degree for all stages beside sequence_parallel, scatter_gather and pad_heads"),
+            (|p| p.is_uneven() && p.numbers_ranks(), |p| listed(&p.stage_tensor),
+                "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
+        ]
+    };
     pipeline: u32 = 1, "Pipeline-parallel degree, the number of stages" { value: "N", alias: Some("pp"), default: "1" };
     /// Replicas next to one another share the experts of a layer.
     expert: u32 = 1, "Expert-parallel degree; divides --data" {

@@ -67,6 +67,8 @@ pub struct RankPlacement {
     degrees: [u32; 3],
     /// Replicas that have the experts of a layer between them.
     expert: u32,
+    /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
+    members_before: Vec<u32>,
     order: [ParallelAxis; 3],
     /// The rank at each position, and the position of each rank; empty where they are the same.
     rank_at: Vec<u32>,
@@ -85,9 +87,18 @@ impl RankPlacement {
             position_of[*rank as usize] = position as u32;
         }
         let degrees = [plan.tensor, plan.data, plan.pipeline];
+        let mut members_before = Vec::new();
+        if plan.is_uneven() {
+            members_before.push(0);
+            members_before.extend(plan.stage_tensor.iter().scan(0, |sum, own| {
+                *sum += own;
+                Some(*sum)
+            }));
+        }
         Self {
             degrees,
             expert: plan.expert,
+            members_before,
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
@@ -131,11 +142,29 @@ impl RankPlacement {
 
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
-        self.degrees.iter().product()
+        self.degrees[1] * self.members_until(self.degrees[2])
+    }
+
+    /// Members of the tensor groups of one replica in the stages before `stage`.
+    pub fn members_until(&self, stage: u32) -> u32 {
+        match self.members_before.get(stage as usize) {
+            Some(before) => *before,
+            None => self.degrees[0] * stage,
+        }
+    }
+
+    /// Members of a tensor group of `stage`.
+    pub fn tensor_of(&self, stage: u32) -> u32 {
+        self.members_until(stage + 1) - self.members_until(stage)
     }
 
     /// The rank at `place`.
     pub fn rank(&self, place: RankCoordinates) -> u32 {
+        if !self.members_before.is_empty() {
+            // Replicas of a stage follow one another, and stages.
+            let own = place.data * self.tensor_of(place.stage) + place.tensor;
+            return self.degrees[1] * self.members_until(place.stage) + own;
+        }
         let at = [place.tensor, place.data, place.stage];
         let outer_first = self.order.iter().rev();
         let position = outer_first.fold(0, |sum, &axis| {
@@ -149,6 +178,20 @@ impl RankPlacement {
 
     /// Coordinates of `rank`.
     pub fn place(&self, rank: u32) -> RankCoordinates {
+        if !self.members_before.is_empty() {
+            let member = rank / self.degrees[1].max(1);
+            let after = self
+                .members_before
+                .partition_point(|before| *before <= member);
+            let stage = after as u32 - 1;
+            let own = rank - self.degrees[1] * self.members_until(stage);
+            let tensor = self.tensor_of(stage);
+            return RankCoordinates {
+                tensor: own % tensor,
+                data: own / tensor,
+                stage,
+            };
+        }
         let mut rest = self.position_of.get(rank as usize).copied().unwrap_or(rank);
         let mut at = [0; 3];
         for &axis in &self.order {
@@ -163,48 +206,70 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of a group of `family`.
+    /// Number of members of a group of `family`: of the largest, where stages have unlike degrees.
     pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => tensor,
             ParallelGroupKind::Data => data,
             ParallelGroupKind::Embedding => pipeline.min(2),
-            ParallelGroupKind::Model => tensor * pipeline,
+            ParallelGroupKind::Model => self.members_until(pipeline),
             ParallelGroupKind::Expert => self.expert,
             ParallelGroupKind::ExpertData => data / self.expert,
             ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
     }
 
-    /// Number of groups of `family`.
+    /// Number of members of the group of `family` that `place` is in.
+    pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+        match family {
+            ParallelGroupKind::Tensor => self.tensor_of(place.stage),
+            _ => self.members(family),
+        }
+    }
+
+    /// Returns true if `place` may be in a group of `family`: a partition is of tensor groups of one size, and where these differ
+    /// stages between the first and the last have members that no group of embeddings has.
+    pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
+        match family {
+            ParallelGroupKind::Operator(number) => {
+                self.partition(number).all_members() == self.tensor_of(place.stage)
+            }
+            ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
+                [0, self.degrees[2] - 1].contains(&place.stage)
+            }
+            _ => true,
+        }
+    }
+
+    /// Number of groups of `family`, or of numbers that are kept for them.
     pub fn count(&self, family: ParallelGroupKind) -> u32 {
-        let [tensor, data, pipeline] = self.degrees;
+        let [_, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
-            ParallelGroupKind::Data => tensor * pipeline,
-            ParallelGroupKind::Embedding => tensor * data,
+            ParallelGroupKind::Data => self.members_until(pipeline),
+            ParallelGroupKind::Embedding => self.tensor_of(0) * data,
             ParallelGroupKind::Model => data,
-            ParallelGroupKind::Expert => tensor * pipeline * (data / self.expert),
-            ParallelGroupKind::ExpertData => tensor * pipeline * self.expert,
+            ParallelGroupKind::Expert => self.members_until(pipeline) * (data / self.expert),
+            ParallelGroupKind::ExpertData => self.members_until(pipeline) * self.expert,
             ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
         }
     }
 
     /// Index of the group of `family` that `place` is in.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
-        let [tensor, data, _] = self.degrees;
+        let data = self.degrees[1];
         match family {
             ParallelGroupKind::Tensor => place.stage * data + place.data,
-            ParallelGroupKind::Data => place.stage * tensor + place.tensor,
-            ParallelGroupKind::Embedding => place.data * tensor + place.tensor,
+            ParallelGroupKind::Data => self.members_until(place.stage) + place.tensor,
+            ParallelGroupKind::Embedding => place.data * self.tensor_of(0) + place.tensor,
             ParallelGroupKind::Model => place.data,
             ParallelGroupKind::Expert => {
-                let before = place.stage * tensor + place.tensor;
+                let before = self.members_until(place.stage) + place.tensor;
                 before * (data / self.expert) + place.data / self.expert
             }
             ParallelGroupKind::ExpertData => {
-                let before = place.stage * tensor + place.tensor;
+                let before = self.members_until(place.stage) + place.tensor;
                 before * self.expert + place.data % self.expert
             }
             ParallelGroupKind::Operator(number) => {
@@ -242,7 +307,7 @@ impl RankPlacement {
 
     /// Name by which nodes at `place` refer to their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
-        if self.is_declared(family) {
+        if self.is_declared(family) && self.has(family, place) {
             GroupName::from_number((self.first(family) + self.index(family, place)).into())
         } else {
             GroupName::World
@@ -251,10 +316,10 @@ impl RankPlacement {
 
     /// The members of the group of `family` that `place` is in.
     pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
-        let [tensor, data, pipeline] = self.degrees;
+        let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);
         match family {
-            ParallelGroupKind::Tensor => (0..tensor)
+            ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
                 .map(|tensor| at(RankCoordinates { tensor, ..place }))
                 .collect(),
             ParallelGroupKind::Data => (0..data)
@@ -266,7 +331,7 @@ impl RankPlacement {
                 .map(|stage| at(RankCoordinates { stage, ..place }))
                 .collect(),
             ParallelGroupKind::Model => (0..pipeline)
-                .flat_map(|stage| (0..tensor).map(move |tensor| (stage, tensor)))
+                .flat_map(|stage| (0..self.tensor_of(stage)).map(move |tensor| (stage, tensor)))
                 .map(|(stage, tensor)| {
                     at(RankCoordinates {
                         tensor,
@@ -302,7 +367,9 @@ impl RankPlacement {
             for rank in 0..self.ranks() {
                 let place = self.place(rank);
                 let in_embedding = [0, self.degrees[2] - 1].contains(&place.stage);
-                if family == ParallelGroupKind::Embedding && !in_embedding {
+                if family == ParallelGroupKind::Embedding && !in_embedding
+                    || !self.has(family, place)
+                {
                     continue;
                 }
                 let name = first + self.index(family, place);

@@ -159,10 +159,10 @@ impl ParallelismPlan {
                         stage,
                     } = positions.place(rank);
                     let own = match self.tensor_neighbours {
-                        TensorNeighbours::Near => data * self.tensor + tensor,
+                        TensorNeighbours::Near => data * positions.tensor_of(stage) + tensor,
                         TensorNeighbours::Opposite => tensor * self.data + data,
                     };
-                    stage * self.data * self.tensor + own
+                    self.data * positions.members_until(stage) + own
                 };
                 let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
                 self.tiles = CorePlacement::Cores(placed.collect());

@@ -12,46 +12,65 @@ use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan};
 use crate::generate::schedule::PassDirection;
 use crate::generate::sharding::MemberPartition;
 use crate::trace::CollectiveKind;
+use std::collections::BTreeMap;
 
 /// Groups that exchange what is handed over between stages, if not every member does for itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct AdapterGroups {
+    /// By tensor degree.
+    of: BTreeMap<u32, AdapterShares>,
+    sums: AdapterSums,
+}
+
+/// Shares of the tensor groups of one degree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdapterShares {
     /// Number of members of a share, the first of which is its adapter.
     pub size: u32,
     /// Shares of a tensor group; `None` where each has one member.
     pub shares: Option<ParallelGroupKind>,
     /// Adapters of a tensor group, if they sum what they receive and are more than one.
     pub summing: Option<ParallelGroupKind>,
-    sums: AdapterSums,
 }
 
 impl AdapterGroups {
     /// The groups of `plan`, whose partitions are added to `partitions`; `None` if all members exchange for themselves.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
         let adapters = plan.adapters?;
-        let size = plan.tensor / adapters;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
-        if plan.pipeline == 1 || plan.tensor == 1 || (size == 1 && !own_sums) {
+        let alone = plan.tensor_degrees().all(|tensor| tensor == adapters);
+        if plan.pipeline == 1 || plan.tensor == 1 || (alone && !own_sums) {
             return None;
         }
         let mut family = |partition: MemberPartition| {
             partitions.push(partition);
             ParallelGroupKind::Operator(partitions.len() as u16 - 1)
         };
-        let shares = match adapters {
-            1 => Some(ParallelGroupKind::Tensor),
-            _ if size == 1 => None,
-            _ => Some(family(MemberPartition::runs(plan.tensor, size))),
-        };
-        let summing = match (own_sums, adapters) {
-            (false, _) | (true, 1) => None,
-            (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
-            (true, _) => Some(family(MemberPartition::strided(plan.tensor, size))),
-        };
+        let mut of = BTreeMap::new();
+        for tensor in plan.tensor_degrees() {
+            if of.contains_key(&tensor) {
+                continue;
+            }
+            let size = tensor / adapters;
+            let shares = match adapters {
+                _ if size == 1 => None,
+                1 => Some(ParallelGroupKind::Tensor),
+                _ => Some(family(MemberPartition::runs(tensor, size))),
+            };
+            let summing = match (own_sums, adapters) {
+                (false, _) | (true, 1) => None,
+                (true, _) if size == 1 => Some(ParallelGroupKind::Tensor),
+                (true, _) => Some(family(MemberPartition::strided(tensor, size))),
+            };
+            let own = AdapterShares {
+                size,
+                shares,
+                summing,
+            };
+            of.insert(tensor, own);
+        }
         Some(Self {
-            size,
-            shares,
-            summing,
+            of,
             sums: plan.adapter_sums,
         })
     }
@@ -85,6 +104,17 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
+    /// The adapters of `stage`, if not every member exchanges for itself.
+    pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
+        let groups = self.adapters.as_ref()?;
+        groups.of.get(&self.plan.tensor_of(stage)).copied()
+    }
+
+    /// Members of `stage` for which one exchanges with other stages.
+    pub(super) fn share(&self, stage: u32) -> u32 {
+        self.adapters_of(stage).map_or(1, |own| own.size)
+    }
+
     /// The layer of part `at` and the item of its program in `direction` that adapters sum in its place, if they do.
     pub(super) fn handed_sum(&self, at: u32, direction: PassDirection) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;

@@ -306,6 +306,23 @@ fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), Genera
 }
 
 fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
+        divide(model, (*members).into())?;
+    }
+    let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
+    let mut operators = model.runs().flat_map(|run| &run[0].operators);
+    let mut is_tied = || operators.any(|one| one.work.spec().tied_weights().is_some());
+    if first != last && is_tied() {
+        let expected = format!(
+            "one degree for the first and the last stage, which both have the embedding's table of {}",
+            model.name
+        );
+        return Err(refused(
+            "stage_tensor",
+            format!("{first} and {last}"),
+            expected,
+        ));
+    }
     let members = u64::from(plan.tensor);
     if members == 1 {
         return Ok(());
@@ -317,6 +334,11 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
+    divide(model, members)
+}
+
+/// Checks that every operator can be sharded among `members` as the model says.
+fn divide(model: &Model, members: u64) -> Result<(), GenerateError> {
     for operator in model.runs().flat_map(|run| &run[0].operators) {
         divides(operator, operator.cut, members)?;
     }

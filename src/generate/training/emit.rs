@@ -394,7 +394,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 )
             }
             ProgramTask::Collective { bytes, .. } if handed => {
-                let shares = plan.adapters.as_ref().and_then(|groups| groups.shares);
+                let shares = plan.adapters_of(self.place.stage);
+                let shares = shares.and_then(|own| own.shares);
                 // A share of one member has its sum.
                 let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))

@@ -20,6 +20,7 @@ impl TrainingGenerator {
         let groups = self.used().map(|(family, name)| {
             let mut seen = BTreeSet::new();
             let places = (0..placement.ranks()).map(|rank| placement.place(rank));
+            let places = places.filter(|place| placement.has(family, *place));
             let first = |place: &RankCoordinates| match placement.name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
                 // 0 stands for the group of all ranks, which has no number.
@@ -40,6 +41,7 @@ impl TrainingGenerator {
         for (family, name) in self.used() {
             let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
             let mut numbers: Vec<u64> = places
+                .filter(|place| self.placement.has(family, *place))
                 .filter_map(|place| match self.placement.name(family, place) {
                     GroupName::Number(number) => Some(number),
                     _ => None,
@@ -57,10 +59,24 @@ impl TrainingGenerator {
     /// The ranks through which activations pass, stage by stage.
     pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
-        let firsts = places.filter(|place| place.stage == 0);
+        let uneven = self.plan.is_uneven();
+        let firsts = places.filter(|place| {
+            place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.share(0)))
+        });
         let of = |first: RankCoordinates| {
             let stages = 0..self.plan.pipeline;
-            let ranks = stages.map(|stage| self.placement.rank(RankCoordinates { stage, ..first }));
+            let ranks = stages.map(|stage| {
+                let tensor = match uneven {
+                    true => first.tensor / self.share(0) * self.share(stage),
+                    false => first.tensor,
+                };
+                let place = RankCoordinates {
+                    tensor,
+                    stage,
+                    ..first
+                };
+                self.placement.rank(place)
+            });
             ranks.collect()
         };
         firsts.map(of).collect()

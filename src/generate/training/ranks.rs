@@ -2,7 +2,7 @@
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
-use crate::generate::plan::{CorePlacement, RankCoordinates};
+use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates};
 use crate::generate::{TraceEmitter, TraceGenerator};
 use crate::graph::SlotBinding;
 use crate::trace::groups::DeclaredGroups;
@@ -16,7 +16,7 @@ impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> u64 {
         let members = 0..if self.members_differ() {
-            self.plan.tensor
+            self.plan.tensor_of(stage)
         } else {
             1
         };
@@ -104,6 +104,16 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
+        if self.plan.is_uneven() {
+            let of = |data| RankCoordinates {
+                tensor: 0,
+                data,
+                stage: 0,
+            };
+            let replicas = (0..self.plan.data).map(of);
+            let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
+            return replicas.map(replica).collect();
+        }
         // Where members of a tensor group exchange messages, a copy is a replica.
         let members = if self.slots > 0 { self.plan.tensor } else { 1 };
         let mut pipelines = self.pipelines();

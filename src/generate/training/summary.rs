@@ -145,7 +145,7 @@ impl Sink for RankTally<'_> {
                 let family = self.family(group, kind, phase);
                 let members = match (group, family) {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
-                    (_, Some(family)) => self.plan.placement.members(family),
+                    (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", ParallelGroupKind::word);
@@ -214,13 +214,16 @@ impl TrainingGenerator {
     pub(super) fn summary(&self) -> PlanSummary {
         let plan = &self.plan;
         let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
-        let shared = u128::from(plan.tensor) * u128::from(plan.data);
+        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.data);
         PlanSummary {
             ranks: self.ranks(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameters(),
             model_flops: self.work_amounts().model_flops,
-            flops: stages.iter().map(|stage| stage.flops * shared).sum(),
+            flops: (0..)
+                .zip(&stages)
+                .map(|(i, stage)| stage.flops * ranks(i))
+                .sum(),
             recompute: plan.recompute,
             bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),
             groups: self.families(),

@@ -105,9 +105,16 @@ impl TrainingArgs {
             plan.place_on_tiles(core_grid(machine).as_ref())
                 .map_err(|error| origin.with_source(error))?;
         }
+        let tensor = match plan.stage_tensor.is_empty() {
+            true => plan.tensor.to_string(),
+            false => {
+                let degrees = plan.stage_tensor.iter().map(u32::to_string);
+                degrees.collect::<Vec<_>>().join(",")
+            }
+        };
         let name = format!(
-            "{}, tp {} x dp {} x pp {}",
-            model.name, plan.tensor, plan.data, plan.pipeline
+            "{}, tp {tensor} x dp {} x pp {}",
+            model.name, plan.data, plan.pipeline
         );
         Ok(TrainingRequest {
             training: TrainingPattern { model, plan },

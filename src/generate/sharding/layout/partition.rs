@@ -70,6 +70,11 @@ impl MemberPartition {
         self.size
     }
 
+    /// Number of members of all groups.
+    pub fn all_members(&self) -> u32 {
+        self.group_of.len() as u32
+    }
+
     /// Groups.
     pub fn count(&self) -> u32 {
         self.group_of.len() as u32 / self.size

@@ -6,20 +6,23 @@ use crate::generate::schedule::{PassDirection, PipelinePass};
 use crate::trace::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// The rank on the next stage if `up`, else on the previous one, cyclically.
+    /// The rank on the next stage if `up`, else on the previous one, cyclically: the adapter of the share of the same number.
     fn neighbour(&self, up: bool) -> u32 {
         let stages = self.plan.plan.pipeline;
         let step = if up { 1 } else { stages - 1 };
+        let stage = (self.place.stage + step) % stages;
+        let share = self.place.tensor / self.plan.share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
-            stage: (self.place.stage + step) % stages,
+            tensor: share * self.plan.share(stage),
+            stage,
             ..self.place
         })
     }
 
     /// True if this member exchanges messages with other stages.
     fn is_adapter(&self) -> bool {
-        let groups = self.plan.adapters.as_ref();
-        groups.is_none_or(|groups| self.place.tensor.is_multiple_of(groups.size))
+        let share = self.plan.share(self.place.stage);
+        self.place.tensor.is_multiple_of(share)
     }
 
     /// The message between part `below` and the next: an activation, or its gradient.
@@ -69,7 +72,7 @@ impl RankEmitter<'_, '_> {
         }
         let sender = if forward { at - 1 } else { at + 1 };
         let sums = plan.handed_sum(sender, pass.direction).is_some();
-        let groups = plan.adapters.as_ref();
+        let groups = plan.adapters_of(self.place.stage);
         let summing = groups
             .and_then(|groups| groups.summing)
             .filter(|_| sums && id.is_some());

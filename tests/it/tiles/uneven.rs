@@ -1,0 +1,72 @@
+//! Stages of unlike tensor degrees on the wafer.
+
+use super::{args, json, makespan};
+use crate::files::Folder;
+use serde_json::Value;
+
+/// The first and the last stage of GPT-2 share a table, so they have one degree.
+const DEGREES: [&str; 4] = ["--stage-tensor", "2,4,4,2", "--place", "s_shape"];
+
+fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = args("wafer-5x4", &[&DEGREES, more].concat());
+    let tensor = all.iter().position(|arg| *arg == "--tensor").unwrap();
+    all.drain(tensor..tensor + 2);
+    all
+}
+
+/// 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two; one that runs for its stage gives the same, written
+/// traces replay the same and are sound.
+#[test]
+fn unlike_stages_run_written_and_together() {
+    let folder = Folder::new();
+    for adapters in ["1", "2"] {
+        for sums in ["source", "destination"] {
+            let more = ["--adapters", adapters, "--adapter-sums", sums];
+            let alone = json(&folder, &uneven(&more));
+            assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));
+            let mut together = json(&folder, &uneven(&[&more[..], &["--aggregate"]].concat()));
+            let found = together["aggregation"].take();
+            assert!(found["groups"].as_u64() > Some(0), "{found}");
+            for key in [
+                "makespan_ps",
+                "nodes",
+                "messages",
+                "npus",
+                "collectives",
+                "tiles",
+                "memory",
+            ] {
+                assert_eq!(alone[key], together[key], "{more:?} {key}");
+            }
+            folder.ok(&uneven(&[&more[..], &["-o", "job"]].concat()));
+            folder.ok(&["validate", "job"]);
+            let again = folder.ok(&["replay", "job", "--format", "json"]);
+            let again: Value = serde_json::from_str(&again).unwrap();
+            assert_eq!(makespan(&again), makespan(&alone), "{more:?}");
+        }
+    }
+    let dry = folder.ok(&uneven(&["--adapters", "2", "--dry-run"]));
+    assert!(dry.contains("tp 2,4,4,2 x dp 2 x pp 4: 24 ranks"), "{dry}");
+}
+
+/// Equal degrees by stage are the plan that has them for all.
+#[test]
+fn equal_degrees_are_those_of_the_plan() {
+    let folder = Folder::new();
+    let plain = json(&folder, &args("wafer-5x4", &["--place", "s_shape"]));
+    let listed = args(
+        "wafer-5x4",
+        &["--place", "s_shape", "--stage-tensor", "4,4,4,4"],
+    );
+    assert_eq!(json(&folder, &listed)["npus"], plain["npus"]);
+    let error = folder.refused(&uneven(&[]));
+    assert!(error.contains("adapters beside"), "{error}");
+    let mut tied = uneven(&["--adapters", "2"]);
+    let degrees = tied.iter().position(|arg| *arg == "2,4,4,2").unwrap();
+    tied[degrees] = "2,4,4,4";
+    let error = folder.refused(&tied);
+    assert!(
+        error.contains("which both have the embedding's table"),
+        "{error}"
+    );
+}

@@ -1,0 +1,152 @@
+//! Stages of unlike tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
+
+use super::time::{F, SIDE};
+use super::{Sums, job, replay};
+use chakram::internals::generate::ParallelismPlan;
+use chakram::internals::generate::plan::{AdapterSums, Optimizer};
+use chakram::internals::generate::schedule::PipelineSchedule;
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+};
+
+/// A FLOP takes a picosecond, and a byte a nanosecond over the one wire of an NPU.
+const MACHINE: &str = r#"
+name = "wires"
+[npu.ideal]
+memory_bandwidth = "1000000 GB/s"
+memory_latency = "0 ns"
+memory_capacity = "80 GB"
+lanes = 32
+host_lanes = 32
+[npu.ideal.peak]
+bf16 = "1 TFLOP/s"
+[[dimension]]
+name = "wire"
+shape = "switch"
+size = 16
+bandwidth = "1 GB/s"
+latency = "0 ns"
+algorithm = "ring"
+"#;
+
+/// Two blocks of a product by outputs and one by inputs, whose parts of 1000 numbers are summed.
+fn model() -> Model {
+    let product = |name: &str, cut: TensorSplit| {
+        let work = OperatorKind::Linear {
+            rows: 1,
+            inputs: SIDE,
+            outputs: SIDE,
+            bias: false,
+            tied: false,
+        };
+        LayerOperator::new(name, work, cut)
+    };
+    let block = |i: usize| {
+        let halves = vec![
+            product("up", TensorSplit::ColumnParallel),
+            product("down", TensorSplit::RowParallel),
+        ];
+        ModelLayer::new(format!("layer{i}"), LayerRole::Block, halves)
+    };
+    Model {
+        name: "halves".to_owned(),
+        source: String::new(),
+        sequence: 1,
+        layers: (0..2).map(block).collect(),
+    }
+}
+
+fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.pipeline, plan.tensor) = (2, stages[0].max(stages[1]));
+    plan.stage_tensor = stages.to_vec();
+    (plan.adapters, plan.adapter_sums) = (Some(adapters), sums);
+    plan.optimizer = Optimizer::None;
+    plan
+}
+
+/// Inference of one sample. A stage of t members takes 2 F / t, and its sum of S = 2000 B in a ring 2 (t - 1) / t S; a handover S,
+/// from each adapter at once. What comes in is broadcast to shares of two in S more. Where the destination sums, shares of the
+/// source reduce in S, if they are two, in place of the whole group's sum, and the adapters sum what they receive.
+#[test]
+fn a_handover_between_unlike_stages_takes_its_phases() {
+    const S: u64 = 2000 * 1000;
+    let machine = Machine::parse(MACHINE, "wires").unwrap();
+    let took = |stages, adapters, sums| {
+        let mut plan = plan(stages, adapters, sums);
+        plan.schedule = PipelineSchedule::Inference;
+        replay(&job(&model(), &plan).unwrap(), &machine).makespan.0
+    };
+    let products = |members: u64| 2 * F / members;
+    let sum = |members: u64| 2 * (members - 1) * S / members;
+    let source = AdapterSums::Source;
+    let stage = |members: u64| products(members) + sum(members);
+    assert_eq!(took([4, 2], 2, source), stage(4) + S + stage(2));
+    assert_eq!(took([4, 2], 1, source), stage(4) + S + S + stage(2));
+    assert_eq!(took([2, 4], 2, source), stage(2) + S + S + stage(4));
+    assert_eq!(took([8, 2], 2, source), stage(8) + S + stage(2));
+    let destination = AdapterSums::Destination;
+    // Shares of two reduce, adapters send and sum.
+    let (reduce, among_two) = (S, sum(2));
+    assert_eq!(
+        took([4, 2], 2, destination),
+        products(4) + reduce + S + among_two + stage(2)
+    );
+    // Each member of the source is a share and sends its part; what adapters have summed is broadcast.
+    assert_eq!(
+        took([2, 4], 2, destination),
+        products(2) + S + among_two + S + stage(4)
+    );
+}
+
+/// A training step has the FLOPs of the model, whichever degrees stages have; each message is received as it was sent; and the
+/// handovers are as many in each direction as there are adapters, replicas and micro-batches.
+#[test]
+fn unlike_stages_do_all_the_work() {
+    for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
+        for sums in [AdapterSums::Source, AdapterSums::Destination] {
+            let mut plan = plan(stages, adapters, sums);
+            (plan.data, plan.batch) = (2, 6);
+            let job = job(&model(), &plan).unwrap();
+            assert_eq!(job.ranks(), 2 * (stages[0] + stages[1]));
+            let mut flops = 0;
+            let mut messages = std::collections::BTreeMap::new();
+            for rank in 0..job.ranks() {
+                let own = Sums::of(&job, rank);
+                flops += own.flops;
+                for (key, [sent, received]) in own.messages {
+                    let entry: &mut [Vec<u64>; 2] = messages.entry(key).or_default();
+                    entry[0].extend(sent);
+                    entry[1].extend(received);
+                }
+            }
+            // Six samples: four products forwards, and twice as many backwards but for the first one's input.
+            assert_eq!(flops, 6 * (4 + 8 - 1) * u128::from(F), "{stages:?}");
+            let handovers = 2 * 2 * 3 * adapters as usize;
+            assert_eq!(messages.len(), handovers, "{stages:?}");
+            for [sent, received] in messages.values() {
+                assert_eq!((sent, sent), (received, &vec![2000]), "{stages:?}");
+            }
+        }
+    }
+}
+
+/// What adapters cannot join, and what counts on equal groups, is refused.
+#[test]
+fn unlike_stages_are_refused_what_they_cannot_have() {
+    let refused = |change: &dyn Fn(&mut ParallelismPlan), says: &str| {
+        let mut plan = plan([4, 2], 2, AdapterSums::Source);
+        change(&mut plan);
+        let error = job(&model(), &plan).map(drop).unwrap_err();
+        assert!(error.contains(says), "{error}");
+    };
+    refused(&|plan| plan.adapters = None, "adapters beside");
+    refused(&|plan| plan.adapters = Some(4), "of that of each stage");
+    refused(&|plan| plan.stage_tensor = vec![4], "one for each stage");
+    refused(&|plan| plan.stage_tensor = vec![4, 0], "1 or more");
+    refused(&|plan| plan.tensor = 8, "the largest of the stages'");
+    refused(&|plan| plan.scatter_gather = true, "scatter_gather");
+    refused(&|plan| plan.ranks = (0..6).collect(), "ranks");
+    refused(&|plan| plan.stage_tensor = vec![4, 3], "divisor");
+}
