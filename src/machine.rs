@@ -225,6 +225,15 @@ impl Machine {
         }
     }
 
+    /// The memory port that `npu` uses, by its index among [`RemoteMemory::ports`]; `None` without ports, and where no way leads to
+    /// one.
+    pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
+        match &self.remote.as_ref()?.attachment {
+            MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
+            _ => None,
+        }
+    }
+
     /// The class of `npu`, which must be an NPU of this machine: its index in [`Self::classes`].
     pub fn class(&self, npu: Npu) -> usize {
         self.class_of.class(npu)

@@ -35,6 +35,7 @@ mod memory_accesses;
 pub(crate) mod npus;
 pub(crate) mod operators;
 pub(crate) mod pictures;
+mod port_memory;
 mod profiler;
 mod replay;
 pub(crate) mod spans;

@@ -9,7 +9,7 @@
 //! costs one bit.
 
 use super::keyed::by_class;
-use super::{CollectiveRecord, Observer};
+use super::{CollectiveRecord, Observer, port_memory};
 use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu, Rank};
@@ -66,6 +66,13 @@ pub struct MemoryRow {
     /// The most bytes that were allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
+    /// Bytes of them that the NPU's own memory does not hold, where there is memory at ports: those lie at the nearest one.
+    #[serde(
+        rename = "peak_bytes_beyond_sram",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub beyond_sram: Option<Bytes>,
     /// Their composition.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
@@ -173,6 +180,7 @@ impl<'a> MemoryObserver<'a> {
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
+                beyond_sram: port_memory::beyond_sram(machine, npu, peak.bytes),
                 fits: peak.bytes <= capacity.0,
                 classes: peak.classes,
                 at: peak.at,

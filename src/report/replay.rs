@@ -11,6 +11,7 @@ use super::machine_response::MachineResponse;
 use super::memory::MemoryObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
+use super::port_memory;
 use super::profiler::ProfilerBasis;
 use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
@@ -145,6 +146,7 @@ pub(super) fn finish<O>(
         .map(Rank)
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
+    let memory = memory.finish();
     let mut report = Report {
         schema: ReportSchema::default(),
         provenance: None,
@@ -177,7 +179,8 @@ pub(super) fn finish<O>(
         operators,
         memory_accesses,
         warnings: Vec::new(),
-        memory: memory.finish(),
+        memory_ports: port_memory::of(prepared, &memory),
+        memory,
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
         extrapolation: None,

@@ -17,6 +17,7 @@ use super::memory_accesses::MemoryAccessRow;
 use super::npus::NpuRow;
 use super::operators::{OperatorTime, over_micro_batches};
 use super::pictures::ReplayPictures;
+use super::port_memory::PortMemory;
 use super::profiler::ProfilerBasis;
 use super::throughput::Throughput;
 use super::tiles::TileUse;
@@ -267,6 +268,9 @@ pub struct Report {
     /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
+    /// Memory at ports that holds what SRAM does not, where something is known of memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_ports: Vec<PortMemory>,
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,

@@ -3,6 +3,7 @@
 use super::MemoryRow;
 use crate::report::csv::CsvColumn;
 use crate::report::npus::span_of;
+use crate::report::port_memory;
 use crate::report::summary::Report;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, WIDTH, more};
@@ -94,7 +95,8 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     writeln!(
         out,
         "  peak: maximum of what nodes have allocated and not freed; tensor classes at that moment"
-    )
+    )?;
+    port_memory::line(out, report, style)
 }
 
 fn class_width(class: TensorClass) -> usize {

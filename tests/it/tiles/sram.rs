@@ -1,7 +1,8 @@
 //! Loads and stores of what SRAM does not keep.
 
-use super::{args, json, makespan};
+use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
+use serde_json::Value;
 
 /// With SRAM for all of it nothing is loaded, and there is no node more than without a rule; with less SRAM the step takes
 /// longer.
@@ -49,4 +50,45 @@ fn loads_in_pieces_move_the_same_bytes() {
     let less = [&little[..], &["--largest-access", "99 kB"]].concat();
     let refused = folder.refused(&args("wafer-5x4", &less));
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
+}
+
+/// Of what a core allocates at its peak its 3.75 MB of SRAM hold the first part, and the port nearest to it the rest. Ports are in rows 1
+/// and 2 at both sides of each die of 4 x 4. A machine without ports says nothing of it.
+#[test]
+fn memory_at_ports_is_what_sram_does_not_hold() {
+    let folder = Folder::new();
+    let report = json(&folder, &with_loads(&[]));
+    let npus = report["memory"]["npus"].as_array().unwrap();
+    let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
+    let mut all = 0;
+    for npu in npus {
+        let beyond = number(npu, "peak_bytes").saturating_sub(3_750_000);
+        assert_eq!(number(npu, "peak_bytes_beyond_sram"), beyond);
+        all += beyond;
+    }
+    let ports = report["memory_ports"].as_array().unwrap();
+    assert_eq!(
+        ports
+            .iter()
+            .map(|port| number(port, "peak_bytes"))
+            .sum::<u64>(),
+        all
+    );
+    assert_eq!(
+        ports.iter().map(|port| number(port, "cores")).sum::<u64>(),
+        32
+    );
+    for port in ports {
+        assert_eq!(number(port, "capacity_bytes"), 64_000_000_000);
+        let at = number(port, "npu");
+        assert!(
+            [1, 2].contains(&(at / 20 % 4)) && [0, 3].contains(&(at % 4)),
+            "{at}"
+        );
+    }
+    let text = folder.ok(&with_loads(&["--details"]));
+    assert!(text.contains("beyond SRAM: at most "), "{text}");
+    let without = json(&folder, &args("dgx-a100x4", &[]));
+    assert!(without["memory_ports"].is_null());
+    assert!(without["memory"]["npus"][0]["peak_bytes_beyond_sram"].is_null());
 }
