@@ -318,7 +318,7 @@ plan_options! {
             "nothing beside ranks, which number ranks too"),
     ] };
     tensor_neighbours: TensorNeighbours = TensorNeighbours::Near,
-    "Members of a tensor group on tiles: near (next to one another) or opposite (one for each replica between)" {
+    "Members of tensor groups on tiles (opposite: replicas between)" {
         value: "WHERE", default: "near", is_rare: true, refusals: &[
             (|p| p.tensor_neighbours == TensorNeighbours::Opposite && p.tiles == CorePlacement::None,
                 |p| p.tensor_neighbours.to_string(), "near without an order of tiles in place"),
@@ -341,19 +341,19 @@ plan_options! {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
     residency: ResidencyRule = ResidencyRule::None,
-    "Load and store what does not stay in SRAM, with remote memory such as edge DRAM: corrected, or as-printed in PALM" {
+    "Load and store what SRAM does not keep (as-printed: as in PALM)" {
         value: "RULE", heading: MEMORY, default: "none", is_rare: true, refusals: &[
             (|p| p.residency != ResidencyRule::None && p.sram.is_none(), |p| p.residency.to_string(),
                 "beside sram, or a machine, whose NPUs have some"),
         ]
     };
-    sram: Option<u64> = None, "SRAM of a core, for --residency; the memory of the machine's NPUs by default" {
+    sram: Option<u64> = None, "SRAM of a core, for --residency; the machine's by default" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "3 MB", refusals: &[
             (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
     largest_access: Option<u64> = None,
-    "Largest load or store, for --residency; the remote memory's capacity by default" {
+    "Largest load or store, for --residency; all of memory by default" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
             (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
                 "at least the SRAM of a core, which a load fills"),
@@ -394,7 +394,7 @@ plan_options! {
         ]
     };
     branches: BranchOrder = BranchOrder::InOrder,
-    "Operators of a layer that do not depend on one another: one after another (in-order) or side by side (parallel)" {
+    "Independent operators of a layer, such as branches" {
         value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
     };
     scatter_gather: bool = false,
@@ -408,8 +408,8 @@ plan_options! {
     adapters: Option<u32> = None,
     "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
-            (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
-                |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor"),
+            (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor_degrees().all(|tensor| tensor.is_multiple_of(n))),
+                |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor, and of that of each stage"),
             (|p| p.adapters.is_some() && (p.scatter_gather || p.sequence_parallel),
                 |p| p.adapters.unwrap_or(0).to_string(),
                 "nothing beside scatter_gather and sequence_parallel, with which every member sends a part"),

@@ -36,6 +36,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     if derived || !plan.operators.is_empty() {
         operators(model, plan)?;
     }
+    tile_fits(model, plan)?;
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
     check_limit(
@@ -53,6 +54,35 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         "fewer steps or micro-batches",
     )?;
     Ok(micro_batches)
+}
+
+/// Refuses SRAM that does not hold the least that a core multiplies at once: of a product over K numbers, of which it has K / t in a
+/// tensor group of t at least, a row of inputs, a column of weights and their result.
+fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
+        return Ok(());
+    };
+    let members = plan.tensor_degrees().max().unwrap_or(1).max(1);
+    let row = |operator: &LayerOperator| {
+        let spec = operator.work.spec();
+        let summed = if spec.sums() { spec.extent('k') } else { 0 };
+        summed.div_ceil(members.into())
+    };
+    let operators = model.runs().flat_map(|run| &run[0].operators);
+    let Some(widest) = operators.max_by_key(|operator| row(operator)) else {
+        return Ok(());
+    };
+    let row = row(widest);
+    let tile = row.saturating_mul(2).saturating_add(1);
+    let tile = tile.saturating_mul(bytes_of(plan.dtype));
+    if sram >= tile {
+        return Ok(());
+    }
+    let expected = format!(
+        "at least {tile} B, a tile of {}: a row of {row} inputs, a column of as many weights, and their result",
+        widest.name
+    );
+    Err(refused("sram", format!("{sram} B"), expected))
 }
 
 /// Nodes of one rank of every stage, at most.

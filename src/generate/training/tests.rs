@@ -57,21 +57,24 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With a byte of SRAM and accesses of a byte nearly every load and store is in as many pieces as there may be: more nodes than
-/// the 80 of each operator that an access in one piece is far from.
+/// With SRAM for a tile and no more, and accesses as small, nearly every load and store is in as many pieces as there may be: more
+/// nodes than the 80 of each operator that an access in one piece is far from.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
-    for name in ["gpt2-small", "resnet-18", "dlrm"] {
+    // 2 x 3072 + 1 numbers of 2 B are the widest tile, of GPT-2.
+    const TILE: u64 = 13_000;
+    for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
         let model = Model::named(name).unwrap();
         let operators: usize = model.layers.iter().map(|layer| layer.operators.len()).sum();
         for (largest, recompute) in [
             (None, RecomputePolicy::Full),
-            (Some(1), RecomputePolicy::None),
-            (Some(1), RecomputePolicy::Full),
+            (Some(TILE), RecomputePolicy::None),
+            (Some(TILE), RecomputePolicy::Full),
         ] {
             let mut plan = ParallelismPlan::new();
             (plan.recompute, plan.largest_access) = (recompute, largest);
-            (plan.residency, plan.sram) = (plan::ResidencyRule::Corrected, Some(1));
+            (plan.residency, plan.sram) = (plan::ResidencyRule::Corrected, Some(TILE));
+            (plan.batch, plan.micro_batch) = (samples, samples);
             let most = check::nodes_at_most(&model, &plan, 1);
             let model = model.clone();
             let pattern = TrainingPattern { model, plan };

@@ -66,6 +66,14 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
         &["--residency", "corrected", "--sram", "0 B"],
         "for example 3 MB",
     );
+    // The widest product has 3072 inputs, 768 on each of four members: (2 x 768 + 1) x 2 B.
+    let tight = ["--place", "s_shape", "--residency", "corrected", "--sram"];
+    refused(
+        "wafer-5x4",
+        &[&tight[..], &["3073 B"]].concat(),
+        "is 3073 B; expected at least 3074 B, a tile of mlp.down",
+    );
+    folder.ok(&args("wafer-5x4", &[&tight[..], &["3074 B"]].concat()));
     let output = folder.run(&["generate", "gpt2-small", "--place", "line", "--dry-run"]);
     assert!(text(&output.stderr).contains("a machine, which says which cores there are"));
     // Cores that traces name are held against the machine.
