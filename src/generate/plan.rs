@@ -229,6 +229,16 @@ words! {
 }
 
 words! {
+    /// Operators of a layer that do not depend on one another, such as a branch and what goes around it.
+    BranchOrder {
+        /// One after another, as the model lists them.
+        InOrder = "in-order",
+        /// Side by side, on lanes of their own.
+        Parallel = "parallel",
+    }
+}
+
+words! {
     /// Place at which the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
     AdapterSums {
         /// In the tensor group that has its parts, before it is sent (strategy 1, Eq. 7).

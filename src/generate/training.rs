@@ -182,6 +182,7 @@ impl TrainingGenerator {
             recompute,
             without: plan.without,
             overlap: plan.tensor_overlap,
+            branches: plan.branches,
             trains: plan.trains(),
         };
         let DistinctLayers {

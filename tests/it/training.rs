@@ -16,6 +16,7 @@ use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
+mod branches;
 mod captured;
 mod cuts;
 mod extremes;

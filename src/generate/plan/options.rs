@@ -2,10 +2,10 @@
 
 use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BucketPolicy, CorePlacement,
-    ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy,
-    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
-    ZeroStage,
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy,
+    CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis,
+    RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit,
+    TensorNeighbours, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -363,6 +363,10 @@ plan_options! {
             (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
                 "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
         ]
+    };
+    branches: BranchOrder = BranchOrder::InOrder,
+    "Operators of a layer that do not depend on one another: one after another (in-order) or side by side (parallel)" {
+        value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
     };
     scatter_gather: bool = false,
     "Scatter activations between stages over the tensor group, and gather them there" {

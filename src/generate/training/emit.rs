@@ -36,6 +36,9 @@ pub const PARAMETER_LANE: i64 = 3;
 pub const EXPERT_LANE: i64 = 5;
 /// The lane of loads and stores of memory beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
+/// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
+pub const BRANCH_LANE: i64 = 5;
+const BRANCH_LANES: u32 = 3;
 
 /// Emits the nodes of a rank.
 pub(super) struct RankEmitter<'w, 's> {
@@ -167,10 +170,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits `node`, which waits for `self.data`.
     fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
-        self.out.name(node.name);
-        if self.plan.plan.steps > 1 {
-            let step = format!("step{}/", self.step);
-            self.out.name.insert_str(0, &step);
+        match self.plan.plan.steps {
+            1 => self.out.name(node.name),
+            _ => (self.out).name(format_args!("step{}/{}", self.step, node.name)),
         }
         let labels = NodeLabels {
             phase: Some(node.phase),
@@ -385,7 +387,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
                         bytes,
                         dtype,
                     },
-                    Some(COMPUTE_LANE),
+                    Some(match item.branch {
+                        0 => COMPUTE_LANE,
+                        branch => BRANCH_LANE + i64::from((branch - 1) % BRANCH_LANES),
+                    }),
                 )
             }
             ProgramTask::Collective { bytes, .. } if handed => {

@@ -2,7 +2,9 @@
 
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
-use crate::generate::plan::{AblationEffect, AblationSet, ParallelGroupKind, RecomputePolicy};
+use crate::generate::plan::{
+    AblationEffect, AblationSet, BranchOrder, ParallelGroupKind, RecomputePolicy,
+};
 use crate::generate::schedule::PassDirection;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use crate::trace::TrainingPhase;
@@ -20,6 +22,7 @@ pub(super) struct LoweringContext {
     pub without: AblationSet,
     /// True if sums over the tensor group overlap products that do not need them.
     pub overlap: bool,
+    pub branches: BranchOrder,
     pub trains: bool,
 }
 

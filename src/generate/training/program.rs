@@ -34,7 +34,7 @@ pub(super) enum ProgramTask {
 }
 
 /// Dependency of a program's node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
     /// All that the program waits for.
     Entry,
@@ -49,6 +49,8 @@ pub(super) struct ProgramNode {
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
+    /// Number of the lane of its kernels beside that of the chain, which is 0.
+    pub branch: u32,
     pub after: Vec<ProgramDependency>,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -106,6 +108,8 @@ pub(super) struct ProgramBuilder {
     finders: Vec<u32>,
     /// Dependencies of the next node of the chain.
     pub front: Vec<ProgramDependency>,
+    /// The branch of the nodes to come.
+    pub branch: u32,
 }
 
 impl ProgramBuilder {
@@ -114,6 +118,7 @@ impl ProgramBuilder {
             program: LayerProgram::default(),
             finders: Vec::new(),
             front: vec![ProgramDependency::Entry],
+            branch: 0,
         }
     }
 
@@ -131,6 +136,7 @@ impl ProgramBuilder {
             name,
             phase,
             task,
+            branch: self.branch,
             after,
             memory,
             inputs: shapes[0].to_owned(),

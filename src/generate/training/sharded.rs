@@ -53,6 +53,7 @@ use crate::generate::sharding::{MemberPartition, MeshAxis};
 use crate::model::{ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorSpec};
 use std::collections::BTreeMap;
 
+mod branches;
 mod member;
 mod redistribution;
 mod redistribution_cache;

@@ -3,6 +3,7 @@
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
 use super::super::layer::{LoweringContext, behind, name, stamp};
 use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
+use super::branches::{self, BranchFronts};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
 use super::{MemberOperator, ShardedLowering};
@@ -58,9 +59,14 @@ impl MemberProgramWriter<'_> {
                     &mut backward,
                 );
             }
+            let order = self.context().branches;
+            let mut fronts = BranchFronts::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
+                fronts.begin(own, i, branches::takers(own, i), &mut backward);
                 self.backward(own, end, i, &mut backward);
+                fronts.end(i, &mut backward);
             }
+            fronts.finish(branches::first(own), &mut backward);
             backward.free(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish(), backward.finish())
@@ -74,7 +80,9 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut ProgramBuilder,
     ) {
+        let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
+            fronts.begin(own, i, branches::sources(own, i), to);
             // What an operator of this layer left to be summed was summed behind it.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.enters(own, one, input, phase, to);
@@ -91,7 +99,9 @@ impl MemberProgramWriter<'_> {
             for (whose, input) in pending(own, i) {
                 self.enters(own, whose, input, phase, to);
             }
+            fronts.end(i, to);
         }
+        fronts.finish(branches::last(own), to);
         // The output of a layer is always summed.
         if let Some(one) = last(own)
             && let Some(over) = one.step.cutting.partial_axis()
