@@ -2,6 +2,7 @@
 """Compare two builds of chakram on random jobs: times of every node, not sums alone.
 
     benches/same_times.py OLD NEW [FIRST [LAST]]
+    benches/same_times.py OLD NEW --cases FOLDER
 
 Each seed from FIRST (0) to LAST (2000) is a machine of one to three dimensions and a job of two to twelve ranks with kernels,
 collectives of all ranks, messages, and loads and stores of remote memory. Every third is one of *answers taken back*: members of
@@ -9,6 +10,9 @@ collectives, of all ranks or of groups along one dimension, start together on a 
 collectives of groups that cross them, come to their links while they last. Both programs replay it with the same options, and
 each node has to begin and end at the same picosecond. Prints seeds that differ, and how many closed forms NEW took back; the exit
 code is 1 if any differ. Older builds refuse what they do not know.
+
+With --cases, jobs are ASTRA-sim's, a folder each with an args.txt, as `cargo run -p testkit -- astra-sim -o FOLDER` writes them. A
+third of them, by number, goes message by message.
 """
 
 import json
@@ -22,6 +26,7 @@ import tempfile
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 
 SHAPES = ["ring", "mesh", "switch", "fully_connected"]
 ALGORITHMS = ["ring", "direct", "halving_doubling", "recursive_doubling", "double_binary_tree", "tree", "pairwise", "auto"]
@@ -207,25 +212,50 @@ def one(seed, programs, base):
     for rank, text in enumerate(jobs):
         with open(f"{folder}/j.{rank}.jsonl", "w") as file:
             file.write(text)
-    answers, back = [], 0
-    for number, program in enumerate(programs):
-        out = f"{folder}/t{number}.json"
-        command = [program, "replay", f"{folder}/j", "-m", f"{folder}/m.toml", "--timeline", out, "--format", "json"]
-        ran = subprocess.run(command + options, capture_output=True, text=True)
-        answers.append(spans(out) if ran.returncode == 0 else None)
-        back = json.loads(ran.stdout)["collectives_materialized"] if ran.returncode == 0 else 0
-    kept = answers[0] != answers[1] and None not in answers
-    if not kept:
+    arguments = ["replay", f"{folder}/j", "-m", f"{folder}/m.toml", *options]
+    answers, back = run_all(programs, arguments, folder, folder)
+    if not differ(answers):
         shutil.rmtree(folder)
     return seed, answers, back
 
 
+def one_case(number, case, programs, base):
+    network, *arguments = Path(case, "args.txt").read_text().split()
+    folder = os.path.join(base, str(number))
+    os.makedirs(folder)
+    stepwise = ["--stepwise"] if number % 3 == 0 else []
+    answers, back = run_all(programs, ["astra-sim", *arguments, "--network-model", network, *stepwise], case, folder)
+    shutil.rmtree(folder)
+    return case, answers, back
+
+
+def run_all(programs, arguments, inside, folder):
+    """What each of the programs answers, or None if it fails, and how many closed forms the last took back."""
+    answers, back = [], 0
+    for number, program in enumerate(programs):
+        out = f"{folder}/t{number}.json"
+        command = [program, *arguments, "--timeline", out, "--format", "json"]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=inside)
+        answers.append(spans(out) if ran.returncode == 0 else None)
+        back = json.loads(ran.stdout).get("collectives_materialized", 0) if ran.returncode == 0 else 0
+    return answers, back
+
+
+def differ(answers):
+    return None not in answers and answers[0] != answers[1]
+
+
 def main():
-    programs = sys.argv[1:3]
-    first, last = [int(text) for text in (sys.argv[3:5] + ["0", "2000"][len(sys.argv[3:5]):])]
+    programs = [os.path.abspath(program) for program in sys.argv[1:3]]
     base = tempfile.mkdtemp(prefix="same-times-")
+    if sys.argv[3:4] == ["--cases"]:
+        cases = sorted(str(file.parent.absolute()) for file in Path(sys.argv[4]).glob("*/args.txt"))
+        jobs = [lambda number=number, case=case: one_case(number, case, programs, base) for number, case in enumerate(cases)]
+    else:
+        first, last = [int(text) for text in (sys.argv[3:5] + ["0", "2000"][len(sys.argv[3:5]):])]
+        jobs = [lambda seed=seed: one(seed, programs, base) for seed in range(first, last)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        rows = list(pool.map(lambda seed: one(seed, programs, base), range(first, last)))
+        rows = list(pool.map(lambda job: job(), jobs))
     both = [(seed, old, new) for seed, (old, new), _ in rows if old is not None and new is not None]
     one_only = sum((old is None) != (new is None) for _, (old, new), _ in rows)
     back = sum(back for _, _, back in rows)
@@ -234,7 +264,7 @@ def main():
     print(f"{len(rows)} jobs, {one_only} refused by one, {len(both)} replayed by both: {nodes} nodes, "
           f"{back} answers taken back, {len(different)} jobs differ")
     for seed in different[:20]:
-        print(f"seed {seed}: {base}/{seed}")
+        print(seed if isinstance(seed, str) else f"seed {seed}: {base}/{seed}")
     if not different:
         shutil.rmtree(base)
     return 1 if different else 0

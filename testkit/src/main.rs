@@ -1,16 +1,19 @@
-//! `testkit capture`: the files of PyTorch's profiler of a job that never ran, and its truth.
+//! `testkit capture`: the files of PyTorch's profiler of a job that never ran, and its truth. `testkit astra-sim`: random inputs of
+//! ASTRA-sim.
 
 use clap::{Args, Parser};
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
+use testkit::astra_sim::{overlapping, random};
 use testkit::capture::{Options, generate};
 
 /// References for chakram's tests
 #[derive(Debug, Parser)]
 enum Cli {
     Capture(CaptureArgs),
+    AstraSim(AstraSimArgs),
 }
 
 /// Write a job as PyTorch's profiler captures it, with the truth beside it
@@ -30,9 +33,42 @@ struct CaptureArgs {
     options: Options,
 }
 
+/// Write random inputs of ASTRA-sim, a folder for each seed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes FOLDER/SEED/args.txt, the network and the options of the original's command line, and what they name.
+Every third is of groups that overlap.
+
+Example:
+  cargo run -p testkit -- astra-sim --from 0 --to 2000 -o /tmp/cases")]
+struct AstraSimArgs {
+    /// Write into this folder
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+    /// First seed
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    from: u64,
+    /// Seed behind the last
+    #[arg(long, value_name = "SEED", default_value_t = 2000)]
+    to: u64,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let Cli::Capture(args) = Cli::parse();
-    capture(&args)
+    match Cli::parse() {
+        Cli::Capture(args) => capture(&args),
+        Cli::AstraSim(args) => astra_sim(&args),
+    }
+}
+
+fn astra_sim(args: &AstraSimArgs) -> Result<(), Box<dyn Error>> {
+    for seed in args.from..args.to {
+        let config = match seed % 3 {
+            2 => overlapping(seed),
+            _ => random(seed),
+        };
+        config.write(&args.output.join(seed.to_string()))?;
+    }
+    Ok(())
 }
 
 fn capture(args: &CaptureArgs) -> Result<(), Box<dyn Error>> {
