@@ -36,27 +36,18 @@ use super::endless_waits::{EndlessWait, IssueCounts};
 use super::program::QueueSlot;
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
-use super::{
-    AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization,
-    PerCollectiveKind,
-};
-use crate::collective::{ScriptExecutor, ScriptedAlgorithm};
+use super::{AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization};
+use crate::collective::ScriptedAlgorithm;
 use crate::group::{self, GroupExtent};
 use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span};
-use std::collections::BTreeMap;
+use custom_scripts::CustomScripts;
+use queue_counters::QueueCounters;
+use std::path::Path;
 
 mod backend;
-
-/// Counters of one level of one NPU.
-#[derive(Clone, Copy, Debug, Default)]
-struct LevelCounters {
-    all: u32,
-    first: u32,
-    second: u32,
-    /// Chunks that have taken a tree.
-    trees: u32,
-}
+mod custom_scripts;
+mod queue_counters;
 
 /// ASTRA-sim's collective backend, as the module describes it.
 #[derive(Clone, Debug)]
@@ -66,7 +57,7 @@ pub struct AstraCollectives {
     implementations: super::CollectiveImplementations,
     quirks: QuirkSet,
     npus: u32,
-    dimensions: usize,
+    /// NPUs along each dimension.
     sizes: Vec<u32>,
     queues: u32,
     /// Chunks in a stage at once, per queue.
@@ -75,18 +66,10 @@ pub struct AstraCollectives {
     /// Bytes per second of a reduction; `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
-    /// Whether anything is counted per level.
-    counts: bool,
-    levels: Vec<LevelCounters>,
-    /// Collective that the counters belong to, by NPU; `None` where they are never reset.
-    counted: Vec<Option<u32>>,
+    counters: QueueCounters,
     /// Bus of each NPU, where buses are modelled.
     buses: Vec<SharedBus>,
-    /// Custom algorithms, by number.
-    scripts: Vec<ScriptedAlgorithm>,
-    script_of: PerCollectiveKind<Option<u16>>,
-    script_of_node: BTreeMap<u64, u16>,
-    players: ScriptExecutor,
+    scripts: CustomScripts,
     /// Counts of issued chunks, where every quirk is on.
     issued: Option<IssueCounts>,
 }
@@ -112,7 +95,6 @@ impl AstraCollectives {
             implementations: system.implementations.clone(),
             quirks: inputs.quirks,
             npus,
-            dimensions,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
             queues,
             // ASTRA-sim divides the active chunks of a dimension among its queues, rounding up.
@@ -121,25 +103,17 @@ impl AstraCollectives {
             // Without a bandwidth of the local memory, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
-            counts,
-            levels: if counts {
-                vec![LevelCounters::default(); npus as usize * dimensions]
-            } else {
-                Vec::new()
-            },
-            counted: if counts && !inputs.quirks.has(Quirk::OneAtATime) {
-                vec![None; npus as usize]
-            } else {
-                Vec::new()
-            },
+            counters: QueueCounters::new(
+                (npus, dimensions),
+                queues,
+                counts,
+                !inputs.quirks.has(Quirk::OneAtATime),
+            ),
             buses: match system.shared_bus {
                 Some(terms) => vec![SharedBus::new(terms, system.reduction_delay); npus as usize],
                 None => Vec::new(),
             },
-            scripts: Vec::new(),
-            script_of: PerCollectiveKind::default(),
-            script_of_node: BTreeMap::new(),
-            players: ScriptExecutor::default(),
+            scripts: CustomScripts::default(),
             issued: (inputs.quirks == QuirkSet::ALL).then(|| IssueCounts::new(npus)),
         };
         if !own.quirks.has(Quirk::ShortList) {
@@ -185,42 +159,20 @@ impl AstraCollectives {
     pub fn add_custom(
         &mut self,
         inputs: &AstraInputs,
-        prefix: &std::path::Path,
+        prefix: &Path,
         algorithm: ScriptedAlgorithm,
     ) {
-        let number = self.scripts.len() as u16;
-        self.scripts.push(algorithm);
-        let (own, files) = (&mut self.script_of, &inputs.system.custom);
-        for (own, file) in [
-            (&mut own.all_reduce, &files.all_reduce),
-            (&mut own.all_gather, &files.all_gather),
-            (&mut own.reduce_scatter, &files.reduce_scatter),
-            (&mut own.all_to_all, &files.all_to_all),
-        ] {
-            if file.as_deref() == Some(prefix) {
-                *own = Some(number);
-            }
-        }
-        let nodes = inputs.per_node.iter().filter(|(_, path)| *path == prefix);
-        self.script_of_node
-            .extend(nodes.map(|(id, _)| (id, number)));
+        self.scripts.add(inputs, prefix, algorithm);
     }
 
-    /// Returns the custom algorithm of a collective: that of its node takes precedence over that of its kind.
+    /// Returns the custom algorithm of a collective.
     pub(super) fn script(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
-        let of_kind = match kind {
-            CollectiveKind::AllReduce => self.script_of.all_reduce,
-            CollectiveKind::AllGather => self.script_of.all_gather,
-            CollectiveKind::ReduceScatter => self.script_of.reduce_scatter,
-            CollectiveKind::AllToAll => self.script_of.all_to_all,
-            _ => None,
-        };
-        self.script_of_node.get(&node).copied().or(of_kind)
+        self.scripts.number(kind, node)
     }
 
     /// Returns a custom algorithm.
     pub(super) fn custom(&self, number: u16) -> &ScriptedAlgorithm {
-        &self.scripts[number as usize]
+        self.scripts.get(number)
     }
 
     /// Returns the list of implementations of a collective; empty where it has none.
@@ -251,6 +203,11 @@ impl AstraCollectives {
     /// Returns the number of all NPUs.
     pub(super) fn npus(&self) -> u32 {
         self.npus
+    }
+
+    /// Returns the number of dimensions.
+    fn dimensions(&self) -> usize {
+        self.sizes.len()
     }
 
     /// Returns the number of NPUs along a dimension.
@@ -294,7 +251,7 @@ impl AstraCollectives {
     /// Returns whether an extent is that of a named group other than all ranks: as one line it is no sub-grid, and
     /// where it spans dimensions its line of all has a number of its own.
     fn is_named(&self, extent: &GroupExtent) -> bool {
-        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions;
+        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
@@ -315,7 +272,7 @@ impl AstraCollectives {
         let mut route = Vec::new();
         for (level, implementation) in list.iter().enumerate() {
             let dimension = if implementation.one {
-                self.dimensions
+                self.dimensions()
             } else {
                 level
             };
@@ -340,7 +297,7 @@ impl AstraCollectives {
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
-            .filter(|(_, p)| p.dimension < self.dimensions)
+            .filter(|(_, p)| p.dimension < self.dimensions())
             .collect();
         let mut route = Vec::new();
         for &(number, phase) in &along {

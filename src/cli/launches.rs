@@ -1,16 +1,17 @@
 //! `--repeat`, `--starts` and `--with`: a job that is launched several times, and jobs that share a machine.
 
-use super::load;
+use super::load::{self, JobArgs};
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
 use super::progress::Progress;
 use crate::engine::{CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOptions};
 use crate::files::OutputSet;
 use crate::ids::Npu;
-use crate::job::{self, Job, JobOptions};
+use crate::job::{self, Job};
 use crate::machine::Machine;
 use crate::report;
 use crate::report::summary::{HashedInput, Provenance};
-use crate::trace::file::FoundTraces;
+use crate::trace::TraceError;
+use crate::trace::file::{FoundTraces, VerifyLevel};
 use crate::units::{Span, Time};
 use clap::Args;
 use serde::Serialize;
@@ -74,9 +75,16 @@ impl LaunchArgs {
         Ok(())
     }
 
-    /// Tells `outputs` which files these options read.
-    pub fn reads(&self, outputs: &mut OutputSet) {
+    /// Finds the files of the jobs beside the traces.
+    pub fn find(&self, verify: VerifyLevel) -> Result<Vec<FoundTraces>, TraceError> {
+        let found = self.with.iter();
+        found.map(|path| job::find([path], verify)).collect()
+    }
+
+    /// Tells `outputs` which files these options read, those `found` of jobs beside the traces included.
+    pub fn reads(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
         self.starts.iter().for_each(|path| outputs.reads(path));
+        found.iter().for_each(|of| job::mark_read(outputs, of));
     }
 
     /// Returns these options as documents have them.
@@ -101,43 +109,37 @@ impl LaunchArgs {
     }
 
     /// The times at which the job is launched.
-    fn starts(&self) -> Result<Vec<Time>, String> {
+    fn starts(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
             Some(path) => read_starts(path),
         }
     }
 
-    /// Finds and loads the jobs beside the traces; their files join `inputs`, if those are hashed.
-    fn others(
+    /// Loads the jobs beside the traces; their files join `inputs`, if those are hashed.
+    pub fn load(
         &self,
-        options: &ReplayOptions,
+        found: &[FoundTraces],
+        args: &JobArgs,
         hash: bool,
-        to: &mut ReportDestination<'_>,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
-        for path in &self.with {
-            let loading = JobOptions {
-                absent: options.missing_ranks,
-                hash,
-                ..JobOptions::default()
-            };
-            let found: FoundTraces = job::find(std::slice::from_ref(path), loading.verify)?;
-            job::mark_read(to.outputs(), &found);
+        for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
+            let loading = args.options_beside(on.npus().len() as u32, hash);
             let name = job::name_of(std::slice::from_ref(path), &found.files);
-            let job = load::with_progress(|progress| job::load(&found, name, &loading, progress))?;
+            let job = load::with_progress(|progress| job::load(found, name, &loading, progress))?;
             inputs.extend_from_slice(job.inputs());
             jobs.push(job);
         }
         Ok(jobs)
     }
 
-    /// Replays `job` on `machine` as often as asked for, beside the jobs asked for, and prints the report.
+    /// Replays `job` on `machine` as often as asked for, beside `others`, and prints the report.
     pub fn replay(
         &self,
         run: &RunArgs,
-        job: &Job,
+        (job, others): (&Job, &[Job]),
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &mut Vec<HashedInput>,
@@ -147,7 +149,6 @@ impl LaunchArgs {
         run.check_fit(job.workload())?;
         run.check_launches(!self.with.is_empty())?;
         let starts = self.starts()?;
-        let others = self.others(options, run.wants_hashes(), to, inputs)?;
         let mut programs = Vec::with_capacity(1 + others.len());
         let compile = |job, options: &ReplayOptions| {
             CompiledReplay::new(job, machine, options).map_err(ReplayError::from)
@@ -158,7 +159,8 @@ impl LaunchArgs {
                 map: Some(on.npus().to_vec()),
                 ..options.clone()
             };
-            programs.push(compile(other.workload(), &options)?);
+            let program = compile(other.workload(), &options);
+            programs.push(program.map_err(|error| format!("--with {}: {error}", other.name()))?);
         }
         check_apart(&programs)?;
         let count = starts.len() as u64;
@@ -204,9 +206,9 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
 }
 
 /// Reads times, one a line; empty lines and what follows `#` are left out.
-fn read_starts(path: &Path) -> Result<Vec<Time>, String> {
+fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     let shown = path.display();
-    let text = job::read_text(path).map_err(|error| format!("{shown}: {error}"))?;
+    let text = job::read_text(path)?;
     let mut starts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -220,13 +222,14 @@ fn read_starts(path: &Path) -> Result<Vec<Time>, String> {
         };
         starts.push(Time::ZERO + span);
         if starts.len() > MOST {
-            return Err(format!("{shown}:{number}: more than {MOST} times"));
+            return Err(format!("{shown}:{number}: more than {MOST} times").into());
         }
     }
     if starts.is_empty() {
         return Err(format!(
             "{shown}: there is no time in it\n  try: one a line, such as 0 s, 10 ms"
-        ));
+        )
+        .into());
     }
     Ok(starts)
 }

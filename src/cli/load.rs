@@ -99,6 +99,17 @@ pub enum AbsentArg {
 }
 
 impl JobArgs {
+    /// The options of a job beside this one, on so many NPUs: what says how traces are read holds for it, and what is about this
+    /// job's ranks and groups does not.
+    pub fn options_beside(&self, npus: u32, hash: bool) -> JobOptions {
+        JobOptions {
+            groups: None,
+            ranks: None,
+            delays: Vec::new(),
+            ..self.options(npus, hash)
+        }
+    }
+
     fn options(&self, npus: u32, hash: bool) -> JobOptions {
         JobOptions {
             verify: self.verify.policy(),

@@ -290,19 +290,21 @@ impl RunArgs {
     ///
     /// If rates are given beside a machine that has its own, or one of the two is missing.
     pub fn machine_name(&self, name: &str) -> Result<String, String> {
-        let (bandwidth, latency) = match (&self.bandwidth, &self.latency) {
-            (None, None) => return Ok(name.to_owned()),
-            (Some(bandwidth), Some(latency)) => (bandwidth, latency),
-            (Some(_), None) => return Err("--bandwidth needs --latency".to_owned()),
-            (None, Some(_)) => return Err("--latency needs --bandwidth".to_owned()),
-        };
+        let rates = (&self.bandwidth, &self.latency);
+        if rates == (&None, &None) {
+            return Ok(name.to_owned());
+        }
         if !is_inline(name) || name.contains(':') {
             return Err(format!(
                 "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
                  try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
             ));
         }
-        Ok(format!("{name}:{bandwidth}:{latency}"))
+        match rates {
+            (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
+            (Some(_), None) => Err("--bandwidth needs --latency".to_owned()),
+            (None, _) => Err("--latency needs --bandwidth".to_owned()),
+        }
     }
 
     /// Replays `job` on `machine` and prints the report.

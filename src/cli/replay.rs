@@ -89,7 +89,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
-    args.launches.reads(&mut outputs);
+    let found_beside = args.launches.find(args.job.verify.policy())?;
+    args.launches.reads(&found_beside, &mut outputs);
     // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
@@ -113,7 +114,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     match &machines[..] {
         [machine] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
-            launches.replay(run, &job, machine, &options, &mut inputs, &mut to)
+            let others = launches.load(&found_beside, &job_args, hash, &mut inputs)?;
+            launches.replay(
+                run,
+                (&job, &others),
+                machine,
+                &options,
+                &mut inputs,
+                &mut to,
+            )
         }
         [machine] if !args.run.compares() => {
             let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());

@@ -124,6 +124,7 @@ impl<S: Copy> ChunkSchedule<S> {
     }
 
     /// The stages of all routes, one after another.
+    #[inline]
     pub fn stages(&self) -> &[S] {
         &self.stages
     }
@@ -147,8 +148,15 @@ impl<S: Copy> ChunkSchedule<S> {
     /// Stage `number` of `chunk`; none beyond the last.
     #[inline]
     pub fn stage(&self, chunk: u32, number: u16) -> Option<&S> {
+        let index = self.stage_index(chunk, number)?;
+        Some(&self.stages[index])
+    }
+
+    /// Index of stage `number` of `chunk` among [`Self::stages`]; none beyond the last.
+    #[inline]
+    pub fn stage_index(&self, chunk: u32, number: u16) -> Option<usize> {
         let number = usize::from(number);
-        (number < self.length).then(|| &self.stages[self.route(chunk) * self.length + number])
+        (number < self.length).then(|| self.route(chunk) * self.length + number)
     }
 
     /// The order of admission to each phase, if it is fixed.

@@ -8,7 +8,7 @@ use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::fabric::{Fabric, InFlightOp, MessageNotice};
+use super::fabric::{Fabric, InFlightOp};
 use super::plan::{BoundSlot, NONE};
 use super::{ReplayOutcome, RunSettings};
 use crate::collective::{CollectiveRequest, ScriptEvent};
@@ -326,55 +326,59 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         self.on_arrival(fabric, effects, now, (run, to), (stage, number));
     }
 
-    /// Handles a notice of the network about a message of a collective.
-    pub fn notice<N: NetworkBackend>(
+    /// Handles the departure of a step's message, which a member waits for.
+    #[inline]
+    pub fn step_left<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        notice: MessageNotice,
+        run: u32,
+        from: u32,
     ) {
-        match notice {
-            MessageNotice::Left(InFlightOp::Step { run, from, .. }) => {
-                if let Some(progress) = &mut self.runs[run as usize].progress {
-                    progress.cells[from as usize].leaving = false;
-                }
-                self.advance(fabric, effects, now, run, from);
-            }
-            MessageNotice::Left(InFlightOp::Scripted {
-                run, from, part, ..
-            }) => {
-                let cue = ScriptEvent::OpCompleted { part };
-                self.play(fabric, effects, now, (run, from), cue);
-            }
-            MessageNotice::Arrived(InFlightOp::Step {
+        if let Some(progress) = &mut self.runs[run as usize].progress {
+            progress.cells[from as usize].leaving = false;
+        }
+        self.advance(fabric, effects, now, run, from);
+    }
+
+    /// Handles the arrival of a message of a collective.
+    pub fn arrived<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        of: InFlightOp,
+    ) {
+        match of {
+            InFlightOp::Step {
                 run,
                 from,
                 to,
                 stage,
                 recv_posted,
-            }) => {
+            } => {
                 let number = (stage, recv_posted);
                 self.step_arrived(fabric, effects, now, (run, from, to), number);
             }
-            MessageNotice::Arrived(InFlightOp::Scripted {
+            InFlightOp::Scripted {
                 run,
                 from,
                 to,
                 label,
                 ..
-            }) => {
+            } => {
                 let from = self.runs[run as usize].position(from);
                 let cue = ScriptEvent::Message { from, label };
                 self.play(fabric, effects, now, (run, to), cue);
             }
-            MessageNotice::Arrived(InFlightOp::ChunkRequest {
+            InFlightOp::ChunkRequest {
                 run,
                 from,
                 to,
                 stage,
                 step,
-            }) => {
+            } => {
                 let request = UnsortedMessage {
                     from,
                     stage,

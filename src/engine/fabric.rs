@@ -42,15 +42,6 @@ pub(super) struct Fabric<'a, N> {
     memories: Vec<Option<RemoteState<'a>>>,
 }
 
-/// Notice of the network about a message.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MessageNotice {
-    /// Its last byte has left.
-    Left(InFlightOp),
-    /// Its last byte has arrived.
-    Arrived(InFlightOp),
-}
-
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
@@ -128,6 +119,12 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     #[inline]
     pub fn handle_of(&mut self, of: InFlightOp) -> u32 {
         self.ops.reserve(of)
+    }
+
+    /// The context of an op.
+    #[inline]
+    pub fn of_op(&self, op: u32) -> InFlightOp {
+        self.ops.get(op)
     }
 
     /// Gives an op back.
@@ -213,13 +210,10 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.handle(now, event, agenda, notices);
     }
 
-    /// Takes the next notice.
+    /// Takes the next notice about an op. One whose message has arrived is to be given back.
     #[inline]
-    pub fn notice(&mut self) -> Option<MessageNotice> {
-        Some(match self.notices.pop()? {
-            DeliveryNotice::Injected(op) => MessageNotice::Left(self.ops.get(op)),
-            DeliveryNotice::Delivered(op) => MessageNotice::Arrived(self.ops.remove(op)),
-        })
+    pub fn notice(&mut self) -> Option<DeliveryNotice> {
+        self.notices.pop()
     }
 
     /// Sorts the events of a round into content order; messages of one NPU at ports or links go in the order in which

@@ -3,10 +3,10 @@
 use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
-use super::fabric::{InFlightOp, MessageNotice};
+use super::fabric::InFlightOp;
 use super::{CommTiming, Engine};
 use crate::ids::{NodeIndex, Npu};
-use crate::network::{NetworkBackend, NetworkEvent};
+use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 use crate::report::Observer;
 use crate::units::Time;
 
@@ -28,11 +28,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     fn network_event(&mut self, now: Time, event: NetworkEvent) {
         self.fabric.handle(now, event, &mut self.effects);
         while let Some(notice) = self.fabric.notice() {
-            self.notice(now, notice);
-            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
-            let is_step = matches!(notice, MessageNotice::Arrived(InFlightOp::Step { .. }));
-            if M::Order::AT_ONCE && !is_step {
-                self.follow_up(now);
+            match notice {
+                DeliveryNotice::Delivered(op) => self.arrived(now, op),
+                DeliveryNotice::Injected(op) => self.left(now, op),
             }
         }
         if !M::Order::AT_ONCE {
@@ -42,67 +40,102 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Handles a notice of the network about a message.
+    /// Handles the arrival of a message.
     #[inline]
-    fn notice(&mut self, now: Time, notice: MessageNotice) {
+    fn arrived(&mut self, now: Time, op: u32) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        match notice {
-            // By far the most messages.
-            MessageNotice::Arrived(InFlightOp::Step {
-                run,
-                from,
-                to,
-                stage,
-                recv_posted,
-            }) => {
-                let ends = (run, from, to);
-                let number = (stage, recv_posted);
-                self.collectives
-                    .step_arrived(fabric, effects, now, ends, number);
-            }
-            MessageNotice::Left(InFlightOp::Send { sender, node, .. }) => {
-                effects.end::<M::Order>(now, sender, NodeIndex(node));
-            }
-            MessageNotice::Arrived(InFlightOp::Send {
+        // By far the most messages. What tells them is read where it lies: written once more, it would stall.
+        if let InFlightOp::Step {
+            run,
+            from,
+            to,
+            stage,
+            recv_posted,
+        } = fabric.of_op(op)
+        {
+            fabric.forget_op(op);
+            let number = (stage, recv_posted);
+            self.collectives
+                .step_arrived(fabric, effects, now, (run, from, to), number);
+            // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
+            return;
+        }
+        self.other_arrived(now, op);
+        if M::Order::AT_ONCE {
+            self.follow_up(now);
+        }
+    }
+
+    /// Handles the arrival of a message that is no step of a collective.
+    fn other_arrived(&mut self, now: Time, op: u32) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        let of = fabric.forget_op(op);
+        match of {
+            InFlightOp::Send {
                 pair,
                 ports,
                 sender,
                 node,
-            }) => {
+            } => {
                 fabric.close(ports);
                 let send = (sender, NodeIndex(node));
                 self.messages.arrived::<M::Order>(effects, now, pair, send);
             }
-            MessageNotice::Arrived(InFlightOp::Mirrored {
+            InFlightOp::Mirrored {
                 receiver,
                 node,
                 ports,
-            }) => {
+            } => {
                 fabric.close(ports);
                 effects.end::<M::Order>(now, receiver, NodeIndex(node));
             }
-            MessageNotice::Arrived(InFlightOp::Access { instance, node }) => {
+            InFlightOp::Access { instance, node } => {
                 effects.end_said(now, instance, NodeIndex(node));
             }
-            MessageNotice::Arrived(InFlightOp::RankRequest {
+            InFlightOp::RankRequest {
                 pair,
                 receiver,
                 node,
-            }) => {
+            } => {
                 let receive = (receiver, NodeIndex(node));
                 self.messages.requested(fabric, effects, now, pair, receive);
             }
-            MessageNotice::Arrived(InFlightOp::Scripted {
+            InFlightOp::Scripted {
                 run, from, part, ..
-            }) if M::Order::SENDS_END_ON_ARRIVAL => {
+            } if M::Order::SENDS_END_ON_ARRIVAL => {
                 // The part is over for the sender first.
                 self.collectives
                     .part_ended(fabric, effects, now, (run, from), part);
                 self.follow_up(now);
                 let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-                self.collectives.notice(fabric, effects, now, notice);
+                self.collectives.arrived(fabric, effects, now, of);
             }
-            _ => self.collectives.notice(fabric, effects, now, notice),
+            _ => self.collectives.arrived(fabric, effects, now, of),
+        }
+    }
+
+    /// Handles the departure of a message's last byte.
+    #[inline]
+    fn left(&mut self, now: Time, op: u32) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        match fabric.of_op(op) {
+            InFlightOp::Step { run, from, .. } => {
+                self.collectives.step_left(fabric, effects, now, run, from);
+            }
+            InFlightOp::Send { sender, node, .. } => {
+                effects.end::<M::Order>(now, sender, NodeIndex(node));
+            }
+            InFlightOp::Scripted {
+                run, from, part, ..
+            } => {
+                let player = (run, from);
+                self.collectives
+                    .part_ended(fabric, effects, now, player, part);
+            }
+            _ => {}
+        }
+        if M::Order::AT_ONCE {
+            self.follow_up(now);
         }
     }
 

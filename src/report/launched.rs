@@ -68,6 +68,10 @@ pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
         report,
     });
     first.beside = others.collect();
+    let ends = first.beside.iter().map(|of| of.report.outcome.makespan);
+    if let (Some(links), Some(last)) = (&mut first.links, ends.max()) {
+        links.until = last.max(first.outcome.makespan);
+    }
     Some(first)
 }
 
@@ -172,10 +176,10 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
-    /// Links are those of all programs together.
+    /// Links are those of all programs together, and reported once.
     fn links(&mut self, loads: &[LinkLoad]) {
         self.extra.links(loads);
-        for program in &mut self.programs {
+        if let Some(program) = self.programs.first_mut() {
             program.observers.links(loads);
         }
     }

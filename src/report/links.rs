@@ -2,7 +2,8 @@
 //!
 //! Counted where it was asked for, from messages, loads and stores, whatever the model of the network: each passes the links of
 //! its route ([`LinkTraffic`](crate::network::LinkTraffic)), and a load or store besides the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as
-//! a part of the makespan.
+//! a part of the makespan. Jobs that share a machine have their bytes counted together, in the report of the first, as parts of the
+//! time until the last of them ends.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -27,6 +28,13 @@ pub struct LinkReport {
     pub dimensions: Vec<DimensionRow>,
     /// One row for each link that bytes passed, by dimension.
     pub links: Vec<LinkRow>,
+    /// Of several jobs on one machine, whose bytes are counted together, the end of the last; 0 of one job, whose makespan it is.
+    #[serde(
+        rename = "until_ps",
+        default,
+        skip_serializing_if = "LinkReport::is_of_one_job"
+    )]
+    pub until: Span,
 }
 
 /// Bytes over the links of a dimension, or of a memory at NPUs.
@@ -139,7 +147,17 @@ impl LinkReport {
         Self {
             dimensions: dimensions.collect(),
             links: links.collect(),
+            until: Span::ZERO,
         }
+    }
+
+    fn is_of_one_job(until: &Span) -> bool {
+        *until == Span::ZERO
+    }
+
+    /// The time that loads are parts of, in the report of a job.
+    fn counted_over(&self, report: &Report) -> Span {
+        report.outcome.makespan.max(self.until)
     }
 
     /// The link that was busy longest, of several the first.
@@ -164,7 +182,9 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     ("bytes", |_, row| row.bytes.into()),
     ("busy_ps", |_, row| row.busy.into()),
     ("load", |report, row| {
-        let makespan = report.outcome.makespan.seconds();
+        let links = report.links.as_ref();
+        let over = links.map_or(Span::ZERO, |links| links.counted_over(report));
+        let makespan = over.seconds();
         let load = (makespan > 0.0).then(|| row.busy.seconds() / makespan);
         load.map_or(CsvCell::Empty, |load| CsvCell::Decimal(load, 6))
     }),
@@ -175,7 +195,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> Result {
     let Some(links) = &report.links else {
         return Ok(());
     };
-    let makespan = report.outcome.makespan;
+    let makespan = links.counted_over(report);
     let table = TextTable::new([
         left("DIMENSIONS", 34),
         right("links", 8),
@@ -194,9 +214,13 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> Result {
         return writeln!(out, "  no bytes passed a link");
     };
     let (from, to) = (&bottleneck.from, &bottleneck.to);
+    let part = match links.until {
+        Span::ZERO => "of the makespan".to_owned(),
+        until => format!("of the {until} until the last job ends"),
+    };
     writeln!(
         out,
-        "  bottleneck: {}, the link from {from} to {to}, busy {} of the makespan",
+        "  bottleneck: {}, the link from {from} to {to}, busy {} {part}",
         bottleneck.dimension,
         load(bottleneck.busy, makespan)
     )?;

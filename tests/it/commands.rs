@@ -41,6 +41,11 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
             "--html draws one launch",
         ),
         (&["--starts", "Cargo.toml"], "Cargo.toml:1: "),
+        (&["--starts", "no-such-file"], "no-such-file: cannot "),
+        (
+            &["--machine", "dgx-h100", "--with", trace, "--on", "4-6"],
+            "--with tight-2: the map places 3 ranks, but the job has 2",
+        ),
         (
             &[
                 "--repeat",
@@ -90,6 +95,88 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
         assert_eq!(other["report"][key], once[key], "{key}");
     }
     assert_eq!(other["report"]["npus"][1]["npu"], 7);
+}
+
+/// A report is not written over the traces of a job beside others, nor over the file of starts.
+#[test]
+fn what_launches_read_is_not_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for rank in 0..2 {
+        let name = format!("job.{rank}.jsonl");
+        let from = Path::new("traces/tight-2").join(&name);
+        std::fs::copy(from, folder.path().join(name)).expect("it is copied");
+    }
+    let starts = folder.path().join("starts");
+    std::fs::write(&starts, "0\n").expect("it is written");
+    let inside = |name: &str| folder.path().join(name).display().to_string();
+    for (option, read) in [
+        (["--with", &inside("job"), "--on", "6-7"], "job.1.jsonl"),
+        (["--starts", &inside("starts"), "--deps", "both"], "starts"),
+    ] {
+        let read = inside(read);
+        let before = std::fs::read(&read).expect("it is there");
+        let job = [
+            "replay",
+            "traces/tight-2",
+            "--machine",
+            "dgx-h100",
+            "-o",
+            &read,
+        ];
+        let output = chakram(&[&job[..], &option].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("this command reads it"), "{error}");
+        assert_eq!(std::fs::read(&read).expect("it is there"), before);
+    }
+}
+
+/// Two pairs of neighbours in a ring, of which one reduces 1 MB and one 64 MB. By ring each of two members sends half its buffer
+/// twice, all of it in sum, over one link; links are counted once, and loads are parts of the time until the longer ends.
+#[test]
+fn links_of_several_jobs_are_counted_together_and_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = |name: &str| folder.path().join(name).display().to_string();
+    for (name, size) in [("short", "1MB"), ("long", "64MB")] {
+        let args = [
+            "generate",
+            "collective",
+            "all-reduce",
+            "--ranks",
+            "2",
+            "--size",
+            size,
+        ];
+        assert_eq!(code(&[&args[..], &["-o", &prefix(name)]].concat()), 0);
+    }
+    let (short, long) = (prefix("short"), prefix("long"));
+    let output = chakram(&[
+        "replay",
+        &short,
+        "--machine",
+        "tpu-v4",
+        "--network",
+        "links",
+        "--with",
+        &long,
+        "--on",
+        "2-3",
+        "--links",
+        "--format",
+        "json",
+    ]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let other = &report["with"][0]["report"];
+    assert!(other["links"].is_null(), "counted twice");
+    let until = other["makespan_ps"].as_u64().unwrap();
+    assert!(until > report["makespan_ps"].as_u64().unwrap());
+    assert_eq!(report["links"]["until_ps"], until);
+    let rows = report["links"]["links"].as_array().unwrap();
+    let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let mut bytes: Vec<u64> = rows.iter().map(|row| number(row, "bytes")).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, [1_000_000, 1_000_000, 64_000_000, 64_000_000]);
+    assert!(rows.iter().all(|row| number(row, "busy_ps") <= until));
 }
 
 #[test]

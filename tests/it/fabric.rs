@@ -84,6 +84,10 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
             &["-m", "dgx-h100", "--bandwidth", "1GB/s", "--latency", "0ns"],
             "dgx-h100 has its own",
         ),
+        (
+            &["-m", "dgx-h100", "--bandwidth", "1GB/s"],
+            "dgx-h100 has its own",
+        ),
     ] {
         let error = refusal(&[&job[..], flags].concat());
         assert!(error.contains(expected), "{error}");

@@ -18,7 +18,7 @@ use crate::topology::{LinePattern, NetworkPath, Topology};
 use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span, Time};
 
-use super::{AstraCollectives, LevelCounters};
+use super::AstraCollectives;
 
 /// Endpoint delay in named groups, ns.
 const FAST: u64 = 10;
@@ -38,7 +38,7 @@ impl CollectiveBackend for AstraCollectives {
         // All members as one line, for `one…`. A group that is no sub-grid is one.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::GroupPhase {
-                dimension: self.dimensions + usize::from(named),
+                dimension: self.dimensions() + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
             });
@@ -196,7 +196,7 @@ impl CollectiveBackend for AstraCollectives {
             let phases = own.route(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
-                let one = phase.dimension >= own.dimensions;
+                let one = phase.dimension >= own.dimensions();
                 let name = CollectiveImplementation { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
@@ -267,7 +267,7 @@ impl EndpointModel for AstraCollectives {
             number
         } else {
             // A collective goes through each dimension twice at most.
-            let queues = 2 * self.dimensions as u32 * self.queues;
+            let queues = 2 * self.dimensions() as u32 * self.queues;
             ChunkQueueSpec::apart(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
@@ -296,14 +296,14 @@ impl EndpointModel for AstraCollectives {
         acts: &mut Vec<ScriptAction>,
     ) {
         let script = stage.script.expect("only scripted stages are played");
-        let scripts = &self.scripts[script as usize];
         let place = || {
             let own = extent.npus[player.1 as usize];
             // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
             // group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
-        self.players.advance(scripts, place, player, cue, acts);
+        let (scripts, players) = self.scripts.played(script);
+        players.advance(scripts, place, player, cue, acts);
     }
 
     #[inline]
@@ -374,47 +374,7 @@ impl IssueDiscipline for AstraCollectives {
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &AstraPhase) -> u16 {
-        let backward = stage.rotation == QueueRotation::Second;
-        let mut slot = QueueSlot {
-            backward,
-            ..QueueSlot::default()
-        };
-        if !self.counts {
-            return slot.packed();
-        }
-        if let Some(last) = self.counted.get_mut(npu.index())
-            && *last != Some(stage.collective)
-        {
-            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
-            // them.
-            *last = Some(stage.collective);
-            let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(LevelCounters::default());
-        }
-        let level = npu.index() * self.dimensions + stage.level as usize;
-        let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce out and back splits the queues: with one queue both halves are that one.
-        let half = queues / 2;
-        let next = |counter: &mut u32, count: u32| {
-            let place = *counter;
-            *counter = (place + 1) % count;
-            place
-        };
-        let queue = match stage.rotation {
-            _ if queues == 1 => 0,
-            QueueRotation::None => 0,
-            QueueRotation::All => next(&mut level.all, queues),
-            QueueRotation::First => next(&mut level.first, half),
-            QueueRotation::Second => half + next(&mut level.second, queues - half),
-        };
-        slot.queue = queue as u16;
-        // The second half of several queues goes the other way round a ring.
-        slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
-        if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
-            slot.mirrored = level.trees % 2 == 1;
-            level.trees += 1;
-        }
-        slot.packed()
+        self.counters.slot(npu, stage).packed()
     }
 
     fn exchanges_same_messages(&self, a: &AstraPhase, b: &AstraPhase) -> bool {
@@ -458,7 +418,7 @@ impl IssueDiscipline for AstraCollectives {
     }
 
     fn matches_by_sender(&self) -> bool {
-        self.counts
+        self.counters.count()
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use super::Collectives;
 use super::admission::StageAdmission;
 use super::run::{CellPlace, ChunkProgress};
+use super::schedule_cache::StageRef;
 use crate::collective::{LinePosition, ScriptEvent, SendStep};
 use crate::engine::discipline::{CollectiveModel, Discipline};
 use crate::engine::effects::{Effects, FollowUp};
@@ -31,13 +32,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         cell: u32,
     ) {
         let place = self.place(id, cell);
-        let (stage, queue_slot, line) = place.expect("it is in a stage");
+        let CellPlace {
+            stage,
+            queue_slot,
+            line,
+        } = place.expect("it is in a stage");
         let run = &mut self.runs[id as usize];
         let progress = run.progress.as_mut().expect("it has begun");
         let state = &mut progress.cells[cell as usize];
         state.begun = true;
         let number = state.stage;
-        if self.backend.is_scripted(&stage) {
+        if self.backend.is_scripted(self.schedules.stage(stage)) {
             self.play(fabric, effects, now, (id, cell), ScriptEvent::Begin);
             return;
         }
@@ -50,7 +55,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         };
         self.open_strand(fabric, effects, now, (id, cell), (stage, queue_slot, line));
-        if !self.backend.is_bidirectional(&stage) {
+        if !self.backend.is_bidirectional(self.schedules.stage(stage)) {
             return;
         }
         let run = &mut self.runs[id as usize];
@@ -82,7 +87,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         effects: &mut Effects,
         now: Time,
         (id, cell): (u32, u32),
-        (stage, queue_slot, line): (M::Stage, u16, LinePosition),
+        (stage, queue_slot, line): (StageRef, u16, LinePosition),
     ) {
         self.open_endpoint(effects, now, (id, cell), (stage, queue_slot, line));
         let shared = self.shared_stage(id, cell);
@@ -165,6 +170,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Advances a chunk at a member as far as possible `now`: takes the steps whose credits are there, and ends the
     /// stage after the last. Chunks that begin a stage thereby are added to `moved`.
+    #[inline]
     pub(super) fn advance<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -173,66 +179,77 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: u32,
         cell: u32,
     ) {
-        if let Some(place) = self.place(id, cell) {
-            self.advance_at(fabric, effects, now, (id, cell), place);
+        match self.place(id, cell) {
+            Some(CellPlace {
+                stage,
+                queue_slot,
+                line: Some(line),
+            }) => self.advance_at(fabric, effects, now, (id, cell), (stage, queue_slot), line),
+            Some(_) => self.end_stage(fabric, effects, now, id, cell),
+            None => {}
         }
     }
 
     /// Returns where a cell is ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
-    #[inline]
-    pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace<M::Stage>> {
+    #[inline(always)]
+    pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace> {
         let run = &self.runs[id as usize];
         let group = self.groups[run.group as usize].plan;
-        let schedule = run.schedule_at(run.position(cell));
-        let schedule = self.schedules.get(schedule);
-        run.place(cell, schedule, group, &*self.backend)
+        run.place(cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Advances a chunk at a member, as [`Self::advance`] does, from where it is.
+    /// Advances a chunk at a member with a part in the stage, as [`Self::advance`] does, from where it is.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
         (id, cell): (u32, u32),
-        (stage, queue_slot, line): CellPlace<M::Stage>,
+        (stage, queue_slot): (StageRef, u16),
+        line: LinePosition,
     ) {
-        if let Some(line) = line {
-            let state = |e: &Self| {
-                let progress = e.runs[id as usize].progress.as_ref();
-                progress.expect("it has begun").cells[cell as usize]
-            };
-            let paced = self.backend.is_paced(&stage);
-            let mut at = state(self);
-            let mut next = self.backend.step(&stage, queue_slot, line, at.taken);
-            while let Some(step) = next {
-                let held = step.after > at.credits || step.arrived > at.arrived;
-                // Where a member may send to all others at once, the next message waits until the port is free, so
-                // that a group of n has n messages in flight and not n².
-                if held || (paced && at.leaving) {
-                    break;
-                }
-                next = self.backend.step(&stage, queue_slot, line, at.taken + 1);
-                self.take_step(
-                    fabric,
-                    effects,
-                    now,
-                    (id, cell),
-                    (step, paced || next.is_none()),
-                );
-                at = state(self);
+        let state = |e: &Self| {
+            let progress = e.runs[id as usize].progress.as_ref();
+            progress.expect("it has begun").cells[cell as usize]
+        };
+        let paced = self.backend.is_paced(self.schedules.stage(stage));
+        let mut at = state(self);
+        let mut next = self.step_at(stage, queue_slot, line, at.taken);
+        while let Some(step) = next {
+            let held = step.after > at.credits || step.arrived > at.arrived;
+            // Where a member may send to all others at once, the next message waits until the port is free, so
+            // that a group of n has n messages in flight and not n².
+            if held || (paced && at.leaving) {
+                break;
             }
-            let all = self.backend.receives(&stage, queue_slot, line)
-                + self.backend.credits(&stage, queue_slot, line);
-            if next.is_some() || at.leaving || at.credits < all {
-                return;
-            }
-            if self.backend.is_bidirectional(&stage) {
-                self.end_strand(fabric, effects, now, id, cell);
-                return;
-            }
+            next = self.step_at(stage, queue_slot, line, at.taken + 1);
+            self.take_step(
+                fabric,
+                effects,
+                now,
+                (id, cell),
+                (step, paced || next.is_none()),
+            );
+            at = state(self);
         }
-        self.end_stage(fabric, effects, now, id, cell);
+        let of = self.schedules.stage(stage);
+        let all = self.backend.receives(of, queue_slot, line)
+            + self.backend.credits(of, queue_slot, line);
+        if next.is_some() || at.leaving || at.credits < all {
+            return;
+        }
+        if self.backend.is_bidirectional(of) {
+            self.end_strand(fabric, effects, now, id, cell);
+        } else {
+            self.end_stage(fabric, effects, now, id, cell);
+        }
+    }
+
+    /// Step `i` of a stage at a position of its line.
+    #[inline]
+    fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
+        let stage = self.schedules.stage(stage);
+        self.backend.step(stage, slot, line, i)
     }
 
     /// Ends a strand of a chunk's stage; the second to end ends the stage.

@@ -1,6 +1,8 @@
 //! Endpoints of members: delays, reductions and buses of their messages.
 
 use super::Collectives;
+use super::run::CellPlace;
+use super::schedule_cache::StageRef;
 use crate::collective::{
     BusScheduler, BusTransfer, CompletionToken, EndpointCost, LinePosition, TransferCause,
 };
@@ -38,14 +40,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         effects: &mut Effects,
         now: Time,
         (id, cell): (u32, u32),
-        (stage, queue_slot, line): (M::Stage, u16, LinePosition),
+        (stage, queue_slot, line): (StageRef, u16, LinePosition),
     ) {
-        let credits = self.backend.credits(&stage, queue_slot, line);
+        let of = self.schedules.stage(stage);
+        let credits = self.backend.credits(of, queue_slot, line);
         let run = &mut self.runs[id as usize];
         let group = self.groups[run.group as usize].plan;
         let npu = group.extent.npus[run.position(cell) as usize];
         let event = Event::new(EventClass::Opened, id, cell);
-        match self.backend.endpoint(&stage) {
+        match self.backend.endpoint(of) {
             EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[cell as usize].credits = credits;
@@ -57,9 +60,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             EndpointCost::Bus => {
                 for _ in 0..credits {
                     let (passing, token) = (TransferCause::Start, completion_token(event, 1));
+                    let of = self.schedules.stage(stage);
                     let load = self
                         .backend
-                        .bus_transfer(&stage, queue_slot, line, passing, token);
+                        .bus_transfer(of, queue_slot, line, passing, token);
                     self.carry(effects, now, npu, load);
                 }
             }
@@ -93,12 +97,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let event = Event::new(EventClass::EndpointDone, id, cell);
         if let EndpointCost::Delay(delay) = endpoint {
             effects.agenda.delay(npu.0, now + delay, event, r);
-        } else if let Some((stage, queue_slot, Some(line))) =
-            run.place(cell, schedule, group, &*self.backend)
+        } else if let Some(CellPlace {
+            stage,
+            queue_slot,
+            line: Some(line),
+        }) = run.place(cell, &self.schedules, group, &*self.backend)
         {
             let passing = TransferCause::Reception(r - 1);
             let load = self.backend.bus_transfer(
-                &stage,
+                self.schedules.stage(stage),
                 queue_slot,
                 line,
                 passing,
@@ -144,15 +151,19 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         r: u32,
     ) {
         let place = self.place(id, cell);
-        let place = place.expect("its messages are dealt with in their stage");
-        let (stage, queue_slot, line) = place;
+        let CellPlace {
+            stage,
+            queue_slot,
+            line,
+        } = place.expect("its messages are dealt with in their stage");
         let line = line.expect("whoever receives has a line");
-        match self.backend.reduction(&stage, queue_slot, line, r - 1) {
+        let of = self.schedules.stage(stage);
+        match self.backend.reduction(of, queue_slot, line, r - 1) {
             None => {
                 let run = &mut self.runs[id as usize];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[cell as usize].credits += 1;
-                self.advance_at(fabric, effects, now, (id, cell), place);
+                self.advance_at(fabric, effects, now, (id, cell), (stage, queue_slot), line);
             }
             Some(span) => {
                 let run = &self.runs[id as usize];

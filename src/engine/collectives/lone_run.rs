@@ -6,8 +6,8 @@ use crate::engine::discipline::CollectiveModel;
 use crate::engine::effects::Effects;
 use crate::engine::event::Event;
 use crate::engine::event_loop::{self, LoopComponents};
-use crate::engine::fabric::Fabric;
-use crate::network::NetworkBackend;
+use crate::engine::fabric::{Fabric, InFlightOp};
+use crate::network::{DeliveryNotice, NetworkBackend};
 use crate::units::Time;
 use std::iter::Peekable;
 use std::ops::ControlFlow;
@@ -137,7 +137,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         fabric.handle(now, of_network, own);
         while let Some(notice) = fabric.notice() {
-            self.notice(fabric, own, now, notice);
+            match notice {
+                DeliveryNotice::Delivered(op) => {
+                    let of = fabric.forget_op(op);
+                    self.arrived(fabric, own, now, of);
+                }
+                // Scripts have no closed form, so steps are all that is replayed alone.
+                DeliveryNotice::Injected(op) => {
+                    if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
+                        self.step_left(fabric, own, now, run, from);
+                    }
+                }
+            }
         }
         self.advance_begun(fabric, own, now);
     }

@@ -5,6 +5,7 @@
 //! under one tag, because requests do not carry a size.
 
 use super::Collectives;
+use super::run::CellPlace;
 use crate::engine::discipline::CollectiveModel;
 use crate::engine::effects::Effects;
 use crate::engine::fabric::{Fabric, InFlightOp};
@@ -24,21 +25,24 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         for k in 0.. {
             let run = &self.runs[id as usize];
             let group = self.groups[run.group as usize].plan;
-            let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
-            let place = run.place(cell, schedule, group, &*self.backend);
-            let Some((stage, queue_slot, Some(line))) = place else {
+            let place = run.place(cell, &self.schedules, group, &*self.backend);
+            let Some(CellPlace {
+                stage,
+                queue_slot,
+                line: Some(line),
+            }) = place
+            else {
                 return;
             };
+            let stage = self.schedules.stage(stage);
             let progress = run.progress.as_ref().expect("it has begun");
             let state = progress.cells[cell as usize];
-            let source = self
-                .backend
-                .source(&stage, queue_slot, line, state.taken, k);
+            let source = self.backend.source(stage, queue_slot, line, state.taken, k);
             let Some(source) = source else {
                 return;
             };
             let position = run.position(cell);
-            let phase = &group.extent.phases[self.backend.phase(&stage)];
+            let phase = &group.extent.phases[self.backend.phase(stage)];
             let from = phase.position(position, source.from);
             let op = InFlightOp::ChunkRequest {
                 run: id,

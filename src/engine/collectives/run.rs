@@ -4,6 +4,7 @@ use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
 use super::recorded::WaitTotals;
 use super::rehearsal::CollectiveRehearsal;
+use super::schedule_cache::{ScheduleCache, StageRef};
 use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
 use crate::engine::discipline::CollectiveModel;
 use crate::engine::plan::{GroupPlan, NONE};
@@ -141,7 +142,12 @@ pub(super) struct ChunkProgress {
 }
 
 /// Place of a cell: its stage, its queue slot, and its position on the line; no position where its member has no part in the stage.
-pub(super) type CellPlace<S> = (S, u16, Option<LinePosition>);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CellPlace {
+    pub stage: StageRef,
+    pub queue_slot: u16,
+    pub line: Option<LinePosition>,
+}
 
 /// Admission of a member's chunks to a phase.
 #[derive(Clone, Copy, Debug, Default)]
@@ -380,24 +386,37 @@ impl CollectiveRun {
     }
 
     /// Returns the place of a cell, `None` when it is done or outside.
-    #[inline]
+    // Always inline: values that are written to memory piece by piece and read as a whole stall the processor.
+    #[inline(always)]
     pub(super) fn place<M: CollectiveModel>(
         &self,
         cell: u32,
-        schedule: &ChunkSchedule<M::Stage>,
+        schedules: &ScheduleCache<M::Stage>,
         plan: &GroupPlan,
         backend: &M,
-    ) -> Option<CellPlace<M::Stage>> {
+    ) -> Option<CellPlace> {
         let progress = self.progress.as_ref()?;
+        let position = self.position(cell);
         let number = progress.cells[cell as usize].stage;
-        let stage = *schedule.stage(self.chunk_in(schedule, cell), number)?;
+        let own = self.schedule_at(position);
+        let schedule = schedules.get(own);
+        let index = schedule.stage_index(self.chunk_in(schedule, cell), number)?;
+        let stage = StageRef {
+            schedule: own,
+            index: index as u32,
+        };
         let queue_slot = progress.queue_slots[cell as usize * self.length + number as usize];
-        let line = backend.line_position(&plan.extent, &stage, self.position(cell), self.root);
+        let of = &schedule.stages()[index];
+        let line = backend.line_position(&plan.extent, of, position, self.root);
         let line = match self.strand(cell) {
             0 => line,
             _ => line.map(LinePosition::reversed),
         };
-        Some((stage, queue_slot, line))
+        Some(CellPlace {
+            stage,
+            queue_slot,
+            line,
+        })
     }
 }
 

@@ -9,6 +9,13 @@ use std::collections::BTreeMap;
 /// Identity of a schedule: group, kind, bytes, root, and a variant of the backend's own.
 type ScheduleKey = (u32, CollectiveKind, u64, u32, u64);
 
+/// A stage, by the numbers of its schedule and of itself in there. What is in a register is passed on faster than a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StageRef {
+    pub schedule: u32,
+    pub index: u32,
+}
+
 /// A schedule, and its closed form once computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
@@ -35,7 +42,7 @@ impl<S> Default for ScheduleCache<S> {
     }
 }
 
-impl<S> ScheduleCache<S> {
+impl<S: Copy> ScheduleCache<S> {
     /// Returns the number of a request's schedule, computed by `work_out` if it is the first of its kind.
     pub fn find(
         &mut self,
@@ -56,6 +63,11 @@ impl<S> ScheduleCache<S> {
     #[inline]
     pub fn get(&self, number: u32) -> &ChunkSchedule<S> {
         &self.cached[number as usize].schedule
+    }
+
+    #[inline]
+    pub fn stage(&self, of: StageRef) -> &S {
+        &self.get(of.schedule).stages()[of.index as usize]
     }
 
     #[inline]

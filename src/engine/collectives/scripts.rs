@@ -156,7 +156,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric.submit::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a part of a sender whose message has arrived.
+    /// Ends a part of a sender whose message has left, or, where sends end so, has arrived.
     pub fn part_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,0 +1,60 @@
+//! Custom algorithms of a system, by kind of collective and by node.
+
+use crate::astra_sim::{AstraInputs, PerCollectiveKind};
+use crate::collective::{ScriptExecutor, ScriptedAlgorithm};
+use crate::trace::CollectiveKind;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Custom algorithms, and the members that play them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CustomScripts {
+    /// By number.
+    algorithms: Vec<ScriptedAlgorithm>,
+    of_kind: PerCollectiveKind<Option<u16>>,
+    of_node: BTreeMap<u64, u16>,
+    players: ScriptExecutor,
+}
+
+impl CustomScripts {
+    /// Adds an algorithm, read from the files that begin with `prefix`, for the collectives that `inputs` name.
+    pub fn add(&mut self, inputs: &AstraInputs, prefix: &Path, algorithm: ScriptedAlgorithm) {
+        let number = self.algorithms.len() as u16;
+        self.algorithms.push(algorithm);
+        let (own, files) = (&mut self.of_kind, &inputs.system.custom);
+        for (own, file) in [
+            (&mut own.all_reduce, &files.all_reduce),
+            (&mut own.all_gather, &files.all_gather),
+            (&mut own.reduce_scatter, &files.reduce_scatter),
+            (&mut own.all_to_all, &files.all_to_all),
+        ] {
+            if file.as_deref() == Some(prefix) {
+                *own = Some(number);
+            }
+        }
+        let nodes = inputs.per_node.iter().filter(|(_, path)| *path == prefix);
+        self.of_node.extend(nodes.map(|(id, _)| (id, number)));
+    }
+
+    /// Returns the algorithm of a collective: that of its node takes precedence over that of its kind.
+    pub fn number(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
+        let of_kind = match kind {
+            CollectiveKind::AllReduce => self.of_kind.all_reduce,
+            CollectiveKind::AllGather => self.of_kind.all_gather,
+            CollectiveKind::ReduceScatter => self.of_kind.reduce_scatter,
+            CollectiveKind::AllToAll => self.of_kind.all_to_all,
+            _ => None,
+        };
+        self.of_node.get(&node).copied().or(of_kind)
+    }
+
+    /// Returns an algorithm.
+    pub fn get(&self, number: u16) -> &ScriptedAlgorithm {
+        &self.algorithms[number as usize]
+    }
+
+    /// Returns an algorithm, and those who play it.
+    pub fn played(&mut self, number: u16) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {
+        (&self.algorithms[number as usize], &mut self.players)
+    }
+}

@@ -1,0 +1,98 @@
+//! Queues that chunks take in turn: each NPU counts, in each level, those that it has given out.
+
+use crate::astra_sim::AstraAlgorithm;
+use crate::astra_sim::program::{AstraPhase, QueueRotation, QueueSlot};
+use crate::ids::Npu;
+
+/// Counters of one level of one NPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct LevelCounters {
+    all: u32,
+    first: u32,
+    second: u32,
+    /// Chunks that have taken a tree.
+    trees: u32,
+}
+
+/// Counters of all NPUs.
+#[derive(Clone, Debug)]
+pub(super) struct QueueCounters {
+    /// Queues of a level.
+    queues: u32,
+    dimensions: usize,
+    /// By NPU and level; none where nothing is counted.
+    levels: Vec<LevelCounters>,
+    /// Collective that the counters belong to, by NPU; none where they are never reset.
+    counted: Vec<Option<u32>>,
+}
+
+impl QueueCounters {
+    /// Returns the counters of so many NPUs, dimensions and queues, if anything `is_counted`; they may start `anew` with each
+    /// collective.
+    pub fn new(
+        (npus, dimensions): (u32, usize),
+        queues: u32,
+        is_counted: bool,
+        anew: bool,
+    ) -> Self {
+        let npus = if is_counted { npus as usize } else { 0 };
+        Self {
+            queues,
+            dimensions,
+            levels: vec![LevelCounters::default(); npus * dimensions],
+            counted: vec![None; if anew { npus } else { 0 }],
+        }
+    }
+
+    /// Returns whether anything is counted.
+    #[inline]
+    pub fn count(&self) -> bool {
+        !self.levels.is_empty()
+    }
+
+    /// Returns the queue slot that an NPU's next chunk takes in a stage.
+    #[inline]
+    pub fn slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
+        let backward = stage.rotation == QueueRotation::Second;
+        let mut slot = QueueSlot {
+            backward,
+            ..QueueSlot::default()
+        };
+        if !self.count() {
+            return slot;
+        }
+        if let Some(last) = self.counted.get_mut(npu.index())
+            && *last != Some(stage.collective)
+        {
+            // NPUs may join overlapping collectives in different orders, so the counters start anew with each of
+            // them.
+            *last = Some(stage.collective);
+            let first = npu.index() * self.dimensions;
+            self.levels[first..][..self.dimensions].fill(LevelCounters::default());
+        }
+        let level = npu.index() * self.dimensions + stage.level as usize;
+        let (level, queues) = (&mut self.levels[level], self.queues);
+        // An all-reduce out and back splits the queues: with one queue both halves are that one.
+        let half = queues / 2;
+        let next = |counter: &mut u32, count: u32| {
+            let place = *counter;
+            *counter = (place + 1) % count;
+            place
+        };
+        let queue = match stage.rotation {
+            _ if queues == 1 => 0,
+            QueueRotation::None => 0,
+            QueueRotation::All => next(&mut level.all, queues),
+            QueueRotation::First => next(&mut level.first, half),
+            QueueRotation::Second => half + next(&mut level.second, queues - half),
+        };
+        slot.queue = queue as u16;
+        // The second half of several queues goes the other way round a ring.
+        slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
+        if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
+            slot.mirrored = level.trees % 2 == 1;
+            level.trees += 1;
+        }
+        slot
+    }
+}
