@@ -52,6 +52,7 @@ pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack};
 pub use sniff::{CaptureFileKind, sniff};
+use std::collections::BTreeMap;
 
 /// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub struct ProcessGroup {
 }
 
 /// Kind of damage that was repaired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
     /// A name was not escaped.
     Name,
@@ -95,8 +96,8 @@ pub struct JsonRepair {
 /// Repairs of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonRepairs {
-    /// Number of repairs.
-    pub count: u64,
+    /// Number of repairs of each kind.
+    pub counts: BTreeMap<JsonRepairKind, u64>,
     /// First of them, [`JsonRepairs::LISTED`] at most.
     pub listed: Vec<JsonRepair>,
 }
@@ -105,8 +106,13 @@ impl JsonRepairs {
     /// Maximum number of repairs that are listed.
     pub const LISTED: usize = 100;
 
+    /// Returns the number of repairs.
+    pub fn count(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
     fn push(&mut self, repair: JsonRepair) {
-        self.count += 1;
+        *self.counts.entry(repair.what).or_default() += 1;
         if self.listed.len() < Self::LISTED {
             self.listed.push(repair);
         }

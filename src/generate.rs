@@ -27,7 +27,6 @@ use crate::trace::write::Sink;
 use crate::trace::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
 use crate::units::{Span, Time};
 use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
 
@@ -40,6 +39,7 @@ pub(crate) mod p2p;
 pub(crate) mod palm;
 pub(crate) mod plan;
 pub(crate) mod schedule;
+mod shape_graphs;
 pub(crate) mod sharding;
 #[cfg(test)]
 mod testing;
@@ -209,21 +209,24 @@ impl GeneratedJob {
     }
 
     /// As [`workload`](Self::workload); calls `made` for each of the [`shared_nodes`](Self::shared_nodes).
-    pub fn workload_with(&self, made: &dyn Fn()) -> Result<Workload, TraceError> {
+    pub fn workload_with(&self, made: &(dyn Fn() + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
         builder.amounts(self.amounts());
+        // Graphs are numbered in the order in which ranks use them; the representative of a shape need not be its first rank.
+        let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let mut seen = BTreeSet::new();
+        shapes.retain(|shape| seen.insert(*shape));
+        let graphs = shape_graphs::in_order(&shapes, self.shared_nodes(), |shape| {
+            self.graph(shape, made)
+        })?;
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
+        for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
+            built.insert(shape, (builder.graph(graph), binding));
+        }
         for rank in 0..self.ranks() {
-            // The representative of a shape need not be its first rank, so its graph is built on first use.
-            let (graph, first) = match built.entry(self.shape_of(rank)) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let (graph, binding) = self.graph(*new.key(), made)?;
-                    new.insert((builder.graph(graph), binding))
-                }
-            };
+            let (graph, first) = &built[&self.shape_of(rank)];
             let binding = SlotBinding {
                 core: self.core_of(rank),
                 ..self.0.bind(rank, first)
@@ -236,7 +239,11 @@ impl GeneratedJob {
     }
 
     /// The graph of `rank`, and the binding of its slots.
-    fn graph(&self, rank: u32, made: &dyn Fn()) -> Result<(Graph, SlotBinding), TraceError> {
+    fn graph(
+        &self,
+        rank: u32,
+        made: &(dyn Fn() + Sync),
+    ) -> Result<(Graph, SlotBinding), TraceError> {
         let ids = self.node_count(rank) + 1;
         let graph = GraphBuilder::new(rank, DependencyPolicy::Both, ids);
         let mut watched = WatchedSink { sink: graph, made };
@@ -390,6 +397,8 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
+    /// Whether nodes have names, which take longer to write than all else of a node.
+    named: bool,
 }
 
 impl<'s> TraceEmitter<'s> {
@@ -398,13 +407,24 @@ impl<'s> TraceEmitter<'s> {
             sink,
             last: 0,
             name: String::new(),
+            named: true,
+        }
+    }
+
+    /// An emitter for a sink that looks at no names: nodes have none.
+    fn nameless(sink: &'s mut dyn Sink) -> Self {
+        Self {
+            named: false,
+            ..Self::new(sink)
         }
     }
 
     /// Sets the name of the next node.
     fn name(&mut self, name: fmt::Arguments<'_>) {
-        self.name.clear();
-        self.name.write_fmt(name).expect("a string grows as needed");
+        if self.named {
+            self.name.clear();
+            self.name.write_fmt(name).expect("a string grows as needed");
+        }
     }
 
     /// Emits a node and returns its id, which is one more than the last.

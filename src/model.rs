@@ -42,10 +42,12 @@ pub use definition::{DefinitionKind, ModelDefinition};
 pub use error::ModelError;
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
-    AxisCut, AxisSpec, ChainRole, ElementBytes, KeptTensor, KeptWith, KernelSpec, MovingKernels,
-    MovingSpec, OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec,
+    AxisCut, AxisSpec, ChainRole, ElementBytes, ExpertExchange, KeptTensor, KeptWith, KernelSpec,
+    MovingKernels, MovingSpec, OperatorAxis, OperatorSpec, ProductSpec, WeightSpec, WindowSpec,
 };
-pub use transformer::{OutputHead, PositionEncoding, TransformerBlock, TransformerModel};
+pub use transformer::{
+    ExpertRouting, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+};
 pub use vit::VisionTransformer;
 
 /// A network of layers.
@@ -144,6 +146,44 @@ pub enum OperatorKind {
         dropout: bool,
         /// True if queries and keys are turned by their positions first (rotary position embedding).
         rotary: bool,
+        /// True if each head of queries and of keys is scaled to length 1 before that, then by a gain that all heads of queries
+        /// share, and another one of keys.
+        qk_norm: bool,
+    },
+    /// Scores of each token for each expert, their softmax, and a copy of the token for each expert with one of the
+    /// `chosen` highest scores (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
+    ExpertDispatch {
+        /// Tokens of a sample.
+        tokens: u64,
+        /// Columns of a token.
+        width: u64,
+        /// Experts of the layer.
+        experts: u64,
+        /// Experts that each token is sent to.
+        chosen: u64,
+    },
+    /// A product for each expert: `rows` copies of tokens, shared out evenly among experts, by `inputs x outputs` of the
+    /// expert, with a bias of `outputs` each if `bias`.
+    ExpertLinear {
+        /// Copies of tokens, of all experts together.
+        rows: u64,
+        /// Experts, each with weights of its own.
+        experts: u64,
+        /// Columns of the input.
+        inputs: u64,
+        /// Columns of the output.
+        outputs: u64,
+        /// True if a vector is added to each row.
+        bias: bool,
+    },
+    /// Sum of the copies of each token, weighted by its scores.
+    ExpertCombine {
+        /// Tokens of a sample.
+        tokens: u64,
+        /// Columns of a token.
+        width: u64,
+        /// Copies of each token.
+        chosen: u64,
     },
     /// Each row is scaled to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then by a
     /// gain of `width`, and shifted by a bias of `width` if `bias`.

@@ -45,6 +45,7 @@ mod throughput;
 pub(crate) mod tile_map;
 pub(crate) mod tiles;
 pub(crate) mod timeline;
+mod two_threads;
 mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime, TimeCategory};

@@ -32,7 +32,7 @@ pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
 pub use folds::{FoldFit, fit_in_folds, folds};
 pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
-pub use kernel_times::{KernelTimes, recorded_kernels};
+pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
 pub use runs::{MeasuredRun, RunTable};

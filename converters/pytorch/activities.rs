@@ -18,6 +18,7 @@ use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 
 mod device;
+mod handoffs;
 mod host_waits;
 mod in_flight;
 mod thread_chains;
@@ -146,7 +147,7 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
         };
         activities.add_dependency(source, target);
     }
-    chains.link_handoffs(rank, calls, &mut activities, &mut found);
+    handoffs::link(&chains, rank, calls, &mut activities, &mut found);
     activities.stats = found;
     activities.normalize();
     activities

@@ -50,7 +50,7 @@ pub struct CallMatchInfo {
     pub root: Option<u32>,
     /// Whether members exchange parts of different sizes.
     pub uneven: bool,
-    /// Whether the partners were found; a call without them is written as host work.
+    /// Whether the partners were found; a call without them is written as work of the host or device.
     pub found: bool,
 }
 

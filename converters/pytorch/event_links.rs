@@ -208,6 +208,13 @@ impl HostNodeLinks {
             )
         });
         let rows: Vec<String> = rows.collect();
+        if rows.is_empty() {
+            return Err(EventLinkError {
+                found: "the host trace beside it has no operators".to_owned(),
+                hint: "convert the Kineto trace alone",
+                offset: None,
+            });
+        }
         Err(EventLinkError {
             found: format!(
                 "no record function ids join it to the host trace, and by their order operators of that \

@@ -1,6 +1,6 @@
 //! Discovery of a job's captures, and of the files of each rank.
 
-use super::sniff::{CaptureFileKind, sniff, sniff_pid, sniff_piped};
+use super::sniff::{CaptureFileKind, foreign, sniff, sniff_pid, sniff_piped};
 use crate::trace::TraceError;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -157,10 +157,15 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
                     Some(_) if is_pipe(&file.path) => Path::new(STANDARD_INPUT),
                     _ => &file.path,
                 };
+                let what = match foreign(path) {
+                    Some(what) => format!("it is {what}"),
+                    None => "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
+                             (`traceEvents`)"
+                        .to_owned(),
+                };
                 return Err(TraceError::refused_in(
                     path,
-                    "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
-                     (`traceEvents`)",
+                    what,
                     "pass what ExecutionTraceObserver and export_chrome_trace wrote",
                 ));
             }
@@ -261,9 +266,11 @@ fn others(found: &[FoundFile]) -> String {
         0 => String::new(),
         more => format!(", and so are {more} more"),
     };
+    if let Some(what) = foreign(&first.path) {
+        return format!(": {} is {what}{more}", name(first));
+    }
     format!(
-        ": {} is neither a host trace (`schema` and `nodes`) nor a Kineto trace (`traceEvents`), it may be empty or \
-         damaged{more}",
+        ": {} is neither a host trace (`schema` and `nodes`) nor a Kineto trace (`traceEvents`), it may be damaged{more}",
         name(first)
     )
 }

@@ -2,7 +2,7 @@
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so it is
 //! inferred: from there being one group only; or from the worker threads, of which gloo creates two for every group
-//! when the group is created. Messages have no worker; they belong to the group of all ranks unless their ends then
+//! when the group is created. Records of NCCL that state a number of members only are told apart by streams. Messages have no worker; they belong to the group of all ranks unless their ends then
 //! disagree.
 
 use super::ProcessGroup;
@@ -12,6 +12,7 @@ use crate::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use workers::WorkerPools;
 
+mod communicators;
 mod workers;
 
 /// A process group of the job.
@@ -34,12 +35,12 @@ pub struct GroupInference {
     pub named: BTreeMap<u32, u64>,
     /// Calls in the only group that there is.
     pub only: u64,
-    /// Calls whose group was inferred from the worker thread, by group.
+    /// Calls whose group was inferred from the worker thread or stream, by group.
     pub by_worker: BTreeMap<u32, u64>,
     /// Calls whose group was inferred from sizes, as it is the only one with so many members; and kernels that nothing
     /// but their name tells, which are taken to be of the group that other calls name.
     pub by_size: BTreeMap<u32, u64>,
-    /// Barriers whose group cannot be told.
+    /// Barriers, and collectives of a device, whose group cannot be told.
     pub untold: u64,
     /// Messages that were attributed to all ranks, or to a smaller group, by group.
     pub messages: BTreeMap<u32, u64>,
@@ -78,6 +79,7 @@ pub fn resolve(
     } else {
         workers::assign(ranks, calls, &groups, &own, &known)
     };
+    let communicators = communicators::assign(ranks, calls, &mut groups, &own, world);
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)
@@ -86,6 +88,14 @@ pub fn resolve(
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
         for call in &mut calls[r].list {
+            let key = communicators::key(call);
+            // A record may state how many members the group has.
+            let fits = |group: &u32| {
+                key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
+            };
+            let by_stream = || communicators[r].get(&key?).copied();
+            let by_thread = || workers[r].get(&call.worker).copied().or_else(by_stream);
+            let assumed = || assumed[r].filter(|group| call.on_device() && fits(group));
             call.group = match (&call.asked.group, &own[..]) {
                 (Some(name), _) => {
                     let found = own.iter().find(|&&g| groups[g as usize].called == *name);
@@ -93,32 +103,29 @@ pub fn resolve(
                     *inferred.named.entry(group).or_default() += 1;
                     group
                 }
-                (None, &[only]) => {
+                (None, &[only]) if fits(&only) => {
                     inferred.only += 1;
                     only
                 }
                 // Provisional: `messages` moves it where the ends do not match.
                 (None, _) if call.is_message() => own[0],
-                (None, _) => match workers[r].get(&call.worker).copied() {
-                    Some(group) => {
+                (None, _) => {
+                    if let Some(group) = by_thread() {
                         *inferred.by_worker.entry(group).or_default() += 1;
                         group
-                    }
-                    None => match by_size(call, own, &groups)
-                        .or(assumed[r].filter(|_| call.on_device()))
+                    } else if let Some(group) = by_size(call, own, &groups).or_else(assumed) {
+                        *inferred.by_size.entry(group).or_default() += 1;
+                        group
+                    } else if key.is_some()
+                        || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        Some(group) => {
-                            *inferred.by_size.entry(group).or_default() += 1;
-                            group
-                        }
-                        // A barrier moves nothing: its time stays, and nobody waits for it.
-                        None if call.act == CommOp::Collective(CollectiveKind::Barrier) => {
-                            inferred.untold += 1;
-                            UNTOLD
-                        }
-                        None => return Err(unnamed(rank, call)),
-                    },
-                },
+                        // A barrier moves nothing: its time stays, and nobody waits for it. So does that of a kernel.
+                        inferred.untold += 1;
+                        UNTOLD
+                    } else {
+                        return Err(unnamed(rank, call));
+                    }
+                }
             };
         }
     }

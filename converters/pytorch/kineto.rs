@@ -168,6 +168,13 @@ impl EventCategory {
 impl KinetoTrace {
     /// Returns the process of its operators: that of most of them.
     pub fn process(&self) -> Option<u64> {
+        let counts = self.operators_of_processes().into_iter();
+        let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
+        most.0.parse().ok()
+    }
+
+    /// Returns the number of operators of each process that has any.
+    pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
         for event in operators.filter(|event| event.category == EventCategory::CpuOp) {
@@ -182,10 +189,7 @@ impl KinetoTrace {
         {
             *counts.entry(&track.pid).or_default() += count;
         }
-        let most = counts
-            .into_iter()
-            .max_by_key(|&(pid, count)| (count, pid))?;
-        most.0.parse().ok()
+        counts
     }
 
     /// Returns the details of an event.

@@ -44,24 +44,60 @@ fn beginning(path: &Path) -> Result<Vec<u8>, TraceError> {
 }
 
 fn beginning_of(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
+    beginning_as_it_is(stream, path).map(utf8)
+}
+
+fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
     // A truncated file still shows what it was meant to be.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
-        _ => Ok(utf8(text)),
+        _ => Ok(text),
     }
 }
 
-/// Returns the text behind a byte order mark; of UTF-16 its characters of ASCII, which all keys are.
+/// Returns the text behind a byte order mark; of UTF-16 its characters of ASCII, which all keys are. JSON has no zeros, so
+/// that one beside the first character tells UTF-16 without a mark.
 fn utf8(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
         [0xef, 0xbb, 0xbf, rest @ ..] => rest.to_vec(),
         [0xff, 0xfe, rest @ ..] => ascii(rest, 0),
         [0xfe, 0xff, rest @ ..] => ascii(rest, 1),
+        [b'{' | b'[', 0, ..] => ascii(&text, 0),
+        [0, b'{' | b'[', ..] => ascii(&text, 1),
         _ => text,
     }
+}
+
+/// Returns what a file is that is no capture, in words, if its first bytes tell.
+pub(super) fn foreign(path: &Path) -> Option<&'static str> {
+    const FORMATS: [(&[u8], &str); 7] = [
+        (b"PK\x03\x04", "a zip archive; unpack it first"),
+        (b"BZh", "compressed by bzip2; unpack it first"),
+        (b"\xfd7zXZ\0", "compressed by xz; unpack it first"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
+        (
+            b"SQLite format 3\0",
+            "a database of SQLite, such as Nsight Systems exports",
+        ),
+        (b"\xff\xfe\0\0", "text in UTF-32; save it as UTF-8"),
+        (b"\0\0\xfe\xff", "text in UTF-32; save it as UTF-8"),
+    ];
+    let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
+    let known = FORMATS.iter().find(|(magic, _)| text.starts_with(magic));
+    let tar = || (text.get(257..262) == Some(b"ustar")).then_some("a tar archive; unpack it first");
+    let lines = || {
+        let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
+        event.then_some("events one a line; put them into a JSON list")
+    };
+    let empty = || text.is_empty().then_some("empty");
+    known
+        .map(|(_, what)| *what)
+        .or_else(tar)
+        .or_else(lines)
+        .or_else(empty)
 }
 
 fn pid(text: &[u8]) -> Option<u64> {

@@ -25,6 +25,10 @@ use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
+/// Hint on texts behind one another.
+const SPLIT: &str =
+    "split the file at this byte of the decompressed text, and pass the parts, or one of them";
+
 /// Bytes of text that have to be in the window, if there are as many, before a value is reported as damaged.
 const ENOUGH: usize = 1 << 16;
 
@@ -93,8 +97,14 @@ impl JsonWalker<'_> {
             self.object(format)?;
         }
         if self.0.peek()?.is_some() {
-            let found = format!("found {} after the end", excerpt(self.0.rest()));
-            return Err(refused(self.0.offset(), found, DAMAGED));
+            let (found, hint) = match self.0.rest().first() {
+                Some(b'{') => ("a second JSON text begins here".to_owned(), SPLIT),
+                _ => (
+                    format!("found {} after the end", excerpt(self.0.rest())),
+                    DAMAGED,
+                ),
+            };
+            return Err(refused(self.0.offset(), found, hint));
         }
         Ok(self.0.offset())
     }

@@ -10,6 +10,7 @@ use super::group_inference::{GroupInference, JobGroup};
 use super::inferred_ranks::RankModel;
 use super::rank_timeline::{HostIntervalKind, RankTimeline};
 use super::transfer_times::{CallTime, TimeAnomalies};
+use super::{JsonRepairKind, JsonRepairs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -250,27 +251,8 @@ impl RankConversion {
         let count = |act: fn(&CommOp) -> bool| {
             calls.list.iter().filter(|call| act(&call.act)).count() as u64
         };
-        let repairs = rank.host.repairs.listed.iter().map(|r| ("host trace", r));
-        let repairs = repairs.chain(
-            rank.kineto
-                .repairs
-                .listed
-                .iter()
-                .map(|r| ("Kineto trace", r)),
-        );
-        let repairs = repairs.map(|(file, repair)| {
-            let what = match repair.what {
-                super::JsonRepairKind::Name => "a name that was not escaped",
-                super::JsonRepairKind::Groups => "a list of groups that was cut short",
-                super::JsonRepairKind::Number => "a number that JSON does not have",
-                super::JsonRepairKind::Comma => "a comma behind the last element",
-            };
-            format!(
-                "{file}, byte {}: {what}: `{}`",
-                repair.offset,
-                crate::trace::escape(&repair.text)
-            )
-        });
+        let repairs = described("host trace", &rank.host.repairs);
+        let repairs = repairs.chain(described("Kineto trace", &rank.kineto.repairs));
         Self {
             rank: model.number,
             inferred_from: model.inferred.then_some(rank.rank),
@@ -323,6 +305,32 @@ impl RankConversion {
                 .fold(0, |sum, time| sum.saturating_add(time.wait)),
         }
     }
+}
+
+/// Returns a line for the repairs of each kind in a file.
+fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item = String> + 'r {
+    repairs.counts.iter().map(move |(kind, count)| {
+        let mut listed = repairs.listed.iter();
+        let first = listed.find(|repair| repair.what == *kind);
+        let what = match kind {
+            JsonRepairKind::Name => "a name that was not escaped",
+            JsonRepairKind::Groups => "a list of groups that was cut short",
+            JsonRepairKind::Number => "a number that JSON does not have",
+            JsonRepairKind::Comma => "a comma behind the last element",
+        };
+        let more = match count - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        // The list is cut short, so that it may lack all of a kind.
+        match first {
+            Some(first) => {
+                let text = crate::trace::escape(&first.text);
+                format!("{file}, byte {}: {what}: `{text}`{more}", first.offset)
+            }
+            None => format!("{file}: {what}: {count} times"),
+        }
+    })
 }
 
 /// Returns the time of the device's work in the capture, ns: that of its streams, without overlaps on one.

@@ -256,12 +256,16 @@ pub enum AlgorithmChoice {
     Auto,
     /// This one, or its substitute ([`CollectiveAlgorithm::resolve`]).
     Named(CollectiveAlgorithm),
+    /// As NCCL and RCCL do with large buffers: around rings, but from each member straight to every other in all-to-all, gather
+    /// and scatter, which are made of sends and receives (NCCL user guide, "Point-to-point communication").
+    Nccl,
 }
 
 impl AlgorithmChoice {
     /// Every choice with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 1] = {
-        let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 1];
+    pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 2] = {
+        let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 2];
+        all[CollectiveAlgorithm::ALL.len()] = (Self::Nccl, "nccl");
         let mut i = 0;
         while i < CollectiveAlgorithm::ALL.len() {
             let (algorithm, name) = CollectiveAlgorithm::ALL[i];
@@ -270,6 +274,18 @@ impl AlgorithmChoice {
         }
         all
     };
+
+    /// Returns the algorithm that is requested for `primitive`, if it does not depend on sizes; [`CollectiveAlgorithm::resolve`]
+    /// has what stands in for it.
+    pub fn requested(self, primitive: CollectivePrimitive) -> Option<CollectiveAlgorithm> {
+        use CollectivePrimitive as P;
+        match (self, primitive) {
+            (Self::Auto, _) => None,
+            (Self::Named(algorithm), _) => Some(algorithm),
+            (Self::Nccl, P::AllToAll | P::Gather | P::Scatter) => Some(CollectiveAlgorithm::Direct),
+            (Self::Nccl, _) => Some(CollectiveAlgorithm::Ring),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -291,6 +307,24 @@ mod tests {
             AlgorithmChoice::ALL.last(),
             Some(&(AlgorithmChoice::Auto, "auto"))
         );
+    }
+
+    #[test]
+    fn nccl_sends_straight_where_each_member_has_data_for_one_other() {
+        for (primitive, expected) in [
+            (P::AllReduce, Ring),
+            (P::ReduceScatter, Ring),
+            (P::AllGather, Ring),
+            (P::Broadcast, Ring),
+            (P::Reduce, Ring),
+            (P::AllToAll, Direct),
+            (P::Gather, Direct),
+            (P::Scatter, Direct),
+        ] {
+            let found = AlgorithmChoice::Nccl.requested(primitive);
+            assert_eq!(found, Some(expected), "{primitive:?}");
+        }
+        assert_eq!(AlgorithmChoice::Auto.requested(P::AllToAll), None);
     }
 
     #[test]

@@ -64,11 +64,10 @@ pub fn assign_stages(
     let fused = match (kind, chunk.order.split_last()) {
         (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
             let phase = &extent.phases[last];
-            match choices[phase.dimension] {
-                AlgorithmChoice::Named(algorithm) => {
-                    algorithm.supports(CollectivePrimitive::AllReduce, phase.size)
-                }
-                AlgorithmChoice::Auto => {
+            let primitive = CollectivePrimitive::AllReduce;
+            match choices[phase.dimension].requested(primitive) {
+                Some(algorithm) => algorithm.supports(primitive, phase.size),
+                None => {
                     // The last phase sees the buffer shrunk by all phases before it.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
@@ -86,9 +85,9 @@ pub fn assign_stages(
         |mut stage| {
             stage.mirrored = chunk.mirrored;
             let phase = &extent.phases[stage.phase];
-            let algorithm = match choices[phase.dimension] {
-                AlgorithmChoice::Named(algorithm) => algorithm.resolve(stage.primitive, phase.size),
-                AlgorithmChoice::Auto => line(stage.phase).choose(stage.primitive, stage.buffer).0,
+            let algorithm = match choices[phase.dimension].requested(stage.primitive) {
+                Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
+                None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
             };
             // Only known once the algorithm is.
             stage.bidirectional =
@@ -121,7 +120,7 @@ pub(super) fn describe(
         let used: Vec<_> = used.iter().map(CollectiveAlgorithm::to_string).collect();
         let how = match choices[phase.dimension] {
             AlgorithmChoice::Auto => "auto: ",
-            AlgorithmChoice::Named(_) => "",
+            AlgorithmChoice::Named(_) | AlgorithmChoice::Nccl => "",
         };
         let place = if extent.regular {
             &topology.dimensions()[phase.dimension].name

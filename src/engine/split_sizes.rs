@@ -97,7 +97,8 @@ fn table(
                         list.len(),
                         group_text(group)
                     ),
-                    "write the bytes for each member, or drop the attribute for equal parts",
+                    "replay as many ranks as were captured (--ranks), write the bytes for each member, or drop the attribute for \
+                     equal parts",
                 ));
             }
         }

@@ -229,6 +229,16 @@ words! {
 }
 
 words! {
+    /// Operators of a layer that do not depend on one another, such as a branch and what goes around it.
+    BranchOrder {
+        /// One after another, as the model lists them.
+        InOrder = "in-order",
+        /// Side by side, on lanes of their own.
+        Parallel = "parallel",
+    }
+}
+
+words! {
     /// Place at which the sum that a stage's last product leaves is formed, with adapters (PALM, Fig. 11).
     AdapterSums {
         /// In the tensor group that has its parts, before it is sent (strategy 1, Eq. 7).
@@ -249,6 +259,8 @@ words! {
         MemoryBound = "memory-bound",
         /// Collectives of tensor groups.
         TensorCommunication = "tensor-communication",
+        /// Exchange of tokens between ranks that have different experts.
+        ExpertCommunication = "expert-communication",
         /// Collectives of replicas, and the sum of tied weights over the first and the last stage.
         DataCommunication = "data-communication",
         /// The bytes between stages.
@@ -262,7 +274,7 @@ words! {
 
 /// Effects that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AblationSet(u8);
+pub struct AblationSet(u16);
 
 impl AblationSet {
     /// Leaves `effect` out.

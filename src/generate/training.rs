@@ -24,6 +24,7 @@ mod cost;
 mod dataflow;
 mod emit;
 mod layer;
+mod local_experts;
 mod model_chunks;
 mod operator_recompute;
 mod padded_heads;
@@ -40,7 +41,9 @@ mod summary;
 mod tests;
 mod tied_embedding;
 
-pub use emit::{COMPUTE_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, TENSOR_LANE};
+pub use emit::{
+    COMPUTE_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, TENSOR_LANE,
+};
 pub use parameter_state::{ParameterState, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
 
@@ -175,9 +178,11 @@ impl TrainingGenerator {
             sizes,
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
+            expert: plan.expert.into(),
             recompute,
             without: plan.without,
             overlap: plan.tensor_overlap,
+            branches: plan.branches,
             trains: plan.trains(),
         };
         let DistinctLayers {
@@ -185,7 +190,10 @@ impl TrainingGenerator {
             lowered_of,
             mut partitions,
             slots,
-        } = DistinctLayers::new(&*padded_heads::padded(&model, &plan)?, &plan, &context)?;
+        } = {
+            let padded = padded_heads::padded(&model, &plan)?;
+            DistinctLayers::new(&local_experts::local(padded, &plan), &plan, &context)?
+        };
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
@@ -260,6 +268,24 @@ impl TrainingGenerator {
         })
     }
 
+    /// Of those, weights of experts that fewer replicas have.
+    fn stage_experts(&self, stage: u32) -> u64 {
+        let layers = self.stage_layers(stage);
+        layers.fold(0, |sum: u64, layer| {
+            sum.saturating_add(self.lowered(layer).expert_parameters)
+        })
+    }
+
+    /// The state of weights that all replicas have, and that of experts, each with its number of weights on `stage`.
+    fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
+        let experts = self.stage_experts(stage);
+        let common = self.stage_parameters(stage) - experts;
+        let replicas = self.plan.data / self.plan.expert;
+        let state = self.state();
+        let of_experts = ParameterState { replicas, ..state };
+        [(state, common), (of_experts, experts)]
+    }
+
     fn state(&self) -> ParameterState {
         let trains = self.plan.trains();
         ParameterState {
@@ -311,7 +337,14 @@ impl TrainingGenerator {
 
     fn resident(&self, stage: u32) -> ResidentBytes {
         let parameters = self.stage_parameters(stage);
-        let mut resident = self.state().resident(parameters);
+        let [common, experts] = self
+            .states(stage)
+            .map(|(state, parameters)| state.resident(parameters));
+        let mut resident = ResidentBytes {
+            weights: common.weights.saturating_add(experts.weights),
+            gradients: common.gradients.saturating_add(experts.gradients),
+            optimizer: common.optimizer.saturating_add(experts.optimizer),
+        };
         if self.plan.trains() && self.plan.accumulate && self.micro_batches > 1 {
             resident.gradients = parameters.saturating_mul(self.sizes.gradient);
         }
@@ -325,16 +358,23 @@ impl TrainingGenerator {
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Bytes of the gradients that a rank finds of a layer.
+    /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
     fn gradient_bytes(&self, layer: usize) -> u64 {
-        self.parts.weights(layer) * self.sizes.gradient
+        let alone = match self.plan.data == self.plan.expert {
+            true => self.lowered(layer).expert_parameters,
+            false => 0,
+        };
+        (self.parts.weights(layer) - alone) * self.sizes.gradient
     }
 
     /// Bytes that a step of a rank's optimizer moves.
     fn step_bytes(&self, stage: u32) -> u64 {
-        let state = self.state();
-        let stepped = state.stepped(self.stage_parameters(stage));
-        stepped.saturating_mul(state.moved()).min(MOST_WORK)
+        let of = |(state, parameters): (ParameterState, u64)| {
+            let stepped = state.stepped(parameters);
+            stepped.saturating_mul(state.moved())
+        };
+        let [common, experts] = self.states(stage).map(of);
+        common.saturating_add(experts).min(MOST_WORK)
     }
 
     fn communicates(&self) -> bool {
@@ -391,6 +431,9 @@ impl TrainingGenerator {
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
+            BucketPolicy::Layers if bucket.among == ParallelGroupKind::ExpertData => {
+                [&layer.name, "/", "experts"]
+            }
             BucketPolicy::Layers => [&layer.name, "", ""],
             BucketPolicy::Parameters => {
                 let operator = layer.operators.len() - bucket.operators as usize;
@@ -407,7 +450,7 @@ impl TrainingGenerator {
     /// Bytes of the parameters of a bucket that one replica has stepped.
     fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
-        bytes.div_ceil(self.plan.data.into())
+        bytes.div_ceil(self.placement.members(bucket.among).into())
     }
 
     /// Bytes between part `below` and the next, for a member of a tensor group.
@@ -456,6 +499,10 @@ impl TrainingGenerator {
         if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
             // The norm of all gradients is one number in single precision.
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
+        }
+        if self.plan.clip && self.plan.expert > 1 {
+            // Each rank has the gradients of its own experts.
+            sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums
     }

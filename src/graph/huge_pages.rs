@@ -4,7 +4,7 @@ use crate::bounds;
 
 /// Minimum size in bytes of vectors for which huge pages are requested.
 #[cfg(target_os = "linux")]
-const LARGE: usize = 16 << 20;
+const LARGE: usize = 4 << 20;
 
 /// Returns an empty vector with capacity for `count` entries. Huge pages are requested for a large one: a third
 /// of the time to fill it would go into faults on small pages. Systems without huge pages, or with less memory,
@@ -15,6 +15,13 @@ pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     if fits && list.try_reserve_exact(count).is_ok() {
         advise(&mut list);
     }
+    list
+}
+
+/// Returns a vector of `count` entries like `value`, with huge pages as [`huge_page_vec`] requests them.
+pub fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
+    let mut list = huge_page_vec(count);
+    list.resize(count, value);
     list
 }
 

@@ -3,9 +3,10 @@
 //! Every file has `name`, `source` and `kind`; unknown keys are refused. Defaults are in brackets.
 //!
 //! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads` (heads), `head_width`
-//!   (hidden / heads), `ffn` (4 hidden); `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm,
+//!   (hidden / heads), `ffn` (4 hidden), `experts` of `ffn` columns each in place of one perceptron and
+//!   `experts_per_token`; `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm,
 //!   `norm_after` (false), `embedding_norm` (false), `final_norm` (unless norm_after); `positions` learned, rotary or
-//!   none, `position_rows` (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
+//!   none, `qk_norm` (false), `position_rows` (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
 //!   masked or pooler (logits), `tied` for logits.
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).
@@ -14,9 +15,11 @@
 //!   several, how often to `repeat` it and the `first` number behind its name (0). Sizes of an operator's input follow
 //!   from what stands before it. An operator has an `op`, a `name` (the op), a `cut` (whole), and
 //!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
-//!   - `attention`: `heads`, `kv_heads` (heads), `causal`, `dropout`, `rotary` (false);
+//!   - `attention`: `heads`, `kv_heads` (heads), `causal`, `dropout`, `rotary`, `qk_norm` (false);
 //!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);
 //!   - `pool`: `kernel`, `stride` (kernel), `padding` (0);
+//!   - `expert_dispatch`: `experts`, `experts_per_token`; `expert_linear`: `experts`, `outputs`, `bias` (true);
+//!     `expert_combine`: `experts_per_token`;
 //!   - `norm`: `bias` (true); `activation`: `function`, `gated` (false); `residual`: `dropout` (false); `loss`;
 //!   - `embedding`: `vocabulary`, `width`; `embedding_bag`: `rows`, `width`, `lookups` (1), beside the chain;
 //!     `interaction`: `vectors`.

@@ -8,7 +8,10 @@
 //! |---|---|---|---|---|---|
 //! | linear | `mk` | `n`, `kn` | `mn` | `mn` over `k` | input |
 //! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
-//! | attention | `mnw`, `tgw`, `tgw` | | `mnw` | `nmt` over `w`, `nmw` over `t` | input; `nmt` of scores, or `nm` of row sums |
+//! | attention | `mnw`, `tgw`, `tgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, that of norms too; `nmt` of scores, or `nm` of row sums |
+//! | expert dispatch | `mn` | `ne` | `cn` | `me` over `n` | input; `me` of scores |
+//! | expert linear | `mk` | `en`, `ekn` | `mn` | `mn` over `k` | input |
+//! | expert combine | `cn` | | `mn` | | input |
 //! | norm | `mn` | `n`, `n` | `mn` | | input |
 //! | activation | `mn`, a gate twice | | `mn` | | input, unless the output tells |
 //! | residual | `mn` | | `mn` | | a mask of dropout |
@@ -20,7 +23,7 @@
 //!
 //! Samples, the axis `b`, stand in front of every input and output. Letters that are not `b`, `m`, `n` or `k` are sizes
 //! that no degree cuts, or that are cut along with one of these: rows `h` of an image's output and `i` of its input by
-//! m, heads `g` of keys and values by n. In a grouped convolution a filter sees `c` channels in place of `k`.
+//! m, copies `c` of tokens by m, heads `g` of keys and values by n. In a grouped convolution a filter sees `c` channels in place of `k`.
 
 mod kernels;
 mod operators;
@@ -137,6 +140,15 @@ pub enum ChainRole {
     Beside,
 }
 
+/// Place of the exchange of tokens between the ranks that have a layer's experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertExchange {
+    /// Behind the operator: copies go to their experts.
+    Dispatch,
+    /// In front of it: results come back.
+    Combine,
+}
+
 /// An operator as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorSpec {
@@ -162,6 +174,8 @@ pub struct OperatorSpec {
     pub role: ChainRole,
     /// Kernels.
     pub kernels: KernelSpec,
+    /// Exchange of tokens under expert parallelism, if it is at one end of it.
+    pub exchange: Option<ExpertExchange>,
 }
 
 impl OperatorSpec {
@@ -213,6 +227,12 @@ impl OperatorSpec {
     /// Returns true for a product of matrices, and not of windows.
     pub fn is_linear(&self) -> bool {
         self.sums() && self.windows.is_none()
+    }
+
+    /// Returns the number of experts that have weights of their own in it; 0 where there are none.
+    pub fn expert_weights(&self) -> u64 {
+        let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
+        if own { self.extent('e') } else { 0 }
     }
 
     /// Returns true if tokens are multiplied with tokens, over heads of keys and values.

@@ -2,6 +2,7 @@
 
 use super::{LayerRole, Model};
 
+mod experts;
 mod files;
 mod multiplications;
 mod operators;

@@ -1,4 +1,4 @@
-//! Dense transformers from a few numbers: GPT, BERT, Llama and their kin.
+//! Transformers from a few numbers: GPT, BERT, Llama, Mixtral and their kin.
 
 use super::{ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit};
 
@@ -55,6 +55,19 @@ pub struct TransformerBlock {
     pub dropout: bool,
     /// True if queries and keys are turned by their positions.
     pub rotary: bool,
+    /// True if heads of queries and keys are scaled to length 1.
+    pub qk_norm: bool,
+    /// Experts in place of one perceptron, each with `ffn` columns between its products.
+    pub experts: Option<ExpertRouting>,
+}
+
+/// Experts of a block, and how many of them each token is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRouting {
+    /// Number of experts.
+    pub experts: u64,
+    /// Experts that each token is sent to.
+    pub chosen: u64,
 }
 
 /// Position encoding of a transformer.
@@ -85,8 +98,7 @@ pub enum OutputHead {
 impl TransformerBlock {
     /// The operators of one block, first to last.
     pub fn operators(&self) -> Vec<LayerOperator> {
-        let ([norm1, norm2], [out, down]) = (["norm1", "norm2"], ["attention.out", "mlp.down"]);
-        let attention = [
+        let attention = vec![
             self.linear(
                 "attention.qkv",
                 [self.hidden, self.qkv_width()],
@@ -98,30 +110,20 @@ impl TransformerBlock {
                 TensorSplit::InsideRegion,
             ),
             self.linear(
-                out,
+                "attention.out",
                 [self.attention_width(), self.hidden],
                 TensorSplit::RowParallel,
             ),
         ];
-        let up = if self.gated {
-            self.ffn.saturating_mul(2)
-        } else {
-            self.ffn
+        let perceptron = match self.experts {
+            Some(routing) => self.experts(routing),
+            None => self.perceptron(),
         };
-        let activation = OperatorKind::Activation {
-            function: self.function,
-            rows: self.tokens,
-            width: self.ffn,
-            gated: self.gated,
-        };
-        let mlp = [
-            self.linear("mlp.up", [self.hidden, up], TensorSplit::ColumnParallel),
-            LayerOperator::new("mlp.activation", activation, TensorSplit::InsideRegion),
-            self.linear(down, [self.ffn, self.hidden], TensorSplit::RowParallel),
-        ];
-        let mut operators = Vec::with_capacity(10);
-        for (norm, branch, residual) in [(norm1, attention, "residual1"), (norm2, mlp, "residual2")]
-        {
+        let mut operators = Vec::with_capacity(12);
+        for (norm, branch, residual) in [
+            ("norm1", attention, "residual1"),
+            ("norm2", perceptron, "residual2"),
+        ] {
             if !self.norm_after {
                 operators.push(self.norm(norm));
             }
@@ -132,6 +134,76 @@ impl TransformerBlock {
             }
         }
         operators
+    }
+
+    fn perceptron(&self) -> Vec<LayerOperator> {
+        let [up, down] = self.perceptron_sizes();
+        vec![
+            self.linear("mlp.up", up, TensorSplit::ColumnParallel),
+            LayerOperator::new(
+                "mlp.activation",
+                self.activation(self.tokens),
+                TensorSplit::InsideRegion,
+            ),
+            self.linear("mlp.down", down, TensorSplit::RowParallel),
+        ]
+    }
+
+    /// Experts, with what sends tokens to them and adds up their results.
+    fn experts(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
+        let (tokens, width) = (self.tokens, self.hidden);
+        let ExpertRouting { experts, chosen } = routing;
+        let rows = tokens.saturating_mul(chosen);
+        let linear = |name, [inputs, outputs]: [u64; 2], cut| {
+            let bias = self.biases;
+            let work = OperatorKind::ExpertLinear {
+                rows,
+                experts,
+                inputs,
+                outputs,
+                bias,
+            };
+            LayerOperator::new(name, work, cut)
+        };
+        let dispatch = OperatorKind::ExpertDispatch {
+            tokens,
+            width,
+            experts,
+            chosen,
+        };
+        let combine = OperatorKind::ExpertCombine {
+            tokens,
+            width,
+            chosen,
+        };
+        let [up, down] = self.perceptron_sizes();
+        vec![
+            LayerOperator::new("experts.dispatch", dispatch, TensorSplit::Replicated),
+            linear("experts.up", up, TensorSplit::ColumnParallel),
+            LayerOperator::new(
+                "experts.activation",
+                self.activation(rows),
+                TensorSplit::InsideRegion,
+            ),
+            linear("experts.down", down, TensorSplit::RowParallel),
+            LayerOperator::new("experts.combine", combine, TensorSplit::Replicated),
+        ]
+    }
+
+    /// Inputs and outputs of both products of a perceptron.
+    fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
+        let halves = if self.gated { 2 } else { 1 };
+        let up = self.ffn.saturating_mul(halves);
+        [[self.hidden, up], [self.ffn, self.hidden]]
+    }
+
+    fn activation(&self, rows: u64) -> OperatorKind {
+        OperatorKind::Activation {
+            function: self.function,
+            rows,
+            width: self.ffn,
+            gated: self.gated,
+        }
     }
 
     /// Columns of queries.
@@ -154,6 +226,7 @@ impl TransformerBlock {
             causal: self.causal,
             dropout: self.dropout,
             rotary: self.rotary,
+            qk_norm: self.qk_norm,
         }
     }
 

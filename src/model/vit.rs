@@ -55,6 +55,8 @@ impl VisionTransformer {
             causal: false,
             dropout: self.dropout,
             rotary: false,
+            qk_norm: false,
+            experts: None,
         };
         let operators = block.operators();
         let mut layers = vec![ModelLayer::new(

@@ -23,6 +23,7 @@ pub use walk::RunSegment;
 use super::breakdown::TimeCategory;
 use super::keyed::by_part;
 use super::operators::OperatorTime;
+use super::two_threads::both;
 use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::trace::of_any_micro_batch;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use walk::RunRelations;
+use walk::{RunCauses, RunRelations};
 
 /// The most nodes of a replay whose path is followed: about 40 bytes are kept for each.
 const MOST_NODES: u64 = 8 << 20;
@@ -96,7 +97,12 @@ impl RunRecorder<'_> {
     /// Follows the critical path of a run that took `makespan`, and sums it up.
     pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let relations = RunRelations::new(self);
-        let path = relations.path();
+        let end = Time::ZERO + makespan;
+        let (path, late) = both(
+            self.len(),
+            || RunCauses::new(&relations).path(),
+            || slack::latest_ends(&relations, end),
+        );
         let mut parts = [Span::ZERO; 5];
         for segment in &path {
             parts[segment.category as usize] += segment.to.since(segment.from);
@@ -110,7 +116,7 @@ impl RunRecorder<'_> {
             parts,
             operators: self.operators(&path),
             ranks: self.ranks(&path),
-            slack: slack::rows(&relations, &path, Time::ZERO + makespan),
+            slack: slack::rows(self, &late, &path, end),
         };
         (summary, path)
     }

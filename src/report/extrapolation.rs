@@ -8,6 +8,9 @@
 //! not come to last alike yet, the turn before added e, and the answer is said to be off by (M - N) / u |d - e|: by what
 //! it would be off by if the turns to come lasted as long as that one. PALM's public code extrapolates from six micro-batches
 //! with the mean of its slowest stage, and does not say an error.
+//!
+//! A full pipeline puts out the samples of u micro-batches every d. That is the rate of inference whose input goes on, which
+//! filling and draining are no part of.
 
 use super::summary::counted;
 use crate::units::Span;
@@ -44,6 +47,10 @@ pub struct StepExtrapolation {
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
+    /// Samples per second while the pipeline is full, without filling and draining: those of a turn over what the last one
+    /// added, if it added anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_samples_per_s: Option<f64>,
 }
 
 impl ShorterReplays {
@@ -61,6 +68,10 @@ impl ShorterReplays {
             makespan,
             error: span(turns * (last - before).abs()),
             samples_per_s: self.samples as f64 / makespan.seconds().max(f64::MIN_POSITIVE),
+            full_samples_per_s: (last > 0).then(|| {
+                let turns = f64::from(self.micro_batches) / f64::from(self.turn.max(1));
+                self.samples as f64 / turns / span(last).seconds()
+            }),
         }
     }
 }
@@ -68,12 +79,17 @@ impl ShorterReplays {
 impl StepExtrapolation {
     /// Its lines, for people.
     pub fn line(&self) -> String {
+        let full = self.full_samples_per_s.map(|full| {
+            let full = super::throughput::rate(full);
+            format!(" ({full} while the pipeline is full)")
+        });
         format!(
-            "{} of the step take {} ± {}, {} samples/s, by the last of {} simulated",
+            "{} of the step take {} ± {}, {} samples/s{}, by the last of {} simulated",
             counted(self.micro_batches.into(), "micro-batch"),
             self.makespan,
             self.error,
             super::throughput::rate(self.samples_per_s),
+            full.unwrap_or_default(),
             self.simulated
         )
     }
@@ -96,5 +112,10 @@ mod tests {
         let found = shorter.extrapolate(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
         assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
+        // Two samples every 28.
+        let full = found.full_samples_per_s.unwrap();
+        assert!((full / (2.0 / 28e-12) - 1.0).abs() < 1e-12);
+        let without = shorter.extrapolate(Span(130)).full_samples_per_s;
+        assert_eq!(without, None);
     }
 }

@@ -18,6 +18,7 @@ use super::summary::{
 };
 use super::throughput;
 use super::tiles::TileObserver;
+use super::two_threads::both;
 use super::warnings::warnings;
 use crate::engine::{
     CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
@@ -49,14 +50,18 @@ pub fn replay<O: Observer>(
     let outcome = prepared.run_inline(&mut observers)?;
     let network = prepared.network().to_string();
     let (recorder, observers) = observers;
-    let path = recorder.map(|recorder| recorder.finish(outcome.makespan));
+    let makespan = outcome.makespan;
     let finished = FinishedReplay {
         prepared,
         outcome,
         launches: Vec::new(),
         network,
     };
-    let (mut report, _) = finish(finished, observers);
+    let ((mut report, _), path) = both(
+        prepared.workload().nodes() as usize,
+        || finish(finished, observers),
+        || recorder.map(|recorder| recorder.finish(makespan)),
+    );
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of(&report, prepared);

@@ -317,6 +317,7 @@ fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[
         matches!(
             point.machine.algorithms()[*d],
             AlgorithmChoice::Named(CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct)
+                | AlgorithmChoice::Nccl
         )
     };
     let times = match kind {

@@ -2,6 +2,7 @@
 
 mod inference;
 mod mappings;
+mod mechanisms;
 mod rates;
 mod virtual_tiles;
 mod volumes;

@@ -16,6 +16,7 @@ use chakram::internals::trace::write::Sink;
 use chakram::internals::trace::{Op, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
+mod branches;
 mod captured;
 mod cuts;
 mod extremes;
@@ -69,6 +70,8 @@ const GPT: TransformerBlock = TransformerBlock {
     causal: true,
     dropout: true,
     rotary: false,
+    qk_norm: false,
+    experts: None,
 };
 
 fn gpt() -> Model {

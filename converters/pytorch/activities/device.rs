@@ -8,17 +8,38 @@ use super::host_waits::{HostWait, ResultUses, WaitSource};
 use super::thread_chains::ActivityBounds;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
 
-/// Calls of CUDA and HIP that return when work on the device has ended.
-const BLOCKING: [&str; 8] = [
+/// Calls that return when work on the device has ended: of CUDA, HIP, SYCL's unified runtime and the one before it, Level
+/// Zero, and CANN.
+const BLOCKING: [&str; 22] = [
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
     "cudaEventSynchronize",
+    "cudaThreadSynchronize",
     "hipStreamSynchronize",
     "hipDeviceSynchronize",
     "hipEventSynchronize",
     "cuStreamSynchronize",
+    "cuEventSynchronize",
     "cuCtxSynchronize",
+    "urQueueFinish",
+    "urEventWait",
+    "piQueueFinish",
+    "piEventsWait",
+    "zeCommandQueueSynchronize",
+    "zeCommandListHostSynchronize",
+    "zeEventHostSynchronize",
+    "zeFenceHostSynchronize",
+    "aclrtSynchronizeDevice",
+    "aclrtSynchronizeStream",
+    "aclrtSynchronizeStreamWithTimeout",
+    "aclrtSynchronizeEvent",
 ];
+
+/// Returns whether the call of this name returns when work on the device has ended.
+fn blocks(name: &str) -> bool {
+    // With a default stream for each thread CUDA's entry points have a suffix.
+    BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
+}
 
 /// Finds waits of the host for the device: inside synchronising calls, and for copies that had ended when the call
 /// that requested them returned, with all that their stream had to do before them.
@@ -34,9 +55,7 @@ pub(super) fn host_syncs(
     let launches = LaunchIndex::new(rank);
     let syncs = syncs_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if rank.role(item) != HostIntervalKind::Runtime
-            || !BLOCKING.contains(&rank.name(item.event))
-        {
+        if rank.role(item) != HostIntervalKind::Runtime || !blocks(rank.name(item.event)) {
             continue;
         }
         let event = &rank.events[item.event as usize];

@@ -3,7 +3,7 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::{Activities, Activity, ActivityKind, DependencyStats, is_work, workers};
+use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Latest ends of the activities of items.
 pub(super) struct ActivityBounds {
@@ -204,47 +204,16 @@ impl ThreadChains {
         }
     }
 
-    /// Connects threads that continued when another thread had ended its work, as `backward()` does when the device's
-    /// thread has ended, and threads that start.
-    pub(super) fn link_handoffs(
-        &self,
-        rank: &RankTimeline,
-        calls: &CommCalls,
-        activities: &mut Activities,
-        found: &mut DependencyStats,
-    ) {
-        /// Length of a gap, ns, below which it is Python's own.
-        const NOTICEABLE: i64 = 100_000;
-        let workers = workers(rank, calls);
-        let free: Vec<u32> = (0..rank.threads.len() as u32)
-            .filter(|&thread| !workers[thread as usize])
-            .collect();
-        if free.len() < 2 {
-            return;
-        }
-        for &thread in &free {
-            let mut previous = None;
-            for &work in &self.0[thread as usize] {
-                let Activity { begin, end, .. } = activities.list[work as usize];
-                let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
-                previous = Some(end);
-                if begin.saturating_sub(since) < NOTICEABLE {
-                    continue;
-                }
-                // The last end of an activity on another thread.
-                let others = free.iter().filter(|&&other| other != thread);
-                let last = others.map(|&other| self.before(other, begin, &activities.list));
-                let ended = last.filter(|&work| work != NONE);
-                let ended = ended.map(|work| (activities.list[work as usize].end, work));
-                let Some((woke, waker)) = ended.max() else {
-                    continue;
-                };
-                // Closer to the end of the gap than to its start: then it ended the gap.
-                if woke > since && (since == i64::MIN || begin - woke < woke - since) {
-                    activities.add_dependency(waker, work);
-                    found.handoffs += 1;
-                }
-            }
-        }
+    /// Returns the activities of `thread`.
+    pub(super) fn of(&self, thread: u32) -> &[u32] {
+        &self.0[thread as usize]
+    }
+}
+
+#[cfg(test)]
+impl ThreadChains {
+    /// Takes chains as they are.
+    pub(super) fn of_chains(chains: Vec<Vec<u32>>) -> Self {
+        Self(chains)
     }
 }

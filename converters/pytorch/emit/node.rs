@@ -249,9 +249,16 @@ impl<'a> ActivityEmitter<'a> {
     fn communication(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
-        // A call without partners would wait for ever in a replay.
+        // A call without partners would wait for ever in a replay: its time stays that of whoever carried it out.
         if !met.found {
-            return Op::Host;
+            return match call.on_device() {
+                true => Op::Compute {
+                    flops: 0,
+                    bytes: 0,
+                    dtype: None,
+                },
+                false => Op::Host,
+            };
         }
         let group = &self.job.groups[call.group as usize];
         match call.act {

@@ -163,7 +163,7 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
         (trace.groups[0].size, &trace.groups[1].ranks[..]),
         (Some(4), &[0, 2][..])
     );
-    assert_eq!(trace.repairs.count, 0);
+    assert_eq!(trace.repairs.count(), 0);
     let trace = read(&file("1.1.1", &[init(&groups[..groups.len() - 8])]));
     assert_eq!(trace.groups.len(), 1);
     assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
@@ -205,7 +205,7 @@ fn names_that_were_not_escaped_are_repaired() {
             what: JsonRepairKind::Name,
             text: name.to_owned(),
         };
-        assert_eq!(trace.repairs.count, 1);
+        assert_eq!(trace.repairs.count(), 1);
         if name.len() > 1 {
             assert_eq!(trace.repairs.listed, [expected]);
         }
@@ -251,7 +251,7 @@ fn legal_names_are_left_alone() {
     let trace = read(&file("1.1.1", &[node(6, escaped, NOTHING, NOTHING)]));
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
-    assert_eq!(trace.repairs.count, 0);
+    assert_eq!(trace.repairs.count(), 0);
     // The fault stands elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
@@ -388,7 +388,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let trace = read(&text);
     assert!(trace.records.iter().map(|record| record.id).eq(2..6002));
     // Every third of 6,000, from the first.
-    assert_eq!(trace.repairs.count, 2000);
+    assert_eq!(trace.repairs.count(), 2000);
     assert_eq!(trace.repairs.listed.len(), JsonRepairs::LISTED);
     assert_eq!(trace.bytes, text.len() as u64);
     let packed = zstd_of(&text);

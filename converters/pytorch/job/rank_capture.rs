@@ -109,6 +109,26 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
+/// Refuses operators of several processes: correlations, streams and devices of one are those of another, too.
+fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
+    let counts = kineto.operators_of_processes();
+    let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
+    let (Some(one), Some(other)) = (processes.next(), processes.next()) else {
+        return Ok(());
+    };
+    let more = match processes.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(TraceError::refused_in(
+        file,
+        format!(
+            "it has operators of the processes {one}, {other}{more}, as merged files of several ranks have"
+        ),
+        "pass the files that the ranks wrote, one each",
+    ))
+}
+
 /// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
 const FARTHEST: i64 = 1 << 62;
 
@@ -123,6 +143,7 @@ impl RankCapture {
     ) -> Result<Self, TraceError> {
         if let Some(kineto) = &kineto {
             check_times(kineto, file)?;
+            check_process(kineto, file)?;
         }
         let joined = JoinedFiles::new(host, kineto)
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;

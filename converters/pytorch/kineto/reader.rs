@@ -243,34 +243,35 @@ impl KinetoReader {
     }
 }
 
-/// Drops events that cannot have been recorded: those before 1970, and those that lie outside the profiler's span by
-/// more than its length. Kernels end, and profilers stop, a little after it. Where the file does not state the span, those
+/// Drops events that cannot have been recorded: those before 1970, unless times count from elsewhere, and those that lie
+/// outside the profiler's span by more than its length. Kernels end, and profilers stop, a little after it. Where the file does not state the span, those
 /// are dropped that lie a day or more from the median.
 fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
-        let starts = trace.events.iter().map(|event| event.start_ns);
-        let mut starts: Vec<i64> = starts.filter(|&start| start >= 0).collect();
+        let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
         let middle = starts.len() / 2;
         (!starts.is_empty()).then(|| *starts.select_nth_unstable(middle).1)
     };
-    let (from, to) = match trace
+    let span = trace
         .span
-        .or_else(|| middle().map(|middle| (middle, middle)))
-    {
-        Some((from, to)) if from == to => (from.saturating_sub(DAY).max(0), to.saturating_add(DAY)),
-        Some((from, to)) => {
-            let length = to.saturating_sub(from).max(SLACK);
-            (
-                from.saturating_sub(length).max(0),
-                to.saturating_add(length),
-            )
-        }
-        None => (0, i64::MAX),
+        .or_else(|| middle().map(|middle| (middle, middle)));
+    let Some((from, to)) = span else {
+        return;
     };
+    let around = match to.saturating_sub(from) {
+        0 => DAY,
+        length => length.max(SLACK),
+    };
+    // Times that lie near 0 count from the start of the host or of the capture, and may be negative.
+    let earliest = if from >= DAY { 0 } else { i64::MIN };
+    let (from, to) = (
+        from.saturating_sub(around).max(earliest),
+        to.saturating_add(around),
+    );
     let before = trace.events.len();
     trace.events.retain(|event| {
         let end = event.start_ns.saturating_add_unsigned(event.duration_ns);
-        event.start_ns >= 0 && end >= from && event.start_ns <= to
+        event.start_ns >= earliest && end >= from && end <= to
     });
     trace.outside = (before - trace.events.len()) as u64;
 }

@@ -156,7 +156,10 @@ fn names_that_were_not_escaped_are_repaired() {
     );
     let trace = read(&text);
     assert_eq!(trace.texts.get(trace.events[0].name), name);
-    assert_eq!((trace.repairs.count, trace.events[0].external_id), (1, 193));
+    assert_eq!(
+        (trace.repairs.count(), trace.events[0].external_id),
+        (1, 193)
+    );
     for end in 0..text.len() {
         refused(&text[..end]);
     }
@@ -184,7 +187,7 @@ fn events_without_a_duration_are_counted_and_left_out() {
         let trace = read(&RECENT.replacen("16433.503", duration, 1));
         assert_eq!(trace.untimed, 1, "{duration}");
         assert_eq!(trace.events.len() + 1, whole.events.len(), "{duration}");
-        assert_eq!(trace.repairs.count, repairs, "{duration}");
+        assert_eq!(trace.repairs.count(), repairs, "{duration}");
     }
     let trace = read(&RECENT.replacen("\"dur\": 16433.503", "\"x\": 5", 1));
     assert_eq!(trace.untimed, 1);
@@ -197,7 +200,7 @@ fn commas_behind_the_last_element_are_skipped() {
     let close = text.rfind('}').expect("the file ends");
     let text = format!("{},{}", &text[..close], &text[close..]);
     let (one, other) = (read(RECENT), read(&text));
-    assert_eq!((one.events, other.repairs.count), (other.events, 2));
+    assert_eq!((one.events, other.repairs.count()), (other.events, 2));
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
     // One for each value.
-    assert_eq!(other.repairs.count, 2);
+    assert_eq!(other.repairs.count(), 2);
     let listed = other.repairs.listed.iter().map(|repair| {
         assert_eq!(repair.what, JsonRepairKind::Comma);
         assert_eq!(text.as_bytes()[repair.offset as usize], b',');
@@ -280,7 +283,7 @@ fn damage_is_refused_where_it_stands() {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
             // A name with an escape that JSON does not know is one that was not escaped.
-            assert_eq!(read.unwrap().repairs.count, 1);
+            assert_eq!(read.unwrap().repairs.count(), 1);
             continue;
         }
         let error = read.map(|t| t.events.len()).expect_err(part).to_string();

@@ -104,12 +104,8 @@ impl LaunchKeys {
         items: &[HostInterval],
         events: &[KinetoEvent],
     ) -> LaunchKey {
-        let item = |list: &[(u64, u32)], id: u64| {
-            let found = list.binary_search_by_key(&id, |&(key, _)| key).ok()?;
-            Some(list[found].1)
-        };
         if event.correlation != 0
-            && let Some(call) = item(&self.calls, event.correlation)
+            && let Some(call) = latest(&self.calls, event.correlation, event.start_ns, items)
         {
             return LaunchKey::Call(call);
         }
@@ -126,14 +122,26 @@ impl LaunchKeys {
                 event.external_id
             })
         });
-        match item(operators, event.external_id) {
+        match latest(operators, event.external_id, event.start_ns, items) {
             Some(operator) => LaunchKey::Operator(operator),
             None => LaunchKey::Before,
         }
     }
 }
 
-/// Returns the items of a category by their `number`; those without one are left out.
+/// Returns, of the items of one number, the last to start by `time`, or else the first: numbers wrap around and are given
+/// out again.
+fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -> Option<u32> {
+    let started = |&(key, item): &(u64, u32)| {
+        key < number || key == number && items[item as usize].start <= time
+    };
+    let after = list.partition_point(started);
+    let of = |at: usize| list.get(at).filter(|(key, _)| *key == number);
+    let found = after.checked_sub(1).and_then(of).or_else(|| of(after))?;
+    Some(found.1)
+}
+
+/// Returns the items of a category by their `number` and start; those without one are left out.
 fn numbered(
     items: &[HostInterval],
     events: &[KinetoEvent],
@@ -149,7 +157,7 @@ fn numbered(
     let mut list: Vec<(u64, u32)> = Vec::with_capacity(all.clone().count());
     list.extend(all);
     // Threads count up, so that there is little to sort.
-    list.sort();
+    list.sort_by_key(|&(number, item)| (number, items[item as usize].start, item));
     list
 }
 

@@ -2,19 +2,22 @@
 
 use std::io::{Cursor, Read, Result};
 
-/// Returns the text of `source` as UTF-8, if its byte order mark says UTF-16; and as it is if not.
+/// Returns the text of `source` as UTF-8, if its byte order mark says UTF-16, or a zero beside its first character, which no
+/// JSON in UTF-8 has; and as it is if not.
 pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + 's>> {
     let mut mark = Vec::with_capacity(2);
     source.by_ref().take(2).read_to_end(&mut mark)?;
-    let big = match &mark[..] {
-        [0xff, 0xfe] => false,
-        [0xfe, 0xff] => true,
+    let (big, first) = match &mark[..] {
+        [0xff, 0xfe] => (false, Vec::new()),
+        [0xfe, 0xff] => (true, Vec::new()),
+        [b'{' | b'[', 0] => (false, mark),
+        [0, b'{' | b'['] => (true, mark),
         _ => return Ok(Box::new(Cursor::new(mark).chain(source))),
     };
     Ok(Box::new(Utf16Text {
         source,
         big,
-        units: Vec::new(),
+        units: first,
         text: Vec::new(),
         given: 0,
     }))

@@ -1,12 +1,13 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
 use super::{rank_classes, string, with_section};
+use crate::ids::Npu;
 use crate::job::{Job, JobOptions};
 use crate::machine::Machine;
 use crate::report::summary::thousands;
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::TextStyle;
-use crate::score::{KernelTimes, recorded_kernels};
+use crate::score::{KernelTimes, RecordedKernels};
 use crate::trace::escape;
 use crate::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
@@ -55,7 +56,8 @@ pub(super) fn measure(
         Some((text, own)) => (&text[..], own),
         None => (text, machine),
     };
-    let found = recorded_kernels(job.workload(), machine);
+    let recorded = RecordedKernels::new(job.workload(), machine);
+    let found = recorded.times();
     if found.is_empty() {
         return Err(format!(
             "no kernel of {} has a recorded time\n  try: traces that were converted from a capture",
@@ -68,7 +70,11 @@ pub(super) fn measure(
     if by_rank {
         // NPUs that no rank ran on take what all ranks of their class took.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
-        for kernel in recorded_kernels(job.workload(), shared) {
+        let mut shared_class = vec![0; machine.classes().len()];
+        for npu in (0..npus).map(Npu) {
+            shared_class[machine.class(npu)] = shared.class(npu);
+        }
+        for kernel in recorded.by_classes(&shared_class).times() {
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {

@@ -330,7 +330,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     }
     for (reason, n) in &summary.alone {
         notes.push(format!(
-            "{} communication calls are {reason} and count as host work",
+            "{} communication calls are {reason} and count as work as recorded",
             thousands(*n)
         ));
     }

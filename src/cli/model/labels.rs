@@ -41,6 +41,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             causal,
             dropout,
             rotary,
+            qk_norm,
             ..
         } => {
             let shared = if kv_heads == heads {
@@ -50,8 +51,30 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             };
             let (causal, dropout) = (optional(causal, ", causal"), optional(dropout, ", dropout"));
             let rotary = optional(rotary, ", rotary");
-            format!("{heads} heads{shared} x {width}{causal}{dropout}{rotary}")
+            let norms = optional(qk_norm, ", norms of heads");
+            format!("{heads} heads{shared} x {width}{causal}{dropout}{rotary}{norms}")
         }
+        OperatorKind::ExpertDispatch {
+            tokens,
+            width,
+            experts,
+            chosen,
+        } => format!("{tokens} x {width} to {chosen} of {experts}"),
+        OperatorKind::ExpertLinear {
+            rows,
+            experts,
+            inputs,
+            outputs,
+            bias,
+        } => {
+            let bias = optional(bias, ", bias");
+            format!("{rows} x {inputs} x {outputs}, {experts} experts{bias}")
+        }
+        OperatorKind::ExpertCombine {
+            tokens,
+            width,
+            chosen,
+        } => format!("{chosen} x {tokens} x {width}"),
         OperatorKind::Norm { rows, width, bias } => {
             format!("{rows} x {width}{}", optional(bias, ", bias"))
         }

@@ -2,10 +2,10 @@
 
 use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BucketPolicy, CorePlacement,
-    ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis, RecomputePolicy,
-    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
-    ZeroStage,
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy,
+    CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis,
+    RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit,
+    TensorNeighbours, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -208,6 +208,17 @@ plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
     pipeline: u32 = 1, "Pipeline-parallel degree, the number of stages" { value: "N", alias: Some("pp"), default: "1" };
+    /// Replicas next to one another share the experts of a layer.
+    expert: u32 = 1, "Expert-parallel degree; divides --data" {
+        value: "N", alias: Some("ep"), default: "1", refusals: &[
+            (|p| p.expert > 1 && !p.data.is_multiple_of(p.expert), |p| p.expert.to_string(),
+                "a divisor of data: replicas share experts"),
+            (|p| p.expert > 1 && p.zero == ZeroStage::Parameters, |p| p.expert.to_string(),
+                "1 with zero = 3, which gathers all parameters of a layer among the same replicas"),
+            (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
+                "1 where operators have degrees of their own"),
+        ]
+    };
     sequence_parallel: bool = false, "Sequence parallelism: shard tokens over the tensor group" {
         value: "BOOL", alias: Some("sp"), default: "false", is_switch: true, refusals: &[
             (|p| p.sequence_parallel && p.tensor == 1, |_| "true".to_owned(),
@@ -352,6 +363,10 @@ plan_options! {
             (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
                 "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
         ]
+    };
+    branches: BranchOrder = BranchOrder::InOrder,
+    "Operators of a layer that do not depend on one another: one after another (in-order) or side by side (parallel)" {
+        value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
     };
     scatter_gather: bool = false,
     "Scatter activations between stages over the tensor group, and gather them there" {

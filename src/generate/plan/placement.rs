@@ -27,6 +27,10 @@ pub enum ParallelGroupKind {
     Embedding,
     /// All of a replica.
     Model,
+    /// Neighbouring replicas that have the experts of a layer between them, the same part of the same stage.
+    Expert,
+    /// Those that have the same experts, the same part of the same stage.
+    ExpertData,
     /// Members of a tensor group that share operators with degrees of their own: the placement's partition
     /// of this number.
     Operator(u16),
@@ -34,7 +38,14 @@ pub enum ParallelGroupKind {
 
 impl ParallelGroupKind {
     /// Those that every plan may have, in the order in which groups are numbered.
-    pub const COMMON: [Self; 4] = [Self::Tensor, Self::Data, Self::Embedding, Self::Model];
+    pub const COMMON: [Self; 6] = [
+        Self::Tensor,
+        Self::Data,
+        Self::Embedding,
+        Self::Model,
+        Self::Expert,
+        Self::ExpertData,
+    ];
 
     /// Name for people.
     pub fn word(self) -> &'static str {
@@ -43,6 +54,8 @@ impl ParallelGroupKind {
             Self::Data => "data",
             Self::Embedding => "embedding",
             Self::Model => "model",
+            Self::Expert => "expert",
+            Self::ExpertData => "expert-data",
             Self::Operator(_) => "operator",
         }
     }
@@ -52,6 +65,8 @@ impl ParallelGroupKind {
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
+    /// Replicas that have the experts of a layer between them.
+    expert: u32,
     order: [ParallelAxis; 3],
     /// The rank at each position, and the position of each rank; empty where they are the same.
     rank_at: Vec<u32>,
@@ -72,10 +87,18 @@ impl RankPlacement {
         let degrees = [plan.tensor, plan.data, plan.pipeline];
         Self {
             degrees,
+            expert: plan.expert,
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
-            used: [plan.tensor > 1, plan.data > 1, false, false],
+            used: [
+                plan.tensor > 1,
+                plan.data > 1,
+                false,
+                false,
+                plan.expert > 1,
+                plan.expert > 1 && plan.data > plan.expert,
+            ],
             partitions: Vec::new(),
         }
     }
@@ -148,6 +171,8 @@ impl RankPlacement {
             ParallelGroupKind::Data => data,
             ParallelGroupKind::Embedding => pipeline.min(2),
             ParallelGroupKind::Model => tensor * pipeline,
+            ParallelGroupKind::Expert => self.expert,
+            ParallelGroupKind::ExpertData => data / self.expert,
             ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
     }
@@ -160,6 +185,8 @@ impl RankPlacement {
             ParallelGroupKind::Data => tensor * pipeline,
             ParallelGroupKind::Embedding => tensor * data,
             ParallelGroupKind::Model => data,
+            ParallelGroupKind::Expert => tensor * pipeline * (data / self.expert),
+            ParallelGroupKind::ExpertData => tensor * pipeline * self.expert,
             ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
         }
     }
@@ -172,6 +199,14 @@ impl RankPlacement {
             ParallelGroupKind::Data => place.stage * tensor + place.tensor,
             ParallelGroupKind::Embedding => place.data * tensor + place.tensor,
             ParallelGroupKind::Model => place.data,
+            ParallelGroupKind::Expert => {
+                let before = place.stage * tensor + place.tensor;
+                before * (data / self.expert) + place.data / self.expert
+            }
+            ParallelGroupKind::ExpertData => {
+                let before = place.stage * tensor + place.tensor;
+                before * self.expert + place.data % self.expert
+            }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
                 let before = (place.stage * data + place.data) * partition.count();
@@ -194,6 +229,8 @@ impl RankPlacement {
             ParallelGroupKind::Data => self.used[1],
             ParallelGroupKind::Embedding => self.used[2],
             ParallelGroupKind::Model => self.used[3],
+            ParallelGroupKind::Expert => self.used[4],
+            ParallelGroupKind::ExpertData => self.used[5],
             ParallelGroupKind::Operator(_) => true,
         }
     }
@@ -237,6 +274,14 @@ impl RankPlacement {
                         ..place
                     })
                 })
+                .collect(),
+            ParallelGroupKind::Expert => (0..self.expert)
+                .map(|member| place.data - place.data % self.expert + member)
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect(),
+            ParallelGroupKind::ExpertData => (0..data / self.expert)
+                .map(|block| block * self.expert + place.data % self.expert)
+                .map(|data| at(RankCoordinates { data, ..place }))
                 .collect(),
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);

@@ -276,6 +276,7 @@ fn attention() -> OperatorKind {
         causal: true,
         dropout: false,
         rotary: false,
+        qk_norm: false,
     }
 }
 

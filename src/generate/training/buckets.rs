@@ -15,12 +15,15 @@
 //! - Buckets set out in this order, each when its last gradient is found; so each waits for all that found its
 //!   gradients, and for nothing behind them.
 //!
+//! Under expert parallelism gradients of experts go into buckets of their own, since fewer ranks have them; they close and are
+//! reduced by the same rules (`overlap_grad_reduce` of Megatron-LM, whose buffers of experts are apart).
+//!
 //! One product of a model, such as that for queries, keys and values, has one matrix and one bias here, also where an
 //! implementation has several. Events that occur once in a run are left out: a first step with all gradients in one
 //! bucket, the two broadcasts by which ranks then agree on new buckets, and those by which replicas begin alike. So
 //! are broadcasts of buffers that are not trained, as the running means of batch norms before a forward pass.
 
-use crate::generate::plan::{BucketPolicy, ParallelismPlan};
+use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
 
 /// Gradients that are reduced together.
@@ -34,6 +37,8 @@ pub(super) struct GradientBucket {
     pub divided: bool,
     /// Weights that they are of.
     pub weights: u64,
+    /// Ranks that have these weights.
+    pub among: ParallelGroupKind,
 }
 
 /// The weights of an operator that does `work`, as many as are found at once, in the order in which they are.
@@ -61,10 +66,11 @@ impl BucketAssigner {
         }
     }
 
-    /// Buckets of a model chunk with these layers, last to first: each with its number of weights and, from its last
+    /// Buckets, `among` ranks, of a model chunk with these layers, last to first: each with its number of weights and, from its last
     /// operator to its first, the weights whose gradients each produces.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
+        among: ParallelGroupKind,
         layers: impl Iterator<Item = (usize, u64, F)>,
     ) -> Vec<GradientBucket> {
         let mut buckets: Vec<GradientBucket> = Vec::new();
@@ -73,6 +79,7 @@ impl BucketAssigner {
             operators: 0,
             divided: false,
             weights: 0,
+            among,
         };
         let mut put = |layer, operators, weights| {
             if let Some(last) = buckets.last_mut() {
@@ -116,7 +123,8 @@ mod tests {
         // Two layers; each has a bias of 4 and a matrix of 32, and in front of them a norm of 8 and 8.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
-        let buckets = BucketAssigner::new(&plan, 2).buckets(layers.into_iter());
+        let buckets =
+            BucketAssigner::new(&plan, 2).buckets(ParallelGroupKind::Data, layers.into_iter());
         let each = buckets.iter();
         each.map(|b| (b.layer, b.operators, b.divided, b.weights))
             .collect()

@@ -3,6 +3,7 @@
 use super::bytes_of;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
+use super::local_experts;
 use super::padded_heads::padded;
 use super::stage_cuts::chunk_starts;
 use crate::generate::plan::{
@@ -26,6 +27,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
     layers(model, plan)?;
+    local_experts::check(model, plan)?;
     let model = &*padded(model, plan)?;
     let derived = is_derived(model, plan);
     if plan.operators.is_empty() {

@@ -9,6 +9,8 @@
 //! |---|---|---|---|---|---|
 //! | linear, `n x k` by `k x m` (`cost/linear.rs`) | `2nkm` | `d (nk + km + nm)` | `dgrad`: `2nkm`; `wgrad`: `2nkm` | as forward; `d (nk + nm) + g km`, and `g km` more where micro-batches are summed up | its input, `d nk`, or as it was cast |
 //! | other products: convolutions, and pairs of vectors (`cost/products.rs`) | two for each multiplication | input, weights, output | the same twice | the same, `g` for the weights' gradient | its input |
+//! | products of experts | of all experts' rows together, each expert's weights once | | | | |
+//! | expert dispatch (`cost/router.rs`) | | | | | |
 //! | attention (`cost/attention.rs`) | | | | | |
 //! | without products (`model/spec/kernels.rs`) | | as the operator's entry says | | the same | |
 //!
@@ -26,6 +28,7 @@ mod kernel;
 mod linear;
 mod moving;
 mod products;
+mod router;
 mod unfused;
 
 pub(super) use kernel::{LoweredKernel, OperatorKernels};
@@ -138,11 +141,17 @@ impl CostParameters {
         match spec.kernels {
             KernelSpec::Products if spec.is_linear() => {
                 let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent(axis).into());
-                let bias = spec.weights.iter().any(|weights| weights.axes == "n");
-                self.linear([self.rows(rows), inputs, outputs], bias)
+                let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
+                let experts = spec.expert_weights().max(1).into();
+                self.linear([self.rows(rows), inputs, outputs], experts, bias)
             }
             KernelSpec::Products => self.products(spec),
-            KernelSpec::Attention { rotary, dropout } => self.attention(spec, rotary, dropout),
+            KernelSpec::Router => self.router(spec),
+            KernelSpec::Attention {
+                rotary,
+                dropout,
+                qk_norm,
+            } => self.attention(spec, dropout, [rotary, qk_norm]),
             KernelSpec::Moving { fused, one_by_one } => {
                 let fuses = if spec.reduces_columns() {
                     self.loss == LossKernel::Fused
@@ -162,7 +171,7 @@ impl CostParameters {
 
     /// Sizes of the tensor over `axes` of all samples, whose rows are one axis.
     fn sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
-        let is_row = |axis: &char| matches!(axis, 'm' | 'l');
+        let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));
         let others = others.map(|axis| spec.extent(axis).into());

@@ -64,6 +64,10 @@ pub(super) struct ShardedOperator<'l> {
     pub cutting: ShardSpec,
     /// None where samples come in, or numbers of tokens.
     pub inputs: Vec<OperatorInput>,
+    /// The operators of the layer whose results it takes, `None` for what comes into the layer.
+    pub sources: Vec<Option<usize>>,
+    /// The branch that it is on: 0 is the chain, 1 what goes around it, and tables side by side have one each.
+    pub branch: u32,
     /// Rows that windows reach, for an image sharded by rows.
     pub windows: Option<OperatorSharding>,
 }
@@ -121,6 +125,7 @@ impl<'p> DataflowTracer<'p> {
         };
         let mut steps = Vec::with_capacity(layer.operators.len());
         let mut last = before;
+        let mut tables = 0;
         for (i, operator) in layer.operators.iter().enumerate() {
             let stands = if operator.around {
                 way.around
@@ -139,11 +144,20 @@ impl<'p> DataflowTracer<'p> {
                     || spec.is_by_column() && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
+            let sources = way.sources(operator, &spec);
             let inputs = way.pass(operator, &spec, need, gives, self.members);
+            let beside = matches!(spec.role, ChainRole::Table | ChainRole::Beside);
+            tables += u32::from(beside);
             steps.push(ShardedOperator {
                 operator,
                 cutting,
                 inputs,
+                sources,
+                branch: match (operator.around, beside) {
+                    (true, _) => 1,
+                    (_, true) => tables,
+                    _ => 0,
+                },
                 windows,
             });
             last = Some(gives);
@@ -352,6 +366,22 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
+    /// Where the inputs of `operator` come from, before it is passed.
+    fn sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
+        let of = |held: &ShardedActivation| held.produced_by;
+        match spec.role {
+            _ if operator.around => self.around.iter().map(of).collect(),
+            ChainRole::Table | ChainRole::Beside => Vec::new(),
+            ChainRole::Next => self.main.iter().map(of).collect(),
+            ChainRole::Join | ChainRole::Collect => {
+                let alone = self.side.is_empty() && spec.role == ChainRole::Join;
+                let around = self.around.iter().filter(|_| alone);
+                let all = self.main.iter().chain(&self.side).chain(around);
+                all.map(of).collect()
+            }
+        }
+    }
+
     /// Advances past `operator`, and returns its inputs.
     fn pass(
         &mut self,

@@ -32,8 +32,13 @@ pub const TENSOR_LANE: i64 = 1;
 pub const GRADIENT_LANE: i64 = 2;
 /// The lane on which parameters are gathered.
 pub const PARAMETER_LANE: i64 = 3;
+/// The lane on which tokens are exchanged between experts.
+pub const EXPERT_LANE: i64 = 5;
 /// The lane of loads and stores of memory beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
+/// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
+pub const BRANCH_LANE: i64 = 5;
+const BRANCH_LANES: u32 = 3;
 
 /// Emits the nodes of a rank.
 pub(super) struct RankEmitter<'w, 's> {
@@ -52,8 +57,8 @@ pub(super) struct RankEmitter<'w, 's> {
     handed: Option<(usize, usize)>,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
-    /// Nodes that produced gradients which no reduction depends on yet.
-    unreduced_producers: Vec<u64>,
+    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of experts'.
+    unreduced_producers: [Vec<u64>; 2],
     /// Reductions of this step.
     reduced: Vec<u64>,
     /// Gathers of the parameters of layers that a forward pass still has to wait for.
@@ -91,7 +96,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ids: Vec::new(),
             handed: None,
             data: Vec::new(),
-            unreduced_producers: Vec::new(),
+            unreduced_producers: Default::default(),
             reduced: Vec::new(),
             updated: BTreeMap::new(),
             pending_memory: MemoryChanges::default(),
@@ -165,10 +170,9 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits `node`, which waits for `self.data`.
     fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
-        self.out.name(node.name);
-        if self.plan.plan.steps > 1 {
-            let step = format!("step{}/", self.step);
-            self.out.name.insert_str(0, &step);
+        match self.plan.plan.steps {
+            1 => self.out.name(node.name),
+            _ => (self.out).name(format_args!("step{}/{}", self.step, node.name)),
         }
         let labels = NodeLabels {
             phase: Some(node.phase),
@@ -383,7 +387,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
                         bytes,
                         dtype,
                     },
-                    Some(COMPUTE_LANE),
+                    Some(match item.branch {
+                        0 => COMPUTE_LANE,
+                        branch => BRANCH_LANE + i64::from((branch - 1) % BRANCH_LANES),
+                    }),
                 )
             }
             ProgramTask::Collective { bytes, .. } if handed => {
@@ -396,7 +403,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 kind,
                 bytes,
                 family,
-            } => (self.collective(kind, bytes, family), Some(TENSOR_LANE)),
+            } => {
+                let lane = match family {
+                    ParallelGroupKind::Expert => EXPERT_LANE,
+                    _ => TENSOR_LANE,
+                };
+                (self.collective(kind, bytes, family), Some(lane))
+            }
             ProgramTask::Message {
                 receive,
                 peer,

@@ -2,7 +2,9 @@
 
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
-use crate::generate::plan::{AblationEffect, AblationSet, ParallelGroupKind, RecomputePolicy};
+use crate::generate::plan::{
+    AblationEffect, AblationSet, BranchOrder, ParallelGroupKind, RecomputePolicy,
+};
 use crate::generate::schedule::PassDirection;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use crate::trace::TrainingPhase;
@@ -14,10 +16,13 @@ pub(super) struct LoweringContext {
     /// Members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
+    /// Ranks that have the experts of a layer between them.
+    pub expert: u64,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
     /// True if sums over the tensor group overlap products that do not need them.
     pub overlap: bool,
+    pub branches: BranchOrder,
     pub trains: bool,
 }
 
@@ -30,7 +35,9 @@ pub(super) struct LoweredLayer {
     pub backward: Vec<LayerProgram>,
     /// Weights that a member has.
     pub parameters: u64,
-    /// Of those, weights whose gradients a member computes for a shard of the samples or tokens only, with the group
+    /// Of those, weights of experts, where ranks have different ones.
+    pub expert_parameters: u64,
+    /// Of all, weights whose gradients a member computes for a shard of the samples or tokens only, with the group
     /// over which they are summed.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The operator with a matrix tied to the embedding's: the number of operators behind it, and a member's number

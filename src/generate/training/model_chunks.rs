@@ -4,9 +4,10 @@ use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
 use super::layer::LoweredLayer;
 use super::stage_cuts::chunk_starts;
-use crate::generate::plan::ParallelismPlan;
+use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
 use crate::generate::schedule::PassDirection;
 use crate::model::Model;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Layers, weights and gradients by part.
@@ -42,19 +43,31 @@ impl ModelChunks {
         let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
         let filling = BucketAssigner::new(plan, sizes.gradient);
         for part in starts.windows(2) {
-            let layers = (part[0]..part[1]).rev().map(|layer| {
-                // Numbers of weights are the same for all members.
-                let backward = lowered[layer].program(PassDirection::Backward, 0);
-                let found = backward.found.iter().enumerate();
-                let found = found.map(move |(i, found)| match tied {
-                    Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
-                        [found.weights[0], tied.weights]
-                    }
-                    _ => found.weights,
-                });
-                (layer, weights[layer], found)
-            });
-            for bucket in filling.buckets(layers) {
+            let of_experts = |apart: bool| {
+                (part[0]..part[1]).rev().map(move |layer| {
+                    // Numbers of weights are the same for all members.
+                    let backward = lowered[layer].program(PassDirection::Backward, 0);
+                    let found = backward.found.iter().enumerate();
+                    let found = found.map(move |(i, found)| match tied {
+                        _ if found.of_experts != apart => [0, 0],
+                        Some(tied) if (tied.layer, tied.behind) == (layer, i) => {
+                            [found.weights[0], tied.weights]
+                        }
+                        _ => found.weights,
+                    });
+                    (layer, lowered[layer].expert_parameters, found)
+                })
+            };
+            let common = of_experts(false);
+            let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
+            let mut filled = filling.buckets(ParallelGroupKind::Data, common);
+            if plan.data > plan.expert {
+                // A layer without experts does not put off the last of their buckets.
+                let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
+                filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
+                filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
+            }
+            for bucket in filled {
                 let end: &mut Range<usize> = &mut ends[bucket.layer];
                 if end.end == 0 {
                     *end = buckets.len()..buckets.len();

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | first norm | all | all: the block's input |
 //! | product of queries, keys and values | that of keys | |
-//! | rotary positions, heads that are repeated | all | |
+//! | norms of heads, rotary positions, heads that are repeated | all | queries and keys behind norms are not |
 //! | attention | | all, and its own output |
 //! | product behind attention | all | all: attention's output |
 //! | residual sum, norm before the perceptron | all | |
@@ -72,10 +72,16 @@ pub(super) fn recomputed(
         };
         (again, if behind_attention { 0 } else { kept })
     } else if own.attends() {
-        let before = [".rotary", ".repeat"];
+        let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        (again, 0)
+        // Queries and keys are kept as they come out of their products, and not once more behind their norms.
+        let behind_norms = match own.weights.is_empty() {
+            true => 0,
+            false => own.volume("mnw").saturating_add(own.volume("tgw")),
+        };
+        let each = u128::from(sizes.samples) * u128::from(sizes.number);
+        (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
         // A norm, of which the first has the block's input.
         (all(), if i == 0 { 0 } else { kept })

@@ -34,7 +34,7 @@ pub(super) enum ProgramTask {
 }
 
 /// Dependency of a program's node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
     /// All that the program waits for.
     Entry,
@@ -49,6 +49,8 @@ pub(super) struct ProgramNode {
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
+    /// Number of the lane of its kernels beside that of the chain, which is 0.
+    pub branch: u32,
     pub after: Vec<ProgramDependency>,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -76,6 +78,8 @@ pub(super) struct ProducedGradients {
     pub until: u32,
     /// Numbers of weights, in the order in which their gradients are produced.
     pub weights: [u64; 2],
+    /// True if they are those of experts that other ranks do not have.
+    pub of_experts: bool,
 }
 
 /// Adds `bytes` of a class. Layers without nodes add up over passes, so there is no end to sums but the largest number.
@@ -104,6 +108,8 @@ pub(super) struct ProgramBuilder {
     finders: Vec<u32>,
     /// Dependencies of the next node of the chain.
     pub front: Vec<ProgramDependency>,
+    /// The branch of the nodes to come.
+    pub branch: u32,
 }
 
 impl ProgramBuilder {
@@ -112,6 +118,7 @@ impl ProgramBuilder {
             program: LayerProgram::default(),
             finders: Vec::new(),
             front: vec![ProgramDependency::Entry],
+            branch: 0,
         }
     }
 
@@ -129,6 +136,7 @@ impl ProgramBuilder {
             name,
             phase,
             task,
+            branch: self.branch,
             after,
             memory,
             inputs: shapes[0].to_owned(),
@@ -176,11 +184,12 @@ impl ProgramBuilder {
     }
 
     /// Records that the gradients of an operator with these weights are complete.
-    pub fn found(&mut self, weights: [u64; 2]) {
+    pub fn found(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
             until: self.program.items.len() as u32,
             weights,
+            of_experts,
         });
     }
 

@@ -28,7 +28,7 @@ impl TrainingGenerator {
                 stage,
             };
             let rank = self.placement.rank(place);
-            let walked = self.nodes(rank, &mut TraceEmitter::new(&mut meter));
+            let walked = self.nodes(rank, &mut TraceEmitter::nameless(&mut meter));
             walked.expect("a meter takes every node");
             meter.peak
         });
@@ -160,7 +160,8 @@ impl TraceGenerator for TrainingGenerator {
         let kind = like.tensor * self.plan.pipeline + like.stage;
         *self.counts[kind as usize].get_or_init(|| {
             let mut meter = MemoryMeter::default();
-            let walked = RankEmitter::new(self, rank, &mut TraceEmitter::new(&mut meter)).run();
+            let walked =
+                RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();
             walked.expect("a meter takes every node");
             meter.nodes
         })

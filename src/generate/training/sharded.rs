@@ -35,20 +35,25 @@
 //! all-gather of the input overlaps the product before. DTensor, which torchtitan builds on, keeps the gathered input
 //! instead.
 //!
+//! Under expert parallelism ranks of different tensor groups exchange copies of tokens, all of their own at once: `d`
+//! bytes for each number of the copies. An all-to-all stands behind what makes copies and in front of what adds up their
+//! results; backwards it stands on the other side of each.
+//!
 //! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
 
 use super::super::GenerateError;
 use super::buckets;
-use super::cost::OperatorKernels;
+use super::cost::{CostParameters, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::layer::{LoweredLayer, LoweringContext};
 use super::operator_recompute::{RecomputedPart, recomputed};
 use crate::generate::check_limit;
-use crate::generate::plan::{ParallelGroupKind, RecomputePolicy};
-use crate::generate::sharding::MemberPartition;
-use crate::model::{LayerRole, ModelLayer, OperatorSpec};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::sharding::{MemberPartition, MeshAxis};
+use crate::model::{ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorSpec};
 use std::collections::BTreeMap;
 
+mod branches;
 mod member;
 mod redistribution;
 mod redistribution_cache;
@@ -87,6 +92,10 @@ struct MemberOperator<'s> {
     parameters: u64,
     /// Weights in the order in which their gradients are found.
     found: [u64; 2],
+    /// True if they are those of experts that other ranks do not have.
+    of_experts: bool,
+    /// Bytes of copies that are exchanged with ranks that have other experts.
+    exchanged: u64,
     /// True if the gradient of its input is needed.
     wanted: bool,
     /// True if the plan leaves it out entirely: nothing is moved for it.
@@ -126,14 +135,34 @@ impl ShardedLowering {
     }
 
     /// Shards of the input of a product cut by outputs that members gather, and gather again backwards: with sequence
-    /// parallelism each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2).
+    /// parallelism each keeps its tokens alone (Korthikanti et al., 2022, section 4.2.2). Copies of tokens for
+    /// experts are kept as they were gathered, as Megatron-LM's dispatcher leaves them.
     fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
         };
         let [from, need] = [input.from.layout.rows, input.need.rows];
         let gathers = from.parts > 1 && need.parts == 1 && step.cutting.outputs.parts > 1;
-        (self.context.sequence && gathers && spec.sums()).then_some(from.parts.into())
+        let again = spec.sums() && spec.expert_weights() == 0;
+        (self.context.sequence && gathers && again).then_some(from.parts.into())
+    }
+
+    /// Bytes of copies of tokens that a member with the shard `spec` of an operator exchanges with other ranks.
+    fn exchanged(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
+        let copies = match spec.exchange {
+            Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
+            Some(ExpertExchange::Combine) => spec.volumes(&spec.inputs),
+            None => 0,
+        };
+        let silent = self
+            .context
+            .without
+            .has(AblationEffect::ExpertCommunication);
+        if self.context.expert == 1 || silent {
+            return 0;
+        }
+        let each = u128::from(sizes.samples) * u128::from(sizes.number);
+        u64::try_from(copies.saturating_mul(each)).unwrap_or(u64::MAX)
     }
 
     /// Bytes that an operator keeps over the forward pass, unless its layer is run again as a whole.
@@ -148,7 +177,7 @@ impl ShardedLowering {
         flow: &LayerDataflow<'_>,
     ) -> Result<LoweredLayer, GenerateError> {
         let mut own = Vec::with_capacity(flow.steps.len());
-        let (mut parameters, mut tied) = (0_u64, None);
+        let (mut parameters, mut expert_parameters, mut tied) = (0_u64, 0_u64, None);
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
@@ -159,13 +188,28 @@ impl ShardedLowering {
             let mut kernels = sizes.kernels(work.clone())?;
             let weights = work.parameters();
             parameters = parameters.saturating_add(weights);
+            let of_experts = self.context.expert > 1 && spec.expert_weights() > 0;
+            if of_experts {
+                expert_parameters = expert_parameters.saturating_add(weights);
+            }
+            let exchanged = self.exchanged(&work.spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
             // On one stage both operators add to one gradient, which is summed for the table.
             let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
-            let apart = MemberPartition::over(&[cutting.samples, cutting.rows], self.members());
+            // Heads that share a gain add to its gradient, as samples and rows do to that of every weight.
+            let shared = spec
+                .weights
+                .iter()
+                .any(|one| !spec.cuts(OperatorAxis::N, one.axes));
+            let outputs = match shared && spec.attends() {
+                true => cutting.outputs,
+                false => MeshAxis::WHOLE,
+            };
+            let digits = [cutting.samples, cutting.rows, outputs];
+            let apart = MemberPartition::over(&digits, self.members());
             if gradient > 0 && apart.size() > 1 {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
@@ -188,6 +232,8 @@ impl ShardedLowering {
                 regathers: regathers.is_some(),
                 parameters: weights,
                 found: buckets::found(&work),
+                of_experts,
+                exchanged,
                 wanted: !step.inputs.is_empty(),
                 idle: self.context.leaves_out(layer, &spec),
                 spec,
@@ -237,6 +283,7 @@ impl ShardedLowering {
             forward,
             backward,
             parameters,
+            expert_parameters,
             partial: partial.into_iter().collect(),
             tied,
             keeps: match (self.context.trains, full) {

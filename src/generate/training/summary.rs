@@ -6,7 +6,7 @@ use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use crate::trace::scan::NodeView;
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
-use crate::trace::{GroupName, Op, TensorClass, TraceError, TrainingPhase};
+use crate::trace::{CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase};
 use std::collections::BTreeMap;
 
 /// Totals of a plan: parameters, FLOPs, memory, groups and communication.
@@ -112,13 +112,17 @@ impl RankTally<'_> {
     fn family(
         &self,
         group: GroupName<'_>,
+        kind: CollectiveKind,
         phase: Option<TrainingPhase>,
     ) -> Option<ParallelGroupKind> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
-        // Several families can comprise all ranks; the phase then tells which one is likely meant.
+        // Several families can comprise all ranks; the kind and the phase then tell which one is likely meant.
         let likely = match phase {
+            _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
+                [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
+            }
             Some(TrainingPhase::Synchronize) => {
                 [ParallelGroupKind::Data, ParallelGroupKind::Tensor]
             }
@@ -138,7 +142,7 @@ impl Sink for RankTally<'_> {
             Op::Collective {
                 kind, bytes, group, ..
             } => {
-                let family = self.family(group, phase);
+                let family = self.family(group, kind, phase);
                 let members = match (group, family) {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
                     (_, Some(family)) => self.plan.placement.members(family),

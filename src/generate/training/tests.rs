@@ -4,6 +4,7 @@ use super::super::testing::{EmittedNode, every_rank, why_not};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
+mod experts;
 mod formats;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {

@@ -88,10 +88,13 @@ enum OperatorKeyword {
     Pool,
     EmbeddingBag,
     Interaction,
+    ExpertDispatch,
+    ExpertLinear,
+    ExpertCombine,
 }
 
 /// Each operator with its keyword and the keys that it has in addition to the common ones.
-const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
+const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
         "linear",
@@ -100,7 +103,9 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
     (
         OperatorKeyword::Attention,
         "attention",
-        &["heads", "kv_heads", "causal", "dropout", "rotary"],
+        &[
+            "heads", "kv_heads", "causal", "dropout", "rotary", "qk_norm",
+        ],
     ),
     (OperatorKeyword::Norm, "norm", &["bias"]),
     (
@@ -131,6 +136,21 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 11] = [
         &["rows", "width", "lookups"],
     ),
     (OperatorKeyword::Interaction, "interaction", &["vectors"]),
+    (
+        OperatorKeyword::ExpertDispatch,
+        "expert_dispatch",
+        &["experts", "experts_per_token"],
+    ),
+    (
+        OperatorKeyword::ExpertLinear,
+        "expert_linear",
+        &["experts", "outputs", "bias"],
+    ),
+    (
+        OperatorKeyword::ExpertCombine,
+        "expert_combine",
+        &["experts_per_token"],
+    ),
 ];
 
 /// The keys that every operator may have.
@@ -192,6 +212,20 @@ fn work(
     Ok(match op {
         OperatorKeyword::Linear => linear(table, shape)?,
         OperatorKeyword::Attention => attention(table, shape)?,
+        OperatorKeyword::ExpertDispatch => expert_dispatch(table, shape)?,
+        OperatorKeyword::ExpertLinear => {
+            let (rows, inputs) = sequence(table, shape)?;
+            let outputs = size(table, "outputs")?;
+            let work = OperatorKind::ExpertLinear {
+                rows,
+                experts: size(table, "experts")?,
+                inputs,
+                outputs,
+                bias: flag_or(table, "bias", true)?,
+            };
+            (work, shape.with_columns(outputs))
+        }
+        OperatorKeyword::ExpertCombine => expert_combine(table, shape)?,
         OperatorKeyword::Norm => {
             let bias = flag_or(table, "bias", true)?;
             (OperatorKind::Norm { rows, width, bias }, shape)
@@ -291,8 +325,50 @@ fn attention(
         causal: flag_or(table, "causal", false)?,
         dropout: flag_or(table, "dropout", false)?,
         rotary: flag_or(table, "rotary", false)?,
+        qk_norm: flag_or(table, "qk_norm", false)?,
     };
     Ok((work, shape.with_columns(heads.saturating_mul(width))))
+}
+
+fn expert_dispatch(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (tokens, width) = sequence(table, shape)?;
+    let experts = size(table, "experts")?;
+    let chosen = table
+        .need("experts_per_token", "experts that each token is sent to")?
+        .between(1, experts)?;
+    let work = OperatorKind::ExpertDispatch {
+        tokens,
+        width,
+        experts,
+        chosen,
+    };
+    let (rows, columns) = (tokens.saturating_mul(chosen), width);
+    Ok((work, ActivationShape::Rows { rows, columns }))
+}
+
+fn expert_combine(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (rows, width) = sequence(table, shape)?;
+    let chosen = size(table, "experts_per_token")?;
+    if !rows.is_multiple_of(chosen) {
+        return Err(table.refuse(
+            format_args!("{rows} rows before it, and {chosen} copies of each token"),
+            "as many copies of each token as an expert_dispatch before it has made",
+        ));
+    }
+    let tokens = rows / chosen;
+    let work = OperatorKind::ExpertCombine {
+        tokens,
+        width,
+        chosen,
+    };
+    let (rows, columns) = (tokens, width);
+    Ok((work, ActivationShape::Rows { rows, columns }))
 }
 
 fn activation(

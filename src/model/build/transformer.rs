@@ -3,7 +3,7 @@
 use super::{MOST_LAYERS, flag_or, size, size_or};
 use crate::config::{ConfigError, ConfigTable};
 use crate::model::{
-    ActivationFunction, ModelLayer, OutputHead, PositionEncoding, TransformerBlock,
+    ActivationFunction, ExpertRouting, ModelLayer, OutputHead, PositionEncoding, TransformerBlock,
     TransformerModel,
 };
 
@@ -14,11 +14,14 @@ pub(super) const KEYS: &[&str] = &[
     "kv_heads",
     "head_width",
     "ffn",
+    "experts",
+    "experts_per_token",
     "vocabulary",
     "sequence",
     "activation",
     "norm",
     "norm_after",
+    "qk_norm",
     "positions",
     "position_rows",
     "segments",
@@ -115,7 +118,24 @@ fn block(
         causal: flag_or(root, "causal", true)?,
         dropout: flag_or(root, "dropout", false)?,
         rotary: false,
+        qk_norm: flag_or(root, "qk_norm", false)?,
+        experts: experts(root)?,
     })
+}
+
+/// Experts in place of one perceptron, if the file has them.
+fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
+    let Some(field) = root.get("experts") else {
+        return match root.get("experts_per_token") {
+            Some(field) => Err(field.refuse("experts of a token", "none without `experts`")),
+            None => Ok(None),
+        };
+    };
+    let experts = field.between(2, super::MOST)?;
+    let chosen = root
+        .need("experts_per_token", "experts that each token is sent to")?
+        .between(1, experts)?;
+    Ok(Some(ExpertRouting { experts, chosen }))
 }
 
 /// Heads of queries, those of keys and values, and the columns of one.

@@ -15,6 +15,7 @@
 //! | loss, operation by operation | `d + 36` | `d + 12` |
 //! | … fused, which reads logits twice and leaves gradients in their place | `3d` | `2d`: scaled |
 //! | pool | `d` of input and output | the same |
+//! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
 //! The loss goes over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`),
 //! maximum (4), difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits
@@ -77,7 +78,11 @@ pub enum KernelSpec {
         rotary: bool,
         /// True with dropout of scores.
         dropout: bool,
+        /// True if heads of queries and keys are scaled before that.
+        qk_norm: bool,
     },
+    /// Product of tokens with scores' weights, softmax, and a copy of each token for each of its experts.
+    Router,
     /// Kernels that move bytes.
     Moving {
         /// As few as there can be.
@@ -227,6 +232,15 @@ impl KernelSpec {
     .or(
         &[each("", CrossEntropy, bytes(1, 0, 20), fixed(16))],
         &[each("", CrossEntropy, fixed(8), bytes(1, 0, 4))],
+    );
+
+    /// Copies `cn` of tokens `mn`.
+    pub(super) const EXPERT_COMBINE: Self = Self::moving(
+        &[moved("", Copy, ("cn", numbers(1)), ("mn", numbers(1)))],
+        &[
+            moved(".scores", Copy, ("cn", numbers(2)), ("c", fixed(4))),
+            moved(".copies", Copy, ("mn", numbers(1)), ("cn", numbers(1))),
+        ],
     );
 
     pub(super) const POOL: Self = Self::moving(

@@ -1,8 +1,8 @@
 //! Each operator as data.
 
 use super::{
-    AxisCut, AxisSpec, ChainRole, KeptTensor, KeptWith, KernelSpec, OperatorAxis, OperatorSpec,
-    ProductSpec, WeightSpec, WindowSpec, amount,
+    AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
+    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, amount,
 };
 use crate::model::count::windows;
 use crate::model::{ActivationFunction, OperatorKind};
@@ -31,6 +31,7 @@ impl OperatorSpec {
             windows: None,
             role: ChainRole::Next,
             kernels: KernelSpec::Products,
+            exchange: None,
         }
     }
 
@@ -63,6 +64,11 @@ impl OperatorSpec {
 
     fn stands(self, role: ChainRole) -> Self {
         Self { role, ..self }
+    }
+
+    fn exchanges(self, exchange: ExpertExchange) -> Self {
+        let exchange = Some(exchange);
+        Self { exchange, ..self }
     }
 
     fn runs(self, kernels: KernelSpec) -> Self {
@@ -135,6 +141,7 @@ impl OperatorKind {
                 causal,
                 dropout,
                 rotary,
+                qk_norm,
             } => {
                 let axes = vec![
                     whole(
@@ -157,12 +164,22 @@ impl OperatorKind {
                 ];
                 let inputs = ["mnw", "tgw", "tgw"];
                 let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
-                    .runs(KernelSpec::Attention { rotary, dropout })
+                    .runs(KernelSpec::Attention {
+                        rotary,
+                        dropout,
+                        qk_norm,
+                    })
                     .multiplies("nmt", "w")
                     .multiplies("nmw", "t");
                 if causal {
                     // Products of tokens with later ones, s (s - 1) / 2 of s s pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
+                }
+                if qk_norm {
+                    let [queries, keys] = ["mnw", "tgw"];
+                    spec = spec.weighs("w").weighs("w");
+                    spec = spec.keeps(queries, None, KeptWith::Any);
+                    spec = spec.keeps(keys, None, KeptWith::Any);
                 }
                 // The softmax's output; with dropout also the mask, and the masked output.
                 spec = spec
@@ -177,6 +194,59 @@ impl OperatorKind {
                     );
                 }
                 spec
+            }
+            Self::ExpertDispatch {
+                tokens,
+                width,
+                experts,
+                chosen,
+            } => {
+                let axes = vec![
+                    cut('m', tokens, M, "tokens"),
+                    cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
+                    whole('n', width, N, "a token's scores need all its columns"),
+                    fixed('e', experts),
+                ];
+                OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc")
+                    .weighs("ne")
+                    .multiplies("me", "n")
+                    .keeps_inputs()
+                    .keeps("me", Some(FULL), KeptWith::Any)
+                    .runs(KernelSpec::Router)
+                    .exchanges(ExpertExchange::Dispatch)
+            }
+            Self::ExpertLinear {
+                rows,
+                experts,
+                inputs,
+                outputs,
+                bias,
+            } => {
+                let axes = vec![
+                    cut('m', rows, M, "copies of tokens"),
+                    cut('n', outputs, N, "outputs"),
+                    cut('k', inputs, K, "inputs"),
+                    fixed('e', experts),
+                ];
+                let spec = OperatorSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
+                let spec = if bias { spec.weighs("en") } else { spec };
+                spec.weighs("ekn").multiplies("mn", "k").keeps_inputs()
+            }
+            Self::ExpertCombine {
+                tokens,
+                width,
+                chosen,
+            } => {
+                let axes = vec![
+                    cut('m', tokens, M, "tokens"),
+                    cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
+                    cut('n', width, N, "columns"),
+                ];
+                // The gradient of a score is the product of a copy and the gradient of their sum.
+                OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
+                    .keeps_inputs()
+                    .runs(KernelSpec::EXPERT_COMBINE)
+                    .exchanges(ExpertExchange::Combine)
             }
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
@@ -356,7 +426,15 @@ impl OperatorKind {
                 inputs,
                 outputs,
                 ..
+            }
+            | Self::ExpertLinear {
+                rows,
+                inputs,
+                outputs,
+                ..
             } => vec![(M, rows), (N, outputs), (K, inputs)],
+            Self::ExpertDispatch { tokens, .. } => vec![(M, tokens)],
+            Self::ExpertCombine { tokens, width, .. } => vec![(M, tokens), (N, width)],
             Self::Attention {
                 heads, kv_heads, ..
             } => vec![(N, heads), (N, kv_heads)],

@@ -82,6 +82,7 @@ fn attention_multiplies_what_the_loops_do() {
         causal,
         dropout: false,
         rotary: false,
+        qk_norm: false,
     };
     for causal in [false, true] {
         assert_eq!(work(causal).multiplications(), all);
@@ -133,6 +134,7 @@ fn counts_stop_at_the_largest_number() {
             causal: true,
             dropout: true,
             rotary: true,
+            qk_norm: false,
         },
         OperatorKind::Activation {
             function: ActivationFunction::Silu,

@@ -1,7 +1,7 @@
 //! Times of all nodes of a run, in the order in which they completed.
 
 use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
+use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
 use crate::report::{CollectiveRecord, Observer};
 use crate::units::Time;
@@ -23,8 +23,8 @@ pub struct RunRecorder<'a> {
     end: Vec<Time>,
     /// Instant when all that a collective node waits for had arrived; its start before that is known.
     began: Vec<Time>,
-    /// Numbers of nodes, as they completed.
-    completed: Vec<u32>,
+    /// Nodes, as they completed.
+    completed: Vec<RunNode>,
 }
 
 impl<'a> RunRecorder<'a> {
@@ -43,10 +43,10 @@ impl<'a> RunRecorder<'a> {
         Some(Self {
             prepared,
             first,
-            start: vec![Time::ZERO; nodes],
-            end: vec![Time::ZERO; nodes],
-            began: vec![Time::ZERO; nodes],
-            completed: Vec::with_capacity(nodes),
+            start: huge_pages::filled(nodes, Time::ZERO),
+            end: huge_pages::filled(nodes, Time::ZERO),
+            began: huge_pages::filled(nodes, Time::ZERO),
+            completed: huge_pages::huge_page_vec(nodes),
         })
     }
 
@@ -55,7 +55,7 @@ impl<'a> RunRecorder<'a> {
         self.first[of.instance as usize] as usize + of.node.index()
     }
 
-    /// The node of a number.
+    /// The node of a number, which is searched for among the instances.
     pub fn node(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.first.partition_point(|&first| first <= number) - 1;
@@ -63,6 +63,17 @@ impl<'a> RunRecorder<'a> {
             instance: instance as u32,
             node: NodeIndex(number - self.first[instance]),
         }
+    }
+
+    /// All nodes, in the order of their numbers.
+    pub fn nodes(&self) -> impl Iterator<Item = RunNode> {
+        let counts = self.first.windows(2).map(|pair| pair[1] - pair[0]);
+        (0..).zip(counts).flat_map(|(instance, count)| {
+            (0..count).map(move |node| RunNode {
+                instance,
+                node: NodeIndex(node),
+            })
+        })
     }
 
     pub fn len(&self) -> usize {
@@ -83,7 +94,7 @@ impl<'a> RunRecorder<'a> {
     }
 
     /// Nodes in the order in which they completed.
-    pub fn completed(&self) -> &[u32] {
+    pub fn completed(&self) -> &[RunNode] {
         &self.completed
     }
 
@@ -111,7 +122,7 @@ impl Observer for RunRecorder<'_> {
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
         let number = self.number(RunNode { instance, node });
         self.end[number] = now;
-        self.completed.push(number as u32);
+        self.completed.push(RunNode { instance, node });
     }
 
     #[inline]

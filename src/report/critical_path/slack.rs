@@ -1,10 +1,10 @@
 //! Slack: how much later each node could have ended.
 
 use super::SlackRow;
-use super::recorder::RunNode;
-use super::walk::{RunRelations, RunSegment, known};
+use super::recorder::{RunNode, RunRecorder};
+use super::walk::{LaneNeighbours, RunRelations, RunSegment, known};
 use crate::engine::CommTiming;
-use crate::graph::NodeKind;
+use crate::graph::{NodeKind, huge_pages};
 use crate::report::breakdown::TimeCategory;
 use crate::units::{Span, Time};
 
@@ -13,26 +13,20 @@ pub fn latest_ends(relations: &RunRelations<'_>, makespan: Time) -> Vec<Time> {
     let run = relations.run;
     let mut limits = LateLimits {
         relations,
-        late: vec![makespan; run.len()],
+        late: huge_pages::filled(run.len(), makespan),
         begins: vec![Time::END; relations.calls()],
     };
-    let mut after: Vec<Option<u32>> = vec![None; run.len()];
-    for &number in run.completed() {
-        if let Some(before) = relations.before(number as usize) {
-            after[before] = Some(number);
-        }
-    }
+    let mut following = LaneNeighbours::new(run);
     // Whatever waits for a node completes after it, so its limits are known by then.
-    for &number in run.completed().iter().rev() {
-        let of = run.node(number as usize);
+    for &of in run.completed().iter().rev() {
         let graph = run.graph(of.instance);
         let successors = graph.successors(of.node).map(|node| {
-            let next = run.number(RunNode { node, ..of });
+            let next = RunNode { node, ..of };
             earlier(limits.start(next), graph.delay(node))
         });
         let late = successors.min().unwrap_or(makespan).min(makespan);
-        let lane = after[number as usize].map(|next| limits.start(next as usize));
-        limits.set(number as usize, lane.map_or(late, |lane| lane.min(late)));
+        let lane = following.replace(of).map(|next| limits.start(next));
+        limits.set(of, lane.map_or(late, |lane| lane.min(late)));
     }
     limits.late
 }
@@ -51,10 +45,11 @@ struct LateLimits<'r> {
 }
 
 impl LateLimits<'_> {
-    fn set(&mut self, number: usize, late: Time) {
-        self.late[number] = late;
+    fn set(&mut self, of: RunNode, late: Time) {
         let run = self.relations.run;
-        let collective = run.kind(run.node(number)) == NodeKind::Collective;
+        let number = run.number(of);
+        self.late[number] = late;
+        let collective = run.kind(of) == NodeKind::Collective;
         if collective && self.relations.is_joined(number) {
             let call = self.relations.peer[number] as usize;
             let lasts = run.end(number).since(run.began(number));
@@ -63,11 +58,12 @@ impl LateLimits<'_> {
     }
 
     /// The latest start of a node.
-    fn start(&self, number: usize) -> Time {
+    fn start(&self, of: RunNode) -> Time {
         let (relations, run) = (self.relations, self.relations.run);
+        let number = run.number(of);
         let late = self.late[number];
         let own = earlier(late, run.end(number).since(run.start(number)));
-        match run.kind(run.node(number)) {
+        match run.kind(of) {
             NodeKind::Collective if relations.is_joined(number) => {
                 self.begins[relations.peer[number] as usize]
             }
@@ -104,21 +100,25 @@ impl LateLimits<'_> {
     }
 }
 
-/// Sums the slack of nodes that are not on `path`, by category.
-pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
-    let run = relations.run;
+/// Sums the slack of nodes that are not on `path`, by category, given the latest end of each node.
+pub fn rows(
+    run: &RunRecorder<'_>,
+    late: &[Time],
+    path: &[RunSegment],
+    makespan: Time,
+) -> Vec<SlackRow> {
     let mut on_path = vec![false; run.len()];
     for &RunSegment { instance, node, .. } in path {
         on_path[run.number(RunNode { instance, node })] = true;
     }
-    let mut nodes: [Vec<(Span, Span)>; 4] = Default::default();
-    for (number, late) in latest_ends(relations, makespan).into_iter().enumerate() {
-        let category = TimeCategory::of(run.kind(run.node(number)));
+    let mut nodes = room_by_category(run);
+    for (number, of) in run.nodes().enumerate() {
+        let category = TimeCategory::of(run.kind(of));
         let Some(category) = category.filter(|_| !on_path[number]) else {
             continue;
         };
         let end = run.end(number);
-        let slack = Span(late.0.saturating_sub(end.0));
+        let slack = Span(late[number].0.saturating_sub(end.0));
         nodes[category as usize].push((slack, end.since(run.start(number))));
     }
     let keyed = TimeCategory::KEYS.iter().zip(nodes);
@@ -137,6 +137,17 @@ pub fn rows(relations: &RunRelations<'_>, path: &[RunSegment], makespan: Time) -
         })
     });
     rows.collect()
+}
+
+/// Empty lists with room for all nodes of each category: the nodes of a run are too many to move when a list grows.
+fn room_by_category(run: &RunRecorder<'_>) -> [Vec<(Span, Span)>; 4] {
+    let mut counts = [0; 4];
+    for of in run.nodes() {
+        if let Some(category) = TimeCategory::of(run.kind(of)) {
+            counts[category as usize] += 1;
+        }
+    }
+    counts.map(huge_pages::huge_page_vec)
 }
 
 /// The time of nodes together.

@@ -2,7 +2,7 @@
 
 use super::recorder::{RunNode, RunRecorder};
 use crate::engine::{CommTiming, CompiledReplay};
-use crate::graph::NodeKind;
+use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
 use crate::report::breakdown::TimeCategory;
 use crate::units::{Span, Time};
@@ -25,15 +25,11 @@ pub struct RunSegment {
     pub category: TimeCategory,
 }
 
-/// Nodes that bound one another in a run, by number.
+/// Nodes of different ranks that took part in one collective or message, by number.
 #[derive(Debug)]
 pub struct RunRelations<'r> {
     pub run: &'r RunRecorder<'r>,
     pub prepared: &'r CompiledReplay<'r>,
-    /// The dependency of a node that completed last.
-    cause: Vec<u32>,
-    /// The node before it on its lane.
-    before: Vec<u32>,
     /// The call of a collective node, the other half of a message.
     pub peer: Vec<u32>,
     /// Members of each call.
@@ -42,40 +38,14 @@ pub struct RunRelations<'r> {
 
 impl<'r> RunRelations<'r> {
     pub fn new(run: &'r RunRecorder<'r>) -> Self {
-        let prepared = run.prepared;
         let mut this = Self {
             run,
-            prepared,
-            cause: vec![NONE; run.len()],
-            before: vec![NONE; run.len()],
-            peer: vec![NONE; run.len()],
+            prepared: run.prepared,
+            peer: huge_pages::filled(run.len(), NONE),
             calls: Vec::new(),
         };
-        this.causes();
         this.peers();
         this
-    }
-
-    /// Finds causes and lanes, by following the run.
-    fn causes(&mut self) {
-        let instances = self.prepared.workload().instances();
-        let mut last: Vec<Vec<u32>> = vec![Vec::new(); instances.len()];
-        for &number in self.run.completed() {
-            let of = self.run.node(number as usize);
-            let graph = self.run.graph(of.instance);
-            for node in graph.successors(of.node) {
-                let next = self.run.number(RunNode { node, ..of });
-                self.cause[next] = number;
-            }
-            if let Some(lane) = self.prepared.lane_of(of.instance, of.node) {
-                let lanes = &mut last[of.instance as usize];
-                if lanes.len() <= lane as usize {
-                    lanes.resize(lane as usize + 1, NONE);
-                }
-                // Nodes of a lane run one at a time, so they complete in their order.
-                self.before[number as usize] = std::mem::replace(&mut lanes[lane as usize], number);
-            }
-        }
     }
 
     /// Finds who takes part in what.
@@ -122,11 +92,6 @@ impl<'r> RunRelations<'r> {
         self.calls.len()
     }
 
-    /// The node before another on its lane.
-    pub fn before(&self, number: usize) -> Option<usize> {
-        known(self.before[number])
-    }
-
     /// Whether a collective node waited for others until it began, and not for longer than it lasted.
     pub fn is_joined(&self, number: usize) -> bool {
         self.prepared.comm() != CommTiming::Captured
@@ -168,6 +133,46 @@ impl<'r> RunRelations<'r> {
             _ => number,
         }
     }
+}
+
+/// What set each node of a run free, by number: enough to walk back along the critical path.
+pub struct RunCauses<'r> {
+    relations: &'r RunRelations<'r>,
+    run: &'r RunRecorder<'r>,
+    /// The dependency of a node that completed last.
+    cause: Vec<u32>,
+    /// The node before it on its lane.
+    before: Vec<u32>,
+}
+
+impl<'r> RunCauses<'r> {
+    /// Finds causes and lanes, by following the run.
+    pub fn new(relations: &'r RunRelations<'r>) -> Self {
+        let run = relations.run;
+        let mut cause = huge_pages::filled(run.len(), NONE);
+        let mut before = huge_pages::filled(run.len(), NONE);
+        let mut lanes = LaneNeighbours::new(run);
+        for &of in run.completed() {
+            let number = run.number(of);
+            for node in run.graph(of.instance).successors(of.node) {
+                cause[run.number(RunNode { node, ..of })] = number as u32;
+            }
+            if let Some(last) = lanes.replace(of) {
+                before[number] = run.number(last) as u32;
+            }
+        }
+        Self {
+            relations,
+            run,
+            cause,
+            before,
+        }
+    }
+
+    /// The node before another on its lane.
+    fn before(&self, number: usize) -> Option<usize> {
+        known(self.before[number])
+    }
 
     fn delay(&self, of: RunNode) -> Span {
         self.run.graph(of.instance).delay(of.node)
@@ -176,7 +181,7 @@ impl<'r> RunRelations<'r> {
     /// Returns when all dependencies of a node were complete.
     fn free(&self, number: usize) -> Time {
         let of = self.run.node(number);
-        let release = self.prepared.workload().instances()[of.instance as usize].release;
+        let release = self.relations.prepared.workload().instances()[of.instance as usize].release;
         known(self.cause[number]).map_or(release, |cause| self.run.end(cause))
     }
 
@@ -202,10 +207,10 @@ impl<'r> RunRelations<'r> {
                 });
             }
         };
-        let mut number = last as usize;
+        let mut number = self.run.number(last);
         loop {
             let end = self.run.end(number);
-            let mut origin = self.origin(number);
+            let mut origin = self.relations.origin(number);
             let mut start = self.run.start(origin);
             let kind = self.run.kind(self.run.node(number));
             let category = TimeCategory::of(kind).unwrap_or(TimeCategory::Idle);
@@ -251,9 +256,42 @@ impl<'r> RunRelations<'r> {
         if self.run.kind(self.run.node(number)) != NodeKind::Collective {
             return None;
         }
-        let members = self.calls[self.peer[number] as usize].iter();
+        let relations = self.relations;
+        let members = relations.calls[relations.peer[number] as usize].iter();
         let mut members = members.map(|&member| member as usize);
         members.find(|&member| self.ready(member) == start)
+    }
+}
+
+/// The last node of each lane, of those that were looked at. Nodes of a lane run one at a time, so they complete in their
+/// order.
+pub struct LaneNeighbours<'r> {
+    prepared: &'r CompiledReplay<'r>,
+    /// By instance and lane.
+    last: Vec<Vec<u32>>,
+}
+
+impl<'r> LaneNeighbours<'r> {
+    pub fn new(run: &RunRecorder<'r>) -> Self {
+        let prepared = run.prepared;
+        Self {
+            prepared,
+            last: vec![Vec::new(); prepared.workload().instances().len()],
+        }
+    }
+
+    /// Looks at a node, and returns the one of its lane that was looked at before.
+    pub fn replace(&mut self, of: RunNode) -> Option<RunNode> {
+        let lane = self.prepared.lane_of(of.instance, of.node)? as usize;
+        let lanes = &mut self.last[of.instance as usize];
+        if lanes.len() <= lane {
+            lanes.resize(lane + 1, NONE);
+        }
+        let node = known(std::mem::replace(&mut lanes[lane], of.node.0))?;
+        Some(RunNode {
+            node: NodeIndex(node as u32),
+            ..of
+        })
     }
 }
 

@@ -60,8 +60,9 @@ const COMMANDS: [&str; 52] = [
     "completions",
 ];
 
-/// Options of cargo, torchrun and capture.py.
-const OTHERS: [&str; 16] = [
+/// Options of cargo, torchrun, capture.py and scripts of benches.
+const OTHERS: [&str; 17] = [
+    "cases",
     "shards",
     "array",
     "cpus-per-task",

@@ -225,7 +225,7 @@ fn nothing_is_quadratic() {
             .map(|i| op("a", i as i64 * 200_000, 50, i + 1).on(i % (count / 8)))
             .collect()
     };
-    linear("threads", &threads, 1_000);
+    linear("threads", &threads, 5_000);
     let launches = |count: u64| {
         let pair = |i: u64| {
             let start = i as i64 * 1000;

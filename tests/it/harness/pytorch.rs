@@ -29,7 +29,7 @@ pub fn host(data: &[u8]) {
         Err(error) => return assert!(error.to_string().contains("try: ")),
     };
     assert_eq!(trace.bytes, text.len() as u64);
-    if trace.repairs.count == 0
+    if trace.repairs.count() == 0
         && let Some(count) = elements(&text, "nodes")
     {
         assert_eq!(trace.nodes.len(), count);
@@ -59,7 +59,7 @@ pub fn device(data: &[u8]) {
     assert_eq!(trace.bytes, text.len() as u64);
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
     let seen = trace.events.len() as u64 + trace.arrows + left + trace.outside + trace.untimed;
-    if trace.repairs.count == 0
+    if trace.repairs.count() == 0
         && let Some(count) = elements(&text, "traceEvents")
     {
         assert_eq!(seen, count as u64);

@@ -15,33 +15,33 @@ const MB: u64 = 1_000_000;
 /// A MB over a link: 10^6 / 1024e9 s.
 const T: f64 = 976_562.5;
 
-/// The die, with more lines for its table and for the machine.
-fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
-    let text = format!(
-        r#"name = "die"
+const DIE: &str = r#"name = "die"
 [npu.core]
 memory_bandwidth = "1 TB/s"
 memory_latency = "0 ns"
 memory_capacity = "64 MB"
 lanes = 64
 host_lanes = 1
-peak = {{ fp16 = "16 TFLOP/s" }}
+peak = { fp16 = "16 TFLOP/s" }
 [tiles]
 dies = [1, 1]
 cores = [4, 4]
 link_bandwidth = "1024 GB/s"
 link_latency = "1 ns"
-{tiles}
+
 [tiles.dram]
 left = "1-2"
 right = "1-2"
 bandwidth = "256 GB/s"
-latency = "{dram_ns} ns"
+latency = "DRAM ns"
 capacity = "64 GB"
-{rest}
-"#
-    );
-    Machine::parse(&text, "die.toml").unwrap()
+"#;
+
+/// The die, with more lines for its table and for the machine.
+fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
+    let text = DIE.replace("DRAM ns", &format!("{dram_ns} ns"));
+    let text = text.replace("\n\n", &format!("\n{tiles}\n"));
+    Machine::parse(&format!("{text}{rest}\n"), "die.toml").unwrap()
 }
 
 fn store_and_forward(rest: &str) -> String {
@@ -215,6 +215,38 @@ fn loads_hold_their_way_and_their_port() {
             let ps = run(&ns, &one, &[], &[core], network).ps();
             near(ps, 4.0 * T + 1000.0 * (1.0 + f64::from(hops)));
         }
+    }
+}
+
+/// DRAM of every core, in place of ports at the edge: 16 cores load 1 MB each at once, over no link, in 1 ns and 10^6 B / 256 GB/s
+/// = 4 T, as one core by itself does, and a message between two of them meanwhile takes its T and 1 ns.
+#[test]
+fn dram_of_every_core_takes_no_links() {
+    let at_edges = ["left", "right"];
+    let text = DIE.replace("[tiles.dram]", "[remote_memory]\nattachment = \"per_npu\"");
+    let kept = text
+        .lines()
+        .filter(|line| !at_edges.iter().any(|edge| line.starts_with(edge)));
+    let text = kept.collect::<Vec<_>>().join("\n");
+    let text = text.replace("latency = \"DRAM ns\"", "latency = \"1 ns\"");
+    let machine = Machine::parse(&text, "die.toml").unwrap();
+    for network in [Exclusive, Links, ContentionFree] {
+        for count in [1, 16] {
+            let all: Vec<u32> = (0..count).collect();
+            let ranks = vec![vec![load(false, MB)]; count as usize];
+            near(
+                run(&machine, &ranks, &[], &all, network).ps(),
+                4.0 * T + 1000.0,
+            );
+        }
+        let pair = [
+            vec![load(false, MB), send(1, MB).on(1)],
+            vec![load(false, MB), receive(0, MB).on(1)],
+        ];
+        near(
+            run(&machine, &pair, &[], &[0, 1], network).ps(),
+            4.0 * T + 1000.0,
+        );
     }
 }
 

@@ -61,6 +61,30 @@ fn a_full_pipeline_goes_on_as_it_does() {
     }
 }
 
+/// Inference with input that goes on: two replicas put out two samples whenever the slowest stage ends a pass, which is what 64
+/// samples take more than 62, whole replays that extrapolate nothing. With filling and draining the rate is lower.
+#[test]
+fn inference_has_the_rate_of_a_full_pipeline() {
+    let folder = Folder::new();
+    let report = |samples: &str, more: &[&str]| {
+        let mut args = step(
+            "wafer-5x4",
+            &["--place", "s_shape", "--schedule", "inference"],
+        );
+        let batch = args.iter().position(|arg| *arg == "64").unwrap();
+        args[batch] = samples;
+        json(&folder, &[&args, more].concat())
+    };
+    let took = |samples| report(samples, &[])["makespan_ps"].as_u64().unwrap();
+    let full = 2e12 / (took("64") - took("62")) as f64;
+    let some = report("64", &["--extrapolate", "12"]);
+    let found = &some["extrapolation"]["full_samples_per_s"];
+    let found = found.as_f64().unwrap_or_else(|| panic!("{some}"));
+    assert!((found / full - 1.0).abs() < 1e-9, "{found} {full}");
+    let with_ends = some["extrapolation"]["samples_per_s"].as_f64().unwrap();
+    assert!(with_ends < full, "{with_ends} {full}");
+}
+
 #[test]
 fn numbers_that_leave_nothing_to_compare_are_refused() {
     let folder = Folder::new();

@@ -28,7 +28,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
     let flags = any::<[bool; 2]>();
     prop::array::uniform6(size()).prop_flat_map(move |[a, b, c, d, e, f]| {
         let sizes = [c, d];
-        (0..11_u8, flags).prop_map(move |(which, [yes, also])| match which {
+        (0..14_u8, flags).prop_map(move |(which, [yes, also])| match which {
             0 => OperatorKind::Linear {
                 rows: a,
                 inputs: b,
@@ -44,6 +44,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
                 causal: yes,
                 dropout: also,
                 rotary: also,
+                qk_norm: yes,
             },
             2 => OperatorKind::Norm {
                 rows: a,
@@ -91,6 +92,24 @@ fn work() -> impl Strategy<Value = OperatorKind> {
                 rows: a,
                 width: b,
                 lookups: c,
+            },
+            10 => OperatorKind::ExpertDispatch {
+                tokens: a,
+                width: b,
+                experts: c,
+                chosen: d,
+            },
+            11 => OperatorKind::ExpertLinear {
+                rows: a,
+                experts: b,
+                inputs: c,
+                outputs: d,
+                bias: yes,
+            },
+            12 => OperatorKind::ExpertCombine {
+                tokens: a,
+                width: b,
+                chosen: c,
             },
             _ => OperatorKind::Interaction {
                 vectors: a,
@@ -175,7 +194,8 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
         select(Optimizer::ALL),
         select(AttentionKernel::ALL),
         select(Dtype::ALL.to_vec()),
-        prop_oneof![3 => Just(0_u8), 1 => any::<u8>()],
+        prop_oneof![3 => Just(0_u16), 1 => any::<u16>()],
+        prop_oneof![3 => Just(1_u32), 1 => degree()],
     );
     (degrees, amounts, schedules, words, any::<[bool; 9]>()).prop_map(
         |(degrees, amounts, schedule, words, flags)| {
@@ -188,7 +208,8 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
             plan.bucket = bucket;
             plan.steps = u32::try_from(steps).unwrap_or(u32::MAX);
             plan.schedule = schedule;
-            let (zero, recompute, optimizer, attention, dtype, without) = words;
+            let (zero, recompute, optimizer, attention, dtype, without, expert) = words;
+            plan.expert = expert;
             (plan.optimizer, plan.attention) = (optimizer.0, attention.0);
             plan.dtype = dtype.0;
             plan.capacity = Some(u64::MAX);

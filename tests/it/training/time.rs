@@ -10,7 +10,7 @@ use chakram::internals::model::{
 };
 
 /// A FLOP takes a picosecond; memory and messages take no time.
-const IDEAL: &str = r#"
+pub const IDEAL: &str = r#"
 name = "ideal"
 [npu.ideal]
 memory_bandwidth = "1000000 GB/s"
@@ -85,9 +85,9 @@ fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
     Machine::parse(&format!("{npu}{inner}{outer}"), "two by two").unwrap()
 }
 
-const SIDE: u64 = 1000;
+pub const SIDE: u64 = 1000;
 /// Picoseconds of a product of 1 row with 1000 x 1000 weights.
-const F: u64 = 2 * SIDE * SIDE;
+pub const F: u64 = 2 * SIDE * SIDE;
 
 /// Blocks alone: the first layer's input has no gradient, so its backward pass is one product.
 fn blocks(count: usize, of: &[LayerOperator]) -> Model {

@@ -5,9 +5,9 @@ use crate::config::{ConfigError, ConfigField, quoted};
 use crate::generate::plan::map::AxisMapping;
 use crate::generate::plan::tile_order::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AdapterSums, AttentionKernel, BucketPolicy, CorePlacement, ElementwiseKernels,
-    LossKernel, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe,
-    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CorePlacement,
+    ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -118,6 +118,7 @@ words! {
     LossKernel: "", |field| field.choice(Self::ALL);
     ScalingRecipe: "", |field| field.choice(Self::ALL);
     AdapterSums: "", |field| field.choice(Self::ALL);
+    BranchOrder: "", |field| field.choice(Self::ALL);
     SplitUnit: "", |field| field.choice(Self::ALL);
     TensorNeighbours: "", |field| field.choice(Self::ALL);
     AblationEffect: "a list of effects", |field| field.choice(Self::ALL);

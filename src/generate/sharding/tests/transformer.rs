@@ -30,6 +30,8 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
         causal: true,
         dropout: false,
         rotary: false,
+        qk_norm: false,
+        experts: None,
     };
     let operators = block.operators().into_iter();
     let products = operators.filter(|one| one.work.multiplications() > 0);

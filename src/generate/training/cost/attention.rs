@@ -12,7 +12,9 @@
 //! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
 //! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
 //! | … rotary positions, of queries and keys | | `2d n (a + v) w` | | as forward | |
-//! | … operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … norms of heads of queries and keys | | `2d n (a + v) w` | | `3d n (a + v) w` | queries and keys as they were |
+//! | … operation by operation | | as RMSNorm (`model/spec/kernels.rs`) | | the same | the same |
+//! | … rotary positions, operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
 //! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
 //! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above.
@@ -28,8 +30,8 @@ impl CostParameters {
     pub(super) fn attention(
         &self,
         spec: &OperatorSpec,
-        rotary: bool,
         dropout: bool,
+        [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, GenerateError> {
         let [tokens, heads, kv_heads, width] = ['m', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
@@ -69,7 +71,51 @@ impl CostParameters {
             self.unfused(dropout, n, s, [a, v, w], q, kv)?
         };
         self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
+        if qk_norm {
+            self.head_norms(&mut kernels, [n, (a + v) * w])?;
+        }
         Ok(kernels)
+    }
+
+    /// Adds norms of heads of queries and keys, `x` elements together, in front of all else, and their gradients behind it.
+    fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
+        let d = u128::from(self.number);
+        let (copy, element) = (MovingKernel::Copy, MovingKernel::ElementWise);
+        let (norm, softmax) = (MovingKernel::Normalization, MovingKernel::Softmax);
+        let (forward, backward) = if self.elementwise == ElementwiseKernels::Eager {
+            (
+                chain(
+                    x,
+                    &[
+                        (".norm.single", copy, d + 4),
+                        (".norm.square", element, 8),
+                        (".norm.mean", softmax, 4),
+                        (".norm.product", copy, 8),
+                        (".norm.half", copy, 4 + d),
+                        (".norm.gain", copy, 2 * d),
+                    ],
+                )?,
+                chain(
+                    x,
+                    &[
+                        (".norm.gain.dinput", copy, 2 * d),
+                        (".norm.gain.dgain", softmax, 2 * d),
+                        (".norm.single", copy, d + 4),
+                        (".norm.product.dinput", copy, 8),
+                        (".norm.product.dscale", softmax, 8),
+                        (".norm.square", element, 12),
+                        (".norm.sum", element, 12),
+                        (".norm.half", copy, 4 + d),
+                    ],
+                )?,
+            )
+        } else {
+            let one = |each| chain(x, &[(".norm", norm, each)]);
+            (one(2 * d)?, one(3 * d)?)
+        };
+        kernels.forward.splice(..0, forward);
+        kernels.backward.extend(backward);
+        Ok(())
     }
 
     /// Adds what is done to queries and keys, `x` elements together, and to heads of keys and values before attention, and

@@ -1,6 +1,7 @@
 //! Kernels of a linear layer: its products, and what its number format and its framework put beside them.
 //!
-//! With `e` bytes of an operand of a product, and `n x k` by `k x m`:
+//! With `e` bytes of an operand of a product, and `n x k` by `k x m`; for `x` experts, each of which has `n / x` rows, `km`
+//! stands for `x km` in bytes, while FLOPs are those of `n` rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
@@ -41,10 +42,12 @@ impl CostParameters {
         narrow && self.number > 1
     }
 
-    /// The kernels of a product of `[n, k, m]`, with a bias or without.
+    /// The kernels of a product of `[n, k, m]`, with a bias or without; or of one for each of several `experts`, which share the
+    /// `n` rows evenly.
     pub(super) fn linear(
         &self,
         [n, k, m]: [u128; 3],
+        experts: u128,
         bias: bool,
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
@@ -59,27 +62,33 @@ impl CostParameters {
             (false, false) => g,
         };
         let flops = 2 * n * k * m;
-        let [x, w, y] = [[n, k], [k, m], [n, m]];
+        let held = experts * k * m;
+        // The largest expert's rows, where they do not divide: a grouped product ends with its largest one.
+        let rows = n.div_ceil(experts);
+        let [x, y] = [[n, k], [n, m]];
+        let (one, all) = ([k, m], [experts, k, m]);
+        let w = if experts == 1 { &one[..] } else { &all[..] };
         let product = |suffix, moved, [a, b]: [&[u128]; 2], c: &[u128], shape| {
             let kernel = kernel(suffix, flops, moved, &[a, b], &[c])?.of(shape);
             let dtype = self.linear;
             Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
         };
         let mut forward = self.quantized([".amax", ".quantize"], x)?;
-        let moved = operands(n * k + k * m) + d * n * m;
-        forward.push(product("", moved, [&x, &w], &y, gemm(1, n, m, k))?);
+        let moved = operands(n * k + held) + d * n * m;
+        forward.push(product("", moved, [&x, w], &y, gemm(experts, rows, m, k))?);
         let mut backward = self.quantized([".grad.amax", ".grad.quantize"], y)?;
-        let moved = operands(n * m + k * m) + d * n * k;
-        backward.push(product(".dgrad", moved, [&y, &w], &x, gemm(1, n, k, m))?);
-        let moved = operands(n * k + n * m) + sums * k * m;
-        let weights = product(".wgrad", moved, [&x, &y], &w, gemm(1, k, m, n))?;
+        let moved = operands(n * m + held) + d * n * k;
+        let shape = gemm(experts, rows, k, m);
+        backward.push(product(".dgrad", moved, [&y, w], &x, shape)?);
+        let moved = operands(n * k + n * m) + sums * held;
+        let weights = product(".wgrad", moved, [&x, &y], w, gemm(experts, k, m, rows))?;
         let mut after_weights = Vec::new();
         if megatron && bias {
-            let sum = kernel(".bgrad", 0, d * n * m, &[&y], &[&[m]])?;
+            let sum = kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
             after_weights.push(sum.moving(MovingKernel::ElementWise));
         }
         if apart {
-            let sum = kernel(".wgrad.sum", 0, (d + 2 * g) * k * m, &[&w, &w], &[&w])?;
+            let sum = kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
             after_weights.push(sum.moving(MovingKernel::ElementWise));
         }
         Ok(OperatorKernels {

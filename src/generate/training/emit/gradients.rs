@@ -46,14 +46,16 @@ impl RankEmitter<'_, '_> {
 
     fn finders(&mut self, found: &ProducedGradients) {
         let nodes = found.nodes.iter();
-        self.unreduced_producers
+        self.unreduced_producers[usize::from(found.of_experts)]
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
     /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
     fn reduce(&mut self, bucket: &GradientBucket, pass: PipelinePass) -> Result<(), TraceError> {
         self.data.clear();
-        self.data.append(&mut self.unreduced_producers);
+        let of_experts = bucket.among == ParallelGroupKind::ExpertData;
+        self.data
+            .append(&mut self.unreduced_producers[usize::from(of_experts)]);
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
@@ -97,7 +99,7 @@ impl RankEmitter<'_, '_> {
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
                 pass.micro_batch
             ),
-            op: self.collective(kind, bytes, ParallelGroupKind::Data),
+            op: self.collective(kind, bytes, bucket.among),
             lane: Some(GRADIENT_LANE),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
@@ -135,7 +137,9 @@ impl RankEmitter<'_, '_> {
                 self.reduce_all(at, pass)?;
             }
         }
-        self.chain_tail.append(&mut self.unreduced_producers);
+        for producers in &mut self.unreduced_producers {
+            self.chain_tail.append(producers);
+        }
         self.chain_tail.append(&mut self.reduced);
         for (what, bytes, family) in plan.last_sums(self.place.stage) {
             let op = self.collective(CollectiveKind::AllReduce, bytes, family);
@@ -179,7 +183,7 @@ impl RankEmitter<'_, '_> {
                 .flat_map(|layer| plan.buckets(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);
-                let op = self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data);
+                let op = self.collective(CollectiveKind::AllGather, shard, bucket.among);
                 let [layer, slash, operator] = plan.bucket_end(bucket);
                 self.data.clear();
                 self.data.extend_from_slice(&stepped);

@@ -3,12 +3,13 @@
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
 use super::super::layer::{LoweringContext, behind, name, stamp};
 use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
+use super::branches::{self, BranchFronts};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
 use super::{MemberOperator, ShardedLowering};
-use crate::generate::plan::{AblationEffect, RecomputePolicy};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
 use crate::generate::training::cost::LoweredKernel;
-use crate::model::ChainRole;
+use crate::model::{ChainRole, ExpertExchange};
 use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 
 /// The programs of one member, in construction.
@@ -58,9 +59,14 @@ impl MemberProgramWriter<'_> {
                     &mut backward,
                 );
             }
+            let order = self.context().branches;
+            let mut fronts = BranchFronts::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
+                fronts.begin(own, i, branches::takers(own, i), &mut backward);
                 self.backward(own, end, i, &mut backward);
+                fronts.end(i, &mut backward);
             }
+            fronts.finish(branches::first(own), &mut backward);
             backward.free(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish(), backward.finish())
@@ -74,7 +80,9 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut ProgramBuilder,
     ) {
+        let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
+            fronts.begin(own, i, branches::sources(own, i), to);
             // What an operator of this layer left to be summed was summed behind it.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.enters(own, one, input, phase, to);
@@ -84,12 +92,16 @@ impl MemberProgramWriter<'_> {
                 let kept = self.lowering.kept(one);
                 to.allocate(TensorClass::Activations, kept);
             }
+            self.exchange(one, ExpertExchange::Combine, phase, to);
             push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
+            self.exchange(one, ExpertExchange::Dispatch, phase, to);
             self.classes(one, phase, to);
             for (whose, input) in pending(own, i) {
                 self.enters(own, whose, input, phase, to);
             }
+            fronts.end(i, to);
         }
+        fronts.finish(branches::last(own), to);
         // The output of a layer is always summed.
         if let Some(one) = last(own)
             && let Some(over) = one.step.cutting.partial_axis()
@@ -185,6 +197,22 @@ impl MemberProgramWriter<'_> {
         }
     }
 
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` stands at the end `at`
+    /// of experts.
+    fn exchange(
+        &mut self,
+        one: &MemberOperator<'_>,
+        at: ExpertExchange,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
+            let name = name(phase, &one.step.operator.name, ".all-to-all");
+            let (kind, family) = (CollectiveKind::AllToAll, ParallelGroupKind::Expert);
+            self.collective(name, kind, one.exchanged, family, phase, to);
+        }
+    }
+
     fn backward(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -242,6 +270,8 @@ impl MemberProgramWriter<'_> {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
+        // Gradients of copies come back from the experts that these were sent to.
+        self.exchange(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
             if weights.is_some() && !one.wanted {
@@ -253,6 +283,7 @@ impl MemberProgramWriter<'_> {
                 to.gradient(item);
             }
         }
+        self.exchange(one, ExpertExchange::Combine, phase, to);
         // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
@@ -281,7 +312,7 @@ impl MemberProgramWriter<'_> {
             found(to, after, beside);
             to.free(TensorClass::Activations, kept);
         }
-        to.found(one.found);
+        to.found(one.found, one.of_experts);
     }
 }
 

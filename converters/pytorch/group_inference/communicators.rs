@@ -1,0 +1,238 @@
+//! Inference of groups from the streams of devices.
+//!
+//! Records of PyTorch 2.1 and 2.2 say how many members a group has, and not which. A process group of NCCL has a stream of its
+//! own on each rank, so collectives of one stream that state one number of members are those of one communicator. Its
+//! members ask for the same collectives in the same order, and end them together: those that are nearest in time are the
+//! others, or, where groups are declared, the declared group that is nearest.
+
+use super::super::calls::{CommCall, CommCalls, CommOp};
+use super::super::rank_timeline::RankTimeline;
+use super::{JobGroup, unique_name};
+use crate::trace::CollectiveKind;
+use std::collections::BTreeMap;
+
+/// Communicator of a rank: its stream, and the number of members that its records state.
+type CommunicatorKey = (i64, u32);
+
+/// Groups of communicators, per rank.
+pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
+
+/// Returns the communicator of a call of a device whose record states a number of members and no name.
+pub(super) fn key(call: &CommCall) -> Option<CommunicatorKey> {
+    let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
+    let members = call.asked.members.filter(|_| unnamed)?;
+    Some((call.stream?, members))
+}
+
+/// Difference of times, ns, below which two assignments cannot be told apart.
+const CLEAR: i64 = 1_000;
+
+/// A communicator as its rank saw it.
+struct Communicator {
+    /// Index of the rank.
+    rank: usize,
+    key: CommunicatorKey,
+    /// Operation, bytes and end of each collective.
+    calls: Vec<(CollectiveKind, u64, i64)>,
+}
+
+/// Returns the groups of communicators, adding to `groups` those that nothing declares; `own` are the declared ones of
+/// each rank.
+pub(super) fn assign(
+    ranks: &[RankTimeline],
+    calls: &[CommCalls],
+    groups: &mut Vec<JobGroup>,
+    own: &[Vec<u32>],
+    world: u32,
+) -> CommunicatorGroups {
+    let seen: Vec<Vec<Communicator>> = (0..)
+        .zip(calls)
+        .map(|(r, calls)| of_rank(r, calls))
+        .collect();
+    let mut given = vec![BTreeMap::new(); ranks.len()];
+    for (r, communicators) in seen.iter().enumerate() {
+        for communicator in communicators {
+            if given[r].contains_key(&communicator.key) {
+                continue;
+            }
+            let size = communicator.key.1 as usize;
+            let fitting = own[r].iter().copied();
+            let fitting: Vec<u32> = fitting
+                .filter(|&g| groups[g as usize].ranks.len() == size)
+                .collect();
+            let found = match &fitting[..] {
+                // Its size alone tells it.
+                [_] => continue,
+                // The nearest in time may be absent.
+                [] if ranks.len() < world as usize => None,
+                [] => undeclared(communicator, &seen, ranks).map(|members| {
+                    let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
+                    let group = groups.len() as u32;
+                    groups.push(JobGroup {
+                        name: unique_name(UNNAMED, numbers[0], groups),
+                        called: UNNAMED.to_owned(),
+                        desc: String::new(),
+                        ranks: numbers,
+                    });
+                    for (member, key) in members {
+                        given[member].insert(key, group);
+                    }
+                    group
+                }),
+                _ => declared(communicator, &fitting, groups, &seen, ranks),
+            };
+            if let Some(group) = found {
+                given[r].insert(communicator.key, group);
+            }
+        }
+    }
+    given
+}
+
+/// Name of groups that nothing names.
+const UNNAMED: &str = "unnamed";
+
+fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
+    let mut found: BTreeMap<CommunicatorKey, Vec<(CollectiveKind, u64, i64)>> = BTreeMap::new();
+    for call in &calls.list {
+        if let (Some(key), CommOp::Collective(kind)) = (key(call), call.act) {
+            let own = found.entry(key).or_default();
+            own.push((
+                kind,
+                call.asked.bytes_in.max(call.asked.bytes_out),
+                call.end,
+            ));
+        }
+    }
+    let of = found.into_iter().map(|(key, mut calls)| {
+        calls.sort_by_key(|call| call.2);
+        Communicator { rank, key, calls }
+    });
+    of.collect()
+}
+
+impl Communicator {
+    /// Returns the mean deviation of the ends of its collectives from those of `other`, ns; `None` if the two asked for
+    /// different ones. A constant between the clocks is removed if they are `apart`.
+    fn distance(&self, other: &Self, apart: bool) -> Option<i64> {
+        let alike = self.key.1 == other.key.1
+            && self.calls.len() == other.calls.len()
+            && self
+                .calls
+                .iter()
+                .zip(&other.calls)
+                .all(|(a, b)| (a.0, a.1) == (b.0, b.1));
+        if !alike {
+            return None;
+        }
+        let ends = self.calls.iter().zip(&other.calls);
+        let mut ends: Vec<i64> = ends.map(|(a, b)| a.2.saturating_sub(b.2)).collect();
+        ends.sort_unstable();
+        let middle = if apart { ends[ends.len() / 2] } else { 0 };
+        let sum = ends
+            .iter()
+            .map(|end| i128::from(end.saturating_sub(middle).unsigned_abs()))
+            .sum::<i128>();
+        i64::try_from(sum / ends.len() as i128).ok()
+    }
+
+    /// Returns the distance and key of the nearest communicator of a rank.
+    fn nearest(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
+        let all = of.iter();
+        let all = all.filter_map(|other| Some((self.distance(other, apart)?, other.key)));
+        all.min()
+    }
+
+    /// Returns the rank, distance and key of the communicators nearest to it, of all ranks but its own, nearest first.
+    fn neighbours(&self, seen: &[Vec<Self>], apart: bool) -> Vec<(i64, usize, CommunicatorKey)> {
+        let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
+        let near = others.filter_map(|(r, of)| {
+            let (distance, key) = self.nearest(of, apart)?;
+            Some((distance, r, key))
+        });
+        let mut near: Vec<_> = near.collect();
+        near.sort_unstable();
+        near
+    }
+
+    /// Returns its members, itself among them, in the order of ranks: as many as it states, if they are clearly nearer than
+    /// others.
+    fn members(&self, seen: &[Vec<Self>], apart: bool) -> Option<Vec<(usize, CommunicatorKey)>> {
+        let near = self.neighbours(seen, apart);
+        let others = (self.key.1 as usize).checked_sub(1)?;
+        let last = match others {
+            0 => 0,
+            others => near.get(others - 1)?.0,
+        };
+        if near.get(others).is_some_and(|next| !clear(last, next.0)) {
+            return None;
+        }
+        let mut members: Vec<_> = near[..others].iter().map(|&(_, r, key)| (r, key)).collect();
+        members.push((self.rank, self.key));
+        members.sort_unstable();
+        Some(members)
+    }
+}
+
+/// Returns whether the distance `other` is clearly more than `own`.
+fn clear(own: i64, other: i64) -> bool {
+    other > own.saturating_mul(3).saturating_add(CLEAR)
+}
+
+/// Returns the members of a communicator of no declared group: those that each of them is nearest to.
+fn undeclared(
+    communicator: &Communicator,
+    seen: &[Vec<Communicator>],
+    ranks: &[RankTimeline],
+) -> Option<Vec<(usize, CommunicatorKey)>> {
+    clocks(ranks).find_map(|apart| {
+        let members = communicator.members(seen, apart)?;
+        let mutual = members.iter().all(|&(r, key)| {
+            let own = seen[r].iter().find(|other| other.key == key);
+            own.and_then(|own| own.members(seen, apart)).as_ref() == Some(&members)
+        });
+        mutual.then_some(members)
+    })
+}
+
+/// Returns which of the declared groups `fitting` a communicator is of, if one is clearly nearer than others.
+fn declared(
+    communicator: &Communicator,
+    fitting: &[u32],
+    groups: &[JobGroup],
+    seen: &[Vec<Communicator>],
+    ranks: &[RankTimeline],
+) -> Option<u32> {
+    clocks(ranks).find_map(|apart| {
+        let far = |group: u32| -> Option<(i64, u32)> {
+            let members = groups[group as usize].ranks.iter();
+            let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
+            let others = present.filter(|&r| r != communicator.rank);
+            let distances = others.map(|r| communicator.nearest(&seen[r], apart));
+            // A group of which nobody else was captured is neither near nor far.
+            let farthest = distances
+                .map(|near| near.map(|(distance, _)| distance))
+                .max()?;
+            Some((farthest.unwrap_or(i64::MAX), group))
+        };
+        let mut near: Vec<_> = fitting
+            .iter()
+            .map(|&group| far(group))
+            .collect::<Option<_>>()?;
+        near.sort_unstable();
+        match near[..] {
+            [(best, group), (next, _), ..] if clear(best, next) => Some(group),
+            _ => None,
+        }
+    })
+}
+
+/// Returns whether clocks are taken for different, first guess first: hosts that are not named may be one.
+fn clocks(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
+    let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
+    let first = names.next();
+    let several = names.any(|name| Some(name) != first);
+    [several, true]
+        .into_iter()
+        .take(if several { 1 } else { 2 })
+}

@@ -1,0 +1,325 @@
+//! Versions of the profiler and devices, and events in odd order or number.
+
+use super::gpu_job::{COMPUTE, converted_ranks, device_ns, events, files, hold, is, refused};
+use serde_json::{Value, json};
+
+const RANKS: u64 = 2;
+const LAYERS: u64 = 3;
+
+/// Rewrites the job's files and holds what comes of them: all of the devices' time, all collectives, and the captured end.
+fn sound(what: &str, rewrite: impl Fn(&mut Value)) {
+    let mut all = files(RANKS, LAYERS);
+    all.iter_mut().for_each(rewrite);
+    let device = device_ns(&all);
+    let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+    hold(what, &texts, device, LAYERS);
+}
+
+fn each(file: &mut Value, rewrite: impl FnMut(&mut Value)) {
+    events(file).iter_mut().for_each(rewrite);
+}
+
+fn rename(event: &mut Value, names: &[(&str, &str)]) {
+    let name = event["name"].as_str().unwrap_or_default();
+    if let Some((_, new)) = names.iter().find(|(old, _)| *old == name) {
+        event["name"] = json!(new);
+    }
+}
+
+fn recategorise(event: &mut Value, categories: &[(&str, &str)]) {
+    let found = categories.iter().find(|(old, _)| is(event, old));
+    if let Some((_, new)) = found {
+        event["cat"] = json!(new);
+    }
+}
+
+fn without(event: &mut Value, keys: &[&str]) {
+    if let Some(args) = event["args"].as_object_mut() {
+        args.retain(|key, _| !keys.contains(&key.as_str()));
+    }
+}
+
+/// What PyTorch 2.1 began to say of collectives.
+const SAID: [&str; 9] = [
+    "Collective name",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Record function id",
+];
+
+#[test]
+fn old_and_new_versions_convert() {
+    sound("as it is", |_| ());
+    sound(
+        "2021: categories with capitals, whole microseconds since 1970",
+        |file| {
+            let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
+            let object = file.as_object_mut().unwrap();
+            object.retain(|key, _| key == "traceEvents");
+            each(file, |event| {
+                let old = [
+                    ("cpu_op", "Operator"),
+                    ("user_annotation", "Operator"),
+                    ("cuda_runtime", "Runtime"),
+                    ("kernel", "Kernel"),
+                ];
+                recategorise(event, &old);
+                without(event, &SAID);
+                event["dur"] = json!(event["dur"].as_f64().unwrap().floor() as u64);
+                event["ts"] = json!((base + event["ts"].as_f64().unwrap()) as u64);
+                if is(event, "Kernel") {
+                    let id = event["args"]["External id"].take();
+                    event["args"]["external id"] = id;
+                }
+            });
+        },
+    );
+    sound(
+        "2022: the external id of a launch is its correlation",
+        |file| {
+            each(file, |event| {
+                without(event, &SAID);
+                if is(event, "kernel") || is(event, "cuda_runtime") {
+                    event["args"]["External id"] = event["args"]["correlation"].clone();
+                }
+            });
+        },
+    );
+    sound("numbers that are texts", |file| {
+        file["baseTimeNanoseconds"] = json!(file["baseTimeNanoseconds"].to_string());
+        each(file, |event| {
+            for key in ["pid", "tid", "ts", "dur"] {
+                if event[key].is_number() {
+                    event[key] = json!(event[key].to_string());
+                }
+            }
+        });
+    });
+    sound("times of a double since 1970", |file| {
+        let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
+        file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
+        each(file, |event| {
+            event["ts"] = json!(base + event["ts"].as_f64().unwrap())
+        });
+    });
+}
+
+#[test]
+fn other_devices_convert() {
+    sound("ROCm", |file| {
+        each(file, |event| {
+            let names = [
+                ("cudaLaunchKernel", "hipExtModuleLaunchKernel"),
+                ("cudaDeviceSynchronize", "hipDeviceSynchronize"),
+            ];
+            rename(event, &names);
+            if is(event, "cuda_runtime") {
+                event["args"]["stream"] = json!("0x7f3a");
+            }
+            if is(event, "kernel") {
+                (event["pid"], event["args"]["device"]) = (json!(2), json!(2));
+            }
+        });
+    });
+    sound("MTIA", |file| {
+        let names = [
+            ("cuda_runtime", "mtia_runtime"),
+            ("kernel", "mtia_ccp_events"),
+        ];
+        each(file, |event| recategorise(event, &names));
+    });
+    sound("Ascend", |file| {
+        each(file, |event| {
+            recategorise(event, &[("cuda_runtime", "privateuse1_runtime")]);
+            rename(
+                event,
+                &[("cudaDeviceSynchronize", "aclrtSynchronizeDevice")],
+            );
+        });
+    });
+}
+
+/// The host's wait for its device is the device's time whatever the call is named: with a network that takes no time the step
+/// is shorter, though the host did nothing but wait.
+#[test]
+fn waits_for_devices_are_known_by_their_calls() {
+    for name in [
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize_ptsz",
+        "hipStreamSynchronize",
+        "urQueueFinish",
+        "zeCommandListHostSynchronize",
+        "aclrtSynchronizeStream",
+    ] {
+        let mut all = files(RANKS, LAYERS);
+        for file in &mut all {
+            each(file, |event| {
+                rename(event, &[("cudaDeviceSynchronize", name)])
+            });
+        }
+        let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+        let job = converted_ranks(&texts).unwrap();
+        let waits: u64 = job
+            .summary
+            .ranks
+            .iter()
+            .map(|rank| rank.found.device_syncs)
+            .sum();
+        assert_eq!(waits, RANKS, "{name}");
+    }
+}
+
+#[test]
+fn tracks_and_ids_of_any_kind_convert() {
+    sound("threads by their names", |file| {
+        each(file, |event| {
+            let tid = if is(event, "kernel") {
+                "stream"
+            } else {
+                "MainThread"
+            };
+            event["tid"] = json!(tid);
+        });
+    });
+    sound("threads by their addresses", |file| {
+        each(file, |event| {
+            if event["pid"].as_u64() >= Some(4000) {
+                event["tid"] = json!(-140_245_879_904_065_i64);
+            }
+        });
+    });
+    sound("neither process nor thread", |file| {
+        each(file, |event| {
+            if !is(event, "kernel") {
+                let object = event.as_object_mut().unwrap();
+                object.retain(|key, _| key != "pid" && key != "tid");
+            }
+        });
+    });
+    sound("ids near the end of 64 bits", |file| {
+        each(file, |event| {
+            for key in ["External id", "correlation"] {
+                if let Some(id) = event["args"][key].as_u64() {
+                    event["args"][key] = json!(id + (1 << 63));
+                }
+            }
+        });
+    });
+    sound("arguments that are null", |file| {
+        each(file, |event| {
+            if is(event, "user_annotation") {
+                event["args"] = Value::Null;
+            }
+        });
+    });
+    sound("in any order", |file| events(file).reverse());
+}
+
+/// Numbers are given out again when they wrap around: a kernel is of the last launch before it.
+#[test]
+fn correlations_that_are_used_again_are_told_apart_by_time() {
+    let again = |ids: u64| {
+        move |file: &mut Value| {
+            each(file, |event| {
+                if let Some(id) = event["args"]["correlation"].as_u64() {
+                    event["args"]["correlation"] = json!(1000 + id % ids);
+                }
+            });
+        }
+    };
+    // Two launches a layer, and the wait: with four numbers those of layers 0 and 2 are the same.
+    sound("four correlations", again(4));
+}
+
+#[test]
+fn launches_that_are_missing_or_shared_lose_no_work() {
+    sound("no calls of the runtime", |file| {
+        events(file).retain(|event| !is(event, "cuda_runtime"));
+    });
+    sound("a graph of all kernels", |file| {
+        let mut first = None;
+        events(file).retain_mut(|event| {
+            if is(event, "cuda_runtime") && event["name"] == "cudaLaunchKernel" {
+                let kept = first.is_none();
+                event["name"] = json!("cudaGraphLaunch");
+                first.get_or_insert(event["args"]["correlation"].clone());
+                return kept;
+            }
+            if is(event, "kernel") {
+                event["args"]["correlation"] = first.clone().unwrap();
+                without(event, &["External id"]);
+            }
+            true
+        });
+    });
+    sound("kernels of four streams", |file| {
+        let mut next = 0;
+        each(file, |event| {
+            if is(event, "kernel") && event["tid"] == COMPUTE {
+                let stream = [7, 11, 13, 17][next % 4];
+                (event["tid"], event["args"]["stream"]) = (json!(stream), json!(stream));
+                next += 1;
+            }
+        });
+    });
+}
+
+#[test]
+fn times_near_zero_count_from_the_host_or_the_capture() {
+    for shift in [0.0, -1000.0, -1400.0, -1e9] {
+        sound(&format!("without a base, {shift} us"), |file| {
+            file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
+            each(file, |event| {
+                event["ts"] = json!(event["ts"].as_f64().unwrap() + shift)
+            });
+        });
+    }
+}
+
+/// An operator that never ended may have any duration; what lies far outside the profiler's span was not recorded.
+#[test]
+fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
+    let mut all = files(RANKS, LAYERS);
+    let device = device_ns(&all);
+    for file in &mut all {
+        let last = events(file).last().unwrap()["ts"].clone();
+        events(file).push(json!({
+            "ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 4000, "tid": 9, "ts": last, "dur": 3.15e13,
+            "args": {},
+        }));
+        each(file, |event| {
+            if event["tid"] == 9 {
+                event["ts"] = json!(1100.0);
+            }
+        });
+    }
+    // Both files name one process for it, so that of the second rank would be of two.
+    events(&mut all[1]).retain(|event| event["tid"] != 9);
+    let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+    let job = hold("a year", &texts, device, LAYERS);
+    let left_out = &job.summary.ranks[0].events_left_out;
+    let outside = left_out.iter().find(|(reason, _)| reason.contains("span"));
+    assert_eq!(outside.map(|(_, count)| *count), Some(1), "{left_out:?}");
+}
+
+/// Scripts merge the files of ranks into one, in which correlations, streams and devices are those of either.
+#[test]
+fn ranks_in_one_file_are_refused() {
+    let mut all = files(RANKS, LAYERS);
+    let mut other = all.pop().unwrap();
+    events(&mut all[0]).append(events(&mut other));
+    refused(
+        converted_ranks(&[all[0].to_string()]),
+        &[
+            "kineto.0.json",
+            "processes 4000, 4001",
+            "merged",
+            "one each",
+        ],
+    );
+}

@@ -1,0 +1,239 @@
+//! A training job on GPUs as Kineto shows it: operators, launches, kernels, collectives on a stream of their own, and the wait
+//! for the device. It is written without the generator of other tests, so that nothing here was tuned for what is tested.
+
+use super::super::rig::{Job, replay, try_convert};
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::engine::CommTiming;
+use chakram::internals::trace::TraceError;
+use chakram::internals::workload::MissingRankPolicy;
+use serde_json::{Value, json};
+
+/// Stream of kernels that compute, and of those that communicate.
+pub const COMPUTE: u64 = 7;
+pub const COMMUNICATION: u64 = 20;
+/// Collectives of a layer.
+const LAYER_NS: u64 = 200_000;
+
+/// A rank's file while it is made.
+struct RankFile {
+    rank: u64,
+    events: Vec<Value>,
+    /// Number of the next operator, and of the next launch.
+    operator: u64,
+    correlation: u64,
+    /// Time at which the stream that computes, and the one that communicates, is free, ns.
+    free: [u64; 2],
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+impl RankFile {
+    fn process(&self) -> u64 {
+        4000 + self.rank
+    }
+
+    fn host(&mut self, cat: &str, name: &str, from: u64, lasts: u64, args: Value) -> u64 {
+        let id = self.operator;
+        self.operator += 1;
+        let mut event = json!({
+            "ph": "X", "cat": cat, "name": name, "pid": self.process(), "tid": self.process(),
+            "ts": us(from), "dur": us(lasts),
+            "args": {"External id": id, "Record function id": id, "Ev Idx": id},
+        });
+        for (key, value) in args.as_object().into_iter().flatten() {
+            event["args"][key] = value.clone();
+        }
+        self.events.push(event);
+        id
+    }
+
+    /// Launches a kernel for the operator `id` at `at`, which ends at `end` if that is given, and lasts 20 µs otherwise.
+    fn launch(&mut self, id: u64, at: u64, stream: u64, name: &str, end: Option<u64>, args: Value) {
+        let correlation = self.correlation;
+        self.correlation += 1;
+        self.events.push(json!({
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": self.process(),
+            "tid": self.process(), "ts": us(at), "dur": 3.0,
+            "args": {"External id": id, "correlation": correlation, "cbid": 211},
+        }));
+        let own = usize::from(stream != COMPUTE);
+        // Kernels that communicate wait for those that were launched before them.
+        let before = self.free[..=own].iter().copied().max().unwrap_or(0);
+        let from = (at + 5_000).max(before);
+        let end = end.map_or(from + 20_000, |end| end.max(from + 1_000));
+        self.free[own] = end;
+        let mut event = json!({
+            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us(from), "dur": us(end - from),
+            "args": {"External id": id, "correlation": correlation, "stream": stream, "device": 0,
+                     "grid": [64, 1, 1], "block": [256, 1, 1]},
+        });
+        for (key, value) in args.as_object().into_iter().flatten() {
+            event["args"][key] = value.clone();
+        }
+        self.events.push(event);
+    }
+}
+
+/// Returns a file for each rank: in each layer a product of 20 µs and an all-reduce that ends at all ranks together,
+/// 200 µs after that of the layer before.
+pub fn files(ranks: u64, layers: u64) -> Vec<Value> {
+    (0..ranks).map(|rank| file(rank, ranks, layers)).collect()
+}
+
+fn file(rank: u64, ranks: u64, layers: u64) -> Value {
+    let begin = 1_000_000 + 2_000 * rank;
+    let mut file = RankFile {
+        rank,
+        events: Vec::new(),
+        operator: 1,
+        correlation: 1000,
+        free: [0; 2],
+    };
+    let members: Vec<u64> = (0..ranks).collect();
+    let step = LAYER_NS * (layers + 1);
+    file.host(
+        "user_annotation",
+        "ProfilerStep#3",
+        begin,
+        step,
+        Value::Null,
+    );
+    for layer in 0..layers {
+        let at = begin + 10_000 + layer * LAYER_NS;
+        let shapes =
+            json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
+        let id = file.host("cpu_op", "aten::mm", at, 40_000, shapes);
+        file.launch(
+            id,
+            at + 10_000,
+            COMPUTE,
+            "ampere_sgemm_128x64_tn",
+            None,
+            Value::Null,
+        );
+        file.host(
+            "user_annotation",
+            "nccl:all_reduce",
+            at + 50_000,
+            60_000,
+            Value::Null,
+        );
+        let said = json!({
+            "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 65536, "Out msg nelems": 65536,
+            "Group size": ranks, "Process Group Name": "0", "Process Group Description": "default_pg",
+            "Process Group Ranks": format!("{members:?}"),
+        });
+        let id = file.host(
+            "cpu_op",
+            "record_param_comms",
+            at + 55_000,
+            50_000,
+            said.clone(),
+        );
+        let end = 1_000_000 + (layer + 1) * LAYER_NS;
+        let name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+        file.launch(id, at + 60_000, COMMUNICATION, name, Some(end), said);
+    }
+    let (at, end) = (
+        begin + layers * LAYER_NS - 30_000,
+        begin + layers * LAYER_NS + 20_000,
+    );
+    let process = file.process();
+    file.events.push(json!({
+        "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": process, "tid": process, "ts": us(at),
+        "dur": us(end - at), "args": {"cbid": 165, "correlation": file.correlation},
+    }));
+    file.events.push(json!({
+        "ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler",
+        "ts": us(begin - 100_000), "dur": us(step + 300_000), "args": {"Op count": 0},
+    }));
+    json!({
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
+        "distributedInfo": {
+            "backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": [
+                {"pg_name": "0", "pg_desc": "default_pg", "pg_size": ranks, "ranks": members},
+            ],
+        },
+        "baseTimeNanoseconds": 1_711_964_646_000_000_000_u64,
+        "traceEvents": file.events,
+    })
+}
+
+pub fn events(file: &mut Value) -> &mut Vec<Value> {
+    file["traceEvents"].as_array_mut().expect("they are a list")
+}
+
+/// Returns whether an event is of the category.
+pub fn is(event: &Value, category: &str) -> bool {
+    event["cat"] == category
+}
+
+/// Returns the time that kernels ran, ns, by the file.
+pub fn device_ns(files: &[Value]) -> u64 {
+    let all = files
+        .iter()
+        .flat_map(|file| file["traceEvents"].as_array().expect("they are a list"));
+    let kernels = all.filter(|event| {
+        ["kernel", "Kernel", "mtia_ccp_events"]
+            .iter()
+            .any(|cat| is(event, cat))
+    });
+    let lasts = |event: &Value| {
+        let text = event["dur"].as_str().map(|text| text.parse().ok());
+        let us = text.unwrap_or_else(|| event["dur"].as_f64());
+        (us.expect("it is a number") * 1e3).round() as u64
+    };
+    kernels.map(lasts).sum()
+}
+
+pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<Job, TraceError> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    try_convert(&[folder.path().to_owned()], &Conversion::default())
+}
+
+/// Converts a file for each rank.
+pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<Job, TraceError> {
+    let names: Vec<String> = (0..texts.len())
+        .map(|rank| format!("kineto.{rank}.json"))
+        .collect();
+    let files: Vec<(&str, &B)> = names.iter().map(String::as_str).zip(texts).collect();
+    converted(&files)
+}
+
+pub fn refused(converted: Result<Job, TraceError>, parts: &[&str]) {
+    let text = converted.err().expect("it is refused").to_string();
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}
+
+/// Asserts that a job of these files kept `device` ns of work, has so many collectives, and is replayed as it was captured.
+pub fn hold<B: AsRef<[u8]>>(what: &str, texts: &[B], device: u64, collectives: u64) -> Job {
+    let job = converted_ranks(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let kept: u64 = job.summary.ranks.iter().map(|rank| rank.device_ns.1).sum();
+    // Times may have passed through numbers that hold quarters of a microsecond.
+    assert!(
+        kept.abs_diff(device) <= device / 1000,
+        "{what}: {kept} of {device} ns kept"
+    );
+    let found: u64 = job.summary.collectives.values().sum();
+    assert_eq!(found, collectives, "{what}: {:?}", job.summary.collectives);
+    for comm in [CommTiming::Captured, CommTiming::Recorded] {
+        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        for (end, trace) in ends.iter().zip(&job.traces) {
+            let captured = trace.captured_ns();
+            let off = end.abs_diff(captured);
+            assert!(
+                off * 1000 <= captured,
+                "{what}, {comm:?}: {end}, captured {captured}"
+            );
+        }
+    }
+    job
+}

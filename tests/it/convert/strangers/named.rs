@@ -1,0 +1,134 @@
+//! Names of files, ids that passed through tables, and numbers that are none.
+
+use super::super::rig::{Job, try_convert};
+use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::internals::trace::TraceError;
+use std::path::Path;
+
+/// An operator of 10 µs at `start`, and the kernel of 20 µs that it launches, all of process 7000.
+fn kernel(start: u64, correlation: &str) -> String {
+    format!(
+        r#"{{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7000, "tid": 1, "ts": {start}, "dur": 10,
+            "args": {{"External id": 1}}}},
+        {{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 7000, "tid": 1, "ts": {}, "dur": 2,
+            "args": {{"External id": 1, "correlation": {correlation}}}}},
+        {{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": {}, "dur": 20,
+            "args": {{"External id": 1, "correlation": {correlation}, "stream": 7, "device": 0, "occupancy": 40}}}}"#,
+        start + 5,
+        start + 20,
+    )
+}
+
+fn trace(head: &str, events: &str) -> String {
+    format!("{{{head}\"traceEvents\": [{events}]}}")
+}
+
+fn converted(files: &[(&str, &str)]) -> Result<Job, TraceError> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    try_convert(&[folder.path().to_owned()], &Conversion::default())
+}
+
+fn refused(files: &[(&str, &str)], parts: &[&str]) {
+    let text = converted(files).err().expect("it is refused").to_string();
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+}
+
+fn ranks(files: &[(&str, &str)]) -> Vec<u32> {
+    let job = converted(files).unwrap_or_else(|error| panic!("{error}"));
+    job.summary.ranks.iter().map(|rank| rank.rank).collect()
+}
+
+/// PyTorch's own recipe numbers files by their step.
+#[test]
+fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
+    let text = &trace("", &kernel(1000, "3"));
+    assert_eq!(ranks(&[("test_trace_8.json", text)]), [0]);
+    // Names that say so, and captures that do, are believed.
+    assert_eq!(ranks(&[("kineto.3.json", text)]), [3]);
+    assert_eq!(ranks(&[("rank_3_step_8.json", text)]), [3]);
+    let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
+    let text = &trace(says, &kernel(1000, "3"));
+    assert_eq!(ranks(&[("test_trace_8.json", text)]), [5]);
+}
+
+#[test]
+fn windows_of_one_process_are_no_ranks() {
+    let windows = [1000, 90_000].map(|start| trace("", &kernel(start, "3")));
+    let files = [
+        ("trace_8.json", &*windows[0]),
+        ("trace_12.json", &*windows[1]),
+    ];
+    refused(
+        &files,
+        &[
+            "process 7000",
+            "trace_8.json",
+            "trace_12.json",
+            "one by one",
+        ],
+    );
+    // At one time they may be ranks in containers.
+    let together = [
+        ("trace_0.json", &*windows[0]),
+        ("trace_1.json", &*windows[0]),
+    ];
+    assert_eq!(ranks(&together), [0, 1]);
+}
+
+#[test]
+fn ids_that_passed_through_a_table_are_ids() {
+    let device = |correlation: &str| {
+        let text = trace("", &kernel(1000, correlation));
+        let job = converted(&[("kineto.0.json", &text)]).unwrap_or_else(|error| panic!("{error}"));
+        let rank = &job.summary.ranks[0];
+        (rank.device_ns, job.traces[0].nodes.len())
+    };
+    // Declaration, operator, launch, kernel and the thread's end.
+    let plain = device("3");
+    assert_eq!(plain.0, (20_000, 20_000));
+    assert_eq!(device("3.0"), plain);
+    // None: the kernel's operator is told by its external id, if anything.
+    assert_eq!(device("-1").0, plain.0);
+    let text = trace("", &kernel(1000, "3.5"));
+    refused(
+        &[("kineto.0.json", &text)],
+        &["correlation", "3.5", "whole number"],
+    );
+}
+
+#[test]
+fn numbers_that_c_plus_plus_prints_are_mended() {
+    for word in ["nan", "-nan", "inf", "-inf", "NaN", "-Infinity"] {
+        let text = trace(
+            "",
+            &kernel(1000, "3").replace("\"occupancy\": 40", &format!("\"occupancy\": {word}")),
+        );
+        let job = converted(&[("kineto.0.json", &text)]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(job.summary.ranks[0].device_ns, (20_000, 20_000), "{word}");
+    }
+    let text = trace("", &kernel(1000, "3").replace("40", "nano"));
+    refused(&[("kineto.0.json", &text)], &["kineto.0.json"]);
+}
+
+#[test]
+fn folders_without_captures_say_what_they_hold() {
+    refused(
+        &[("kineto.0.json", "")],
+        &["no captures here", "kineto.0.json", "empty"],
+    );
+    let lines = kernel(1000, "3").replace("},\n", "}\n");
+    refused(
+        &[("a.json", "// mine"), ("b.json", &lines)],
+        &["a.json", "and so are 1 more", "`traceEvents`"],
+    );
+    let missing = try_convert(
+        &[Path::new("missing.json").to_owned()],
+        &Conversion::default(),
+    );
+    assert!(missing.is_err());
+}

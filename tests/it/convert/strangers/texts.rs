@@ -1,0 +1,132 @@
+//! Encodings, packages, and texts that are no capture.
+
+use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
+use chakram::internals::trace::file::CompressedWriter;
+use serde_json::{Value, json};
+use std::io::Write;
+
+const RANKS: u64 = 2;
+const LAYERS: u64 = 2;
+
+fn packed(text: &[u8], ending: &str) -> Vec<u8> {
+    let mut packer = CompressedWriter::new(Vec::new(), ending).unwrap();
+    packer.write_all(text).unwrap();
+    packer.finish().unwrap()
+}
+
+fn utf16(text: &str, mark: bool, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
+    let mark = std::iter::once(0xfeff).filter(|_| mark);
+    mark.chain(text.encode_utf16()).flat_map(bytes).collect()
+}
+
+#[test]
+fn any_encoding_and_package_is_read() {
+    let all = files(RANKS, LAYERS);
+    let device = device_ns(&all);
+    let halves = |text: &str, ending: &str| {
+        let (one, other) = text.as_bytes().split_at(text.len() / 2);
+        [packed(one, ending), packed(other, ending)].concat()
+    };
+    type Saved<'a> = (&'a str, Box<dyn Fn(&str) -> Vec<u8> + 'a>);
+    let saved: [Saved<'_>; 9] = [
+        (
+            "UTF-8 with a mark",
+            Box::new(|text| [b"\xef\xbb\xbf", text.as_bytes()].concat()),
+        ),
+        (
+            "UTF-16, low byte first",
+            Box::new(|text| utf16(text, true, u16::to_le_bytes)),
+        ),
+        (
+            "UTF-16, high byte first",
+            Box::new(|text| utf16(text, true, u16::to_be_bytes)),
+        ),
+        (
+            "UTF-16 without a mark, low",
+            Box::new(|text| utf16(text, false, u16::to_le_bytes)),
+        ),
+        (
+            "UTF-16 without a mark, high",
+            Box::new(|text| utf16(text, false, u16::to_be_bytes)),
+        ),
+        ("gzip in two members", Box::new(|text| halves(text, "gz"))),
+        ("zstd in two frames", Box::new(|text| halves(text, "zst"))),
+        (
+            "a bare list",
+            Box::new(|text| {
+                let file: Value = serde_json::from_str(text).unwrap();
+                file["traceEvents"].to_string().into_bytes()
+            }),
+        ),
+        (
+            "line ends of Windows",
+            Box::new(|text| {
+                let file: Value = serde_json::from_str(text).unwrap();
+                serde_json::to_string_pretty(&file)
+                    .unwrap()
+                    .replace('\n', "\r\n")
+                    .into_bytes()
+            }),
+        ),
+    ];
+    for (what, save) in saved {
+        let texts: Vec<Vec<u8>> = all.iter().map(|file| save(&file.to_string())).collect();
+        hold(what, &texts, device, LAYERS);
+    }
+}
+
+/// A profile of thousands of numbers that JSON does not have is one remark, not thousands.
+#[test]
+fn repairs_of_one_kind_are_one_remark() {
+    let mut all = files(RANKS, LAYERS);
+    let device = device_ns(&all);
+    for file in &mut all {
+        for event in events(file).iter_mut().filter(|event| is(event, "kernel")) {
+            event["args"]["est. achieved occupancy %"] = json!("NaN");
+        }
+    }
+    let texts: Vec<String> = all
+        .iter()
+        .map(|file| file.to_string().replace("\"NaN\"", "NaN"))
+        .collect();
+    let job = hold("numbers that are none", &texts, device, LAYERS);
+    for rank in &job.summary.ranks {
+        let [line] = &rank.repairs[..] else {
+            panic!("{:?}", rank.repairs);
+        };
+        // A product and an all-reduce a layer.
+        assert!(line.contains("`NaN`, and 3 more"), "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_capture_is_named() {
+    let one = files(1, 1)[0].to_string();
+    let tar = [&[b'a'; 257][..], b"ustar\x0000"].concat();
+    let lines = "{\"ph\": \"X\"}\n{\"ph\": \"X\"}\n".as_bytes();
+    for (bytes, what) in [
+        (&b"PK\x03\x04\x14\0"[..], "a zip archive"),
+        (b"\xfd7zXZ\0\0", "compressed by xz"),
+        (b"BZh91AY", "compressed by bzip2"),
+        (b"SQLite format 3\0", "a database of SQLite"),
+        (b"", "empty"),
+        (b"\xff\xfe\0\0{\0\0\0", "UTF-32"),
+        (&tar, "a tar archive"),
+        (lines, "events one a line"),
+    ] {
+        refused(
+            converted(&[("kineto.0.json", bytes)]),
+            &["kineto.0.json", what],
+        );
+    }
+    let twice = format!("{one}\n{one}");
+    refused(
+        converted_ranks(&[twice]),
+        &["kineto.0.json", "a second JSON text begins here", "split"],
+    );
+    let other = json!({"traceEvents": [{"ph": "X", "cat": "devtools.timeline", "name": "Task", "ts": 1, "dur": 2}]});
+    refused(
+        converted_ranks(&[other.to_string()]),
+        &["neither operators nor kernels", "profile with"],
+    );
+}

@@ -1,0 +1,171 @@
+//! Operators of a layer that do not depend on one another, in order and side by side.
+
+use super::time::{F, IDEAL, SIDE};
+use super::{job, replay};
+use chakram::internals::generate::plan::{AblationEffect, BranchOrder, Optimizer, RecomputePolicy};
+use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
+use chakram::internals::machine::Machine;
+use chakram::internals::model::{Model, ModelDefinition};
+use chakram::internals::trace::scan::NodeView;
+use chakram::internals::trace::write::Sink;
+use chakram::internals::trace::{Op, TraceError};
+use std::collections::BTreeMap;
+
+/// So many blocks with `on` products of 1 x 1000 x 1000 on the branch and one on the way around it.
+fn blocks(count: u32, on: u32) -> Model {
+    let product = |name: &str, more: &str| {
+        format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
+    };
+    let mut operators: Vec<String> = (0..on).map(|i| product(&format!("on{i}"), "")).collect();
+    operators.push(product("around", ", around = true"));
+    operators.push("{ op = \"residual\" }".to_owned());
+    let text = format!(
+        "name = \"branches\"\nsource = \"none\"\nkind = \"layers\"\ninput = {{ columns = {SIDE} }}\n\
+         [[layer]]\nname = \"block\"\nrole = \"block\"\nrepeat = {count}\noperators = [{}]\n",
+        operators.join(", ")
+    );
+    ModelDefinition::parse(&text, "branches.toml", None)
+        .unwrap()
+        .model
+}
+
+fn plan(branches: BranchOrder) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.optimizer, plan.branches) = (Optimizer::None, branches);
+    plan
+}
+
+/// With n products on the branch a block takes n + 1 products in order and max(n, 1) side by side; backwards twice as many, but for
+/// the first block's, of whose input nobody wants the gradient: the first product of each of its branches takes one. With
+/// everything recomputed the forward pass comes once more. On one lane they take turns again.
+#[test]
+fn branches_take_the_longest_of_them_or_their_sum() {
+    let many = Machine::parse(IDEAL, "ideal").unwrap();
+    let one = Machine::parse(&IDEAL.replace("\nlanes = 32", "\nlanes = 1"), "one").unwrap();
+    for (count, on) in [(1, 1), (2, 1), (3, 3), (2, 4)] {
+        for (recompute, again) in [(RecomputePolicy::None, 0), (RecomputePolicy::Full, 1)] {
+            let step = |branches, machine: &Machine| {
+                let mut plan = plan(branches);
+                plan.recompute = recompute;
+                plan.without.add(AblationEffect::MemoryBound);
+                replay(&job(&blocks(count, on), &plan).unwrap(), machine)
+                    .makespan
+                    .0
+            };
+            let (count, on) = (u64::from(count), u64::from(on));
+            let in_order = count * (on + 1) * (1 + again + 2) - 2;
+            let parallel = count * on * (1 + again + 2) - 1;
+            assert_eq!(
+                step(BranchOrder::InOrder, &many),
+                in_order * F,
+                "{count} {on}"
+            );
+            assert_eq!(
+                step(BranchOrder::Parallel, &many),
+                parallel * F,
+                "{count} {on}"
+            );
+            assert_eq!(
+                step(BranchOrder::Parallel, &one),
+                in_order * F,
+                "{count} {on}"
+            );
+        }
+    }
+}
+
+/// Names and work of nodes, and the names that each has in front of it, all the way.
+#[derive(Default)]
+struct Ancestry {
+    work: Vec<String>,
+    names: Vec<String>,
+    before: Vec<Vec<usize>>,
+}
+
+impl Sink for Ancestry {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        self.work.push(format!("{} {:?}", node.name, node.op));
+        self.names.push(node.name.to_owned());
+        let mut before: Vec<usize> = data.iter().map(|id| *id as usize - 1).collect();
+        before.extend(
+            before
+                .clone()
+                .iter()
+                .flat_map(|&one| self.before[one].clone()),
+        );
+        before.sort_unstable();
+        before.dedup();
+        self.before.push(before);
+        if let Op::Compute { .. } = node.op {
+            assert!(node.lane.is_some(), "{}", node.name);
+        }
+        Ok(())
+    }
+}
+
+impl Ancestry {
+    fn of(job: &GeneratedJob) -> Self {
+        let mut all = Self::default();
+        job.nodes(0, &mut all).unwrap();
+        all
+    }
+
+    /// For each node, those in front of it, by name.
+    fn by_name(&self) -> BTreeMap<&str, Vec<&str>> {
+        let names = |before: &Vec<usize>| before.iter().map(|&i| &*self.names[i]).collect();
+        let each = self.names.iter().zip(&self.before);
+        each.map(|(name, before)| (&**name, names(before)))
+            .collect()
+    }
+}
+
+/// Side by side the same nodes do the same work, each behind no other than in order; what depends still comes after what it
+/// depends on. A block of ResNet has a convolution around two others, DLRM tables beside a perceptron, and GPT two tables.
+#[test]
+fn side_by_side_the_same_work_waits_for_less() {
+    for (model, apart, after) in [
+        (
+            "resnet-18",
+            ("fwd/shortcut.conv", "fwd/conv2"),
+            ("fwd/residual", "fwd/shortcut.conv"),
+        ),
+        (
+            "dlrm",
+            ("fwd/table3", "fwd/bottom1"),
+            ("fwd/interaction", "fwd/table3"),
+        ),
+        (
+            "gpt2-small",
+            ("fwd/tokens", "fwd/positions"),
+            ("fwd/mlp.down", "fwd/attention.qkv"),
+        ),
+    ] {
+        let model = Model::named(model).unwrap();
+        let of = |branches| job(&model, &plan(branches)).unwrap();
+        let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
+        let [in_order, parallel] = [in_order, parallel].map(|job| Ancestry::of(&job));
+        let sorted = |all: &Ancestry| {
+            let mut work = all.work.clone();
+            work.sort_unstable();
+            work
+        };
+        assert_eq!(sorted(&in_order), sorted(&parallel));
+        let [loose, strict] = [&parallel, &in_order].map(Ancestry::by_name);
+        for (name, before) in &loose {
+            let strict = &strict[name];
+            assert!(before.iter().all(|one| strict.contains(one)), "{name}");
+        }
+        let waits = |all: &BTreeMap<&str, Vec<&str>>, [one, other]: [&str; 2]| {
+            let mut layers = all.keys().filter_map(|name| name.strip_suffix(one));
+            let other_of = |layer: &str| format!("{layer}{other}");
+            let layer = layers.find(|layer| all.contains_key(&*other_of(layer)));
+            let layer = layer.unwrap_or_else(|| panic!("no layer has {one} and {other}"));
+            let name = &*format!("{layer}{one}");
+            all[name].contains(&&*format!("{layer}{other}"))
+        };
+        assert!(waits(&loose, [after.0, after.1]));
+        let (one, other) = apart;
+        let either = |all| waits(all, [one, other]) || waits(all, [other, one]);
+        assert!(either(&strict) && !either(&loose), "{one}");
+    }
+}
