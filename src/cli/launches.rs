@@ -142,7 +142,7 @@ impl LaunchArgs {
         (job, others): (&Job, &[Job]),
         machine: &Machine,
         options: &ReplayOptions,
-        inputs: &mut Vec<HashedInput>,
+        inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         run.check_machine(machine)?;

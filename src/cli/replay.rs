@@ -115,14 +115,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         [machine] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
             let others = launches.load(&found_beside, &job_args, hash, &mut inputs)?;
-            launches.replay(
-                run,
-                (&job, &others),
-                machine,
-                &options,
-                &mut inputs,
-                &mut to,
-            )
+            launches.replay(run, (&job, &others), machine, &options, &inputs, &mut to)
         }
         [machine] if !args.run.compares() => {
             let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());
