@@ -238,7 +238,7 @@ fn impossible_values_are_refused() {
     refused(
         r#"
         "ring" => "torus" => 26: `dimension[0].shape` … "torus" … switch
-        "direct" => "star" => 38: `dimension[1].algorithm` … "star" … ring, direct, halving_doubling, recursive_doubling, double_binary_tree, tree, pairwise, auto
+        "direct" => "star" => 38: `dimension[1].algorithm` … "star" … ring, direct, halving_doubling, recursive_doubling, double_binary_tree, tree, pairwise, nccl, auto
         "pool" => "far" => 42: `remote_memory.attachment` … per_npu, pool
         size = 4 => size = 0 => 27: `dimension[0].size` … the number 0 … from 1 to
         size = 4 => size = -4 => 27: `dimension[0].size` … the number -4
