@@ -5,12 +5,11 @@
 //! parameter (`state`), and the order of a rank's nodes (`walk`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, ElementwiseKernels, Optimizer,
-    ParallelGroupKind, ParallelismPlan, RankPlacement, RecomputePolicy, ZeroStage,
+    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
+    RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassIter, PipelineSchedule};
-use super::sharding::MemberPartition;
-use super::{GenerateError, MOST_WORK, check_limit, refused};
+use super::{GenerateError, MOST_WORK, refused};
 use crate::model::Model;
 use crate::trace::{Dtype, Op};
 use std::collections::BTreeMap;
@@ -22,6 +21,7 @@ mod buckets;
 mod check;
 mod cost;
 mod dataflow;
+mod distinct_layers;
 mod emit;
 mod layer;
 mod local_experts;
@@ -31,6 +31,7 @@ mod padded_heads;
 mod parameter_state;
 mod process_groups;
 mod program;
+mod rank_state;
 mod ranks;
 mod residency;
 mod shard_spec;
@@ -50,13 +51,9 @@ pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary
 use adapters::AdapterGroups;
 use buckets::GradientBucket;
 use cost::CostParameters;
-use dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
+use distinct_layers::DistinctLayers;
 use layer::{LoweredLayer, LoweringContext};
 use model_chunks::ModelChunks;
-use shard_spec::ShardSpec;
-use sharded::ShardedLowering;
-use stage_cuts::chunk_starts;
-use tied_embedding::TiedEmbedding;
 
 /// Numbers of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -261,123 +258,6 @@ impl TrainingGenerator {
         parts.flat_map(|part| self.layers(part))
     }
 
-    /// Weights of a rank on `stage`, a copy of tied ones included.
-    fn stage_parameters(&self, stage: u32) -> u64 {
-        let layers = self.stage_layers(stage);
-        layers.fold(0, |sum, layer| {
-            sum.saturating_add(self.parts.weights(layer))
-        })
-    }
-
-    /// Of those, weights of experts that fewer replicas have.
-    fn stage_experts(&self, stage: u32) -> u64 {
-        let layers = self.stage_layers(stage);
-        layers.fold(0, |sum: u64, layer| {
-            sum.saturating_add(self.lowered(layer).expert_parameters)
-        })
-    }
-
-    /// The state of weights that all replicas have, and that of experts, each with its number of weights on `stage`.
-    fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
-        let experts = self.stage_experts(stage);
-        let common = self.stage_parameters(stage) - experts;
-        let replicas = self.plan.data / self.plan.expert;
-        let state = self.state();
-        let of_experts = ParameterState { replicas, ..state };
-        [(state, common), (of_experts, experts)]
-    }
-
-    fn state(&self) -> ParameterState {
-        let trains = self.plan.trains();
-        ParameterState {
-            weight: self.sizes.number,
-            gradient: self.sizes.gradient,
-            optimizer: if trains {
-                self.plan.optimizer
-            } else {
-                Optimizer::None
-            },
-            mixed: self.plan.mixed && self.sizes.number < 4,
-            zero: self.plan.zero,
-            replicas: self.plan.data,
-            passes: self.optimizer_passes(),
-        }
-    }
-
-    /// Bytes of each parameter that goes over gradients and weights move beside the optimizer's own kernel.
-    fn optimizer_passes(&self) -> u64 {
-        let mut bytes = 0;
-        if self.plan.elementwise == ElementwiseKernels::Megatron {
-            // Megatron-LM's optimizer for 16 bits. Gradients in fp16 are copied to single precision (4 written), then
-            // unscaled and checked (4 + 4), and the master copy is read for the weights (4).
-            if self.plan.dtype == Dtype::Fp16 {
-                bytes += 16;
-            }
-            // Their norm, and the product with what clips them.
-            if self.plan.clip {
-                bytes += 12;
-            }
-        }
-        if self.plan.elementwise.is_pytorch() {
-            // Adam one operation after another over lists of tensors in single precision: decay (8), first moment (12), second
-            // moment (8 + 12), root, correction and epsilon (8 each), weights (16): 80, of which 28 are those of one kernel.
-            if self.plan.optimizer == Optimizer::Adam {
-                bytes += 52;
-            }
-            if self.plan.clip {
-                bytes += 12;
-            }
-        }
-        if self.sizes.quantizes() {
-            // Weights are read, and written as operands, as they are and transposed.
-            let linears = self.plan.linears.map_or(0, cost::pair_bytes);
-            bytes += self.sizes.number + linears;
-        }
-        bytes
-    }
-
-    fn resident(&self, stage: u32) -> ResidentBytes {
-        let parameters = self.stage_parameters(stage);
-        let [common, experts] = self
-            .states(stage)
-            .map(|(state, parameters)| state.resident(parameters));
-        let mut resident = ResidentBytes {
-            weights: common.weights.saturating_add(experts.weights),
-            gradients: common.gradients.saturating_add(experts.gradients),
-            optimizer: common.optimizer.saturating_add(experts.optimizer),
-        };
-        if self.plan.trains() && self.plan.accumulate && self.micro_batches > 1 {
-            resident.gradients = parameters.saturating_mul(self.sizes.gradient);
-        }
-        resident
-    }
-
-    /// Returns true if gradients are sharded among replicas, between micro-batches too.
-    fn shares_gradients(&self) -> bool {
-        self.plan.zero >= ZeroStage::Gradients
-            && self.communicates()
-            && (self.micro_batches == 1 || !self.plan.accumulate)
-    }
-
-    /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
-    fn gradient_bytes(&self, layer: usize) -> u64 {
-        let alone = match self.plan.data == self.plan.expert {
-            true => self.lowered(layer).expert_parameters,
-            false => 0,
-        };
-        (self.parts.weights(layer) - alone) * self.sizes.gradient
-    }
-
-    /// Bytes that a step of a rank's optimizer moves.
-    fn step_bytes(&self, stage: u32) -> u64 {
-        let of = |(state, parameters): (ParameterState, u64)| {
-            let stepped = state.stepped(parameters);
-            stepped.saturating_mul(state.moved())
-        };
-        let [common, experts] = self.states(stage).map(of);
-        common.saturating_add(experts).min(MOST_WORK)
-    }
-
     fn communicates(&self) -> bool {
         self.plan.data > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
@@ -506,124 +386,5 @@ impl TrainingGenerator {
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums
-    }
-}
-
-/// A layer that was lowered.
-struct LoweredExample<'m> {
-    layer: usize,
-    /// Members of the tensor group for which it was.
-    members: u32,
-    before: Option<ShardedActivation>,
-    flow: LayerDataflow<'m>,
-}
-
-/// Refuses a result in shards in front of layer `i` if the stages on both sides have `unlike` tensor degrees: shares are made of
-/// groups of one size.
-fn whole_between(
-    i: usize,
-    held: &Option<ShardedActivation>,
-    unlike: bool,
-) -> Result<(), GenerateError> {
-    let shards = held.as_ref().map_or(1, |held| held.layout.parts());
-    if unlike && shards > 1 {
-        let expected = format!("equal degrees where layer {i} takes a result in {shards} shards");
-        return Err(refused("stage_tensor", "unlike degrees", expected));
-    }
-    Ok(())
-}
-
-/// Layers that differ, and which of them each layer is.
-struct DistinctLayers {
-    lowered: Vec<LoweredLayer>,
-    lowered_of: Vec<u32>,
-    partitions: Vec<MemberPartition>,
-    slots: u32,
-}
-
-impl DistinctLayers {
-    /// Lowers the layers of `model`: equal ones in one place are lowered once.
-    fn new(
-        model: &Model,
-        plan: &ParallelismPlan,
-        context: &LoweringContext,
-    ) -> Result<Self, GenerateError> {
-        let mut follow = DataflowTracer::new(model, plan, context);
-        let mut lowering = ShardedLowering::new(*context, plan.pipeline > 1);
-        let mut tied = TiedEmbedding::default();
-        let mut lowered: Vec<LoweredLayer> = Vec::new();
-        let mut examples: Vec<LoweredExample<'_>> = Vec::new();
-        let mut lowered_of = Vec::new();
-        let (mut held, mut cuts) = (None, false);
-        let starts = chunk_starts(model, plan);
-        let mut members = plan.tensor;
-        for (i, layer) in model.layers.iter().enumerate() {
-            if plan.is_uneven() {
-                let part = starts.partition_point(|start| *start <= i) as u32 - 1;
-                let own = plan.tensor_of(part % plan.pipeline);
-                whole_between(i, &held, own != members)?;
-                members = own;
-                (follow.members, lowering.context.tensor) = (own, own.into());
-            }
-            // Without degrees, which layers have by name, equal layers that are given alike are cut alike.
-            let known = examples.iter().rposition(|one| {
-                let example = &model.layers[one.layer];
-                (one.members, one.before) == (members, held)
-                    && (example.role, &example.operators) == (layer.role, &layer.operators)
-            });
-            if let (true, Some(known)) = (plan.operators.is_empty(), known) {
-                held = Some(examples[known].flow.end);
-                lowered_of.push(known as u32);
-                continue;
-            }
-            let flow = follow.layer(layer, held)?;
-            for step in &flow.steps {
-                tied.check_operator(&layer.name, step)?;
-                cuts |= step.cutting != ShardSpec::WHOLE;
-            }
-            let before = held.replace(flow.end);
-            let same = |one: &LoweredExample<'_>| {
-                let role = model.layers[one.layer].role;
-                (one.members, role) == (members, layer.role) && one.flow == flow
-            };
-            let known = examples.iter().position(same);
-            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
-            if known.is_none() {
-                lowered.push(lowering.lower(layer, &flow)?);
-                examples.push(LoweredExample {
-                    layer: i,
-                    members,
-                    before,
-                    flow,
-                });
-            }
-        }
-        if follow.derives && !cuts {
-            let expected = format!("a number that divides sizes of operators of {}", model.name);
-            return Err(refused("tensor", plan.tensor, expected));
-        }
-        if plan.is_uneven() && (lowering.slots > 0 || !lowering.partitions.is_empty()) {
-            let expected = format!(
-                "one degree for all stages: members of a tensor group of {} exchange messages or form groups",
-                model.name
-            );
-            return Err(refused("stage_tensor", "unlike degrees", expected));
-        }
-        let groups = lowering.partitions.len() as u128 * plan.ranks();
-        let hint = "fewer different degrees of operators";
-        check_limit("groups of operators", groups, MOST_GROUPS, hint)?;
-        let partitions = lowering.partitions.len() as u128;
-        check_limit(
-            "ways to cut a tensor group",
-            partitions,
-            u16::MAX.into(),
-            hint,
-        )?;
-        Ok(Self {
-            lowered,
-            lowered_of,
-            partitions: lowering.partitions,
-            slots: lowering.slots,
-        })
     }
 }

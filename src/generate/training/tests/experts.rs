@@ -4,6 +4,7 @@ use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
 use super::why_not;
+use crate::generate::plan::ElementwiseKernels;
 use crate::model::{
     ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
     TransformerBlock, TransformerModel,

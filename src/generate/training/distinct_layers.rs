@@ -1,0 +1,132 @@
+//! Layers of a model as they are lowered: those that are alike, once.
+
+use super::MOST_GROUPS;
+use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
+use super::layer::{LoweredLayer, LoweringContext};
+use super::shard_spec::ShardSpec;
+use super::sharded::ShardedLowering;
+use super::stage_cuts::chunk_starts;
+use super::tied_embedding::TiedEmbedding;
+use crate::generate::plan::ParallelismPlan;
+use crate::generate::sharding::MemberPartition;
+use crate::generate::{GenerateError, check_limit, refused};
+use crate::model::Model;
+
+/// A layer that was lowered.
+struct LoweredExample<'m> {
+    layer: usize,
+    /// Members of the tensor group for which it was.
+    members: u32,
+    before: Option<ShardedActivation>,
+    flow: LayerDataflow<'m>,
+}
+
+/// Refuses a result in shards in front of layer `i` if the stages on both sides have `unlike` tensor degrees: shares are made of
+/// groups of one size.
+fn whole_between(
+    i: usize,
+    held: &Option<ShardedActivation>,
+    unlike: bool,
+) -> Result<(), GenerateError> {
+    let shards = held.as_ref().map_or(1, |held| held.layout.parts());
+    if unlike && shards > 1 {
+        let expected = format!("equal degrees where layer {i} takes a result in {shards} shards");
+        return Err(refused("stage_tensor", "unlike degrees", expected));
+    }
+    Ok(())
+}
+
+/// Layers that differ, and which of them each layer is.
+pub(super) struct DistinctLayers {
+    pub lowered: Vec<LoweredLayer>,
+    pub lowered_of: Vec<u32>,
+    pub partitions: Vec<MemberPartition>,
+    pub slots: u32,
+}
+
+impl DistinctLayers {
+    /// Lowers the layers of `model`: equal ones in one place are lowered once.
+    pub fn new(
+        model: &Model,
+        plan: &ParallelismPlan,
+        context: &LoweringContext,
+    ) -> Result<Self, GenerateError> {
+        let mut follow = DataflowTracer::new(model, plan, context);
+        let mut lowering = ShardedLowering::new(*context, plan.pipeline > 1);
+        let mut tied = TiedEmbedding::default();
+        let mut lowered: Vec<LoweredLayer> = Vec::new();
+        let mut examples: Vec<LoweredExample<'_>> = Vec::new();
+        let mut lowered_of = Vec::new();
+        let (mut held, mut cuts) = (None, false);
+        let starts = chunk_starts(model, plan);
+        let mut members = plan.tensor;
+        for (i, layer) in model.layers.iter().enumerate() {
+            if plan.is_uneven() {
+                let part = starts.partition_point(|start| *start <= i) as u32 - 1;
+                let own = plan.tensor_of(part % plan.pipeline);
+                whole_between(i, &held, own != members)?;
+                members = own;
+                (follow.members, lowering.context.tensor) = (own, own.into());
+            }
+            // Without degrees, which layers have by name, equal layers that are given alike are cut alike.
+            let known = examples.iter().rposition(|one| {
+                let example = &model.layers[one.layer];
+                (one.members, one.before) == (members, held)
+                    && (example.role, &example.operators) == (layer.role, &layer.operators)
+            });
+            if let (true, Some(known)) = (plan.operators.is_empty(), known) {
+                held = Some(examples[known].flow.end);
+                lowered_of.push(known as u32);
+                continue;
+            }
+            let flow = follow.layer(layer, held)?;
+            for step in &flow.steps {
+                tied.check_operator(&layer.name, step)?;
+                cuts |= step.cutting != ShardSpec::WHOLE;
+            }
+            let before = held.replace(flow.end);
+            let same = |one: &LoweredExample<'_>| {
+                let role = model.layers[one.layer].role;
+                (one.members, role) == (members, layer.role) && one.flow == flow
+            };
+            let known = examples.iter().position(same);
+            lowered_of.push(known.unwrap_or(lowered.len()) as u32);
+            if known.is_none() {
+                lowered.push(lowering.lower(layer, &flow)?);
+                examples.push(LoweredExample {
+                    layer: i,
+                    members,
+                    before,
+                    flow,
+                });
+            }
+        }
+        if follow.derives && !cuts {
+            let expected = format!("a number that divides sizes of operators of {}", model.name);
+            return Err(refused("tensor", plan.tensor, expected));
+        }
+        if plan.is_uneven() && (lowering.slots > 0 || !lowering.partitions.is_empty()) {
+            let expected = format!(
+                "one degree for all stages: members of a tensor group of {} exchange messages or form groups",
+                model.name
+            );
+            return Err(refused("stage_tensor", "unlike degrees", expected));
+        }
+        let groups = lowering.partitions.len() as u128 * plan.ranks();
+        let hint = "fewer different degrees of operators";
+        check_limit("groups of operators", groups, MOST_GROUPS, hint)?;
+        let partitions = lowering.partitions.len() as u128;
+        check_limit(
+            "ways to cut a tensor group",
+            partitions,
+            u16::MAX.into(),
+            hint,
+        )?;
+        Ok(Self {
+            lowered,
+            lowered_of,
+            partitions: lowering.partitions,
+            slots: lowering.slots,
+        })
+    }
+}
