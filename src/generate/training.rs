@@ -1,8 +1,8 @@
 //! A model under a plan, as the nodes of its ranks.
 //!
-//! The pages of this module derive each number: costs of kernels (`cost`), collectives of tensor parallelism
-//! (`layer`, and `sharded` where operators have degrees of their own), gradient buckets (`buckets`), memory per
-//! parameter (`state`), and the order of a rank's nodes (`walk`).
+//! The pages of this module derive each number: costs of kernels (`cost`), collectives of tensor and expert parallelism
+//! (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`, and `rank_state` for those of a rank),
+//! and the order of a rank's nodes (`emit`).
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
