@@ -176,18 +176,15 @@ impl GeneratedJob {
     ///
     /// If it may not.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
-        let all = |ranks: &mut dyn Iterator<Item = u32>| {
-            let nodes = ranks.map(|rank| self.node_count(rank));
-            nodes.fold(0, u64::saturating_add)
-        };
         // Ranks of one shape share a graph, but each rank has a state for every node.
-        let graphs = self.shared_nodes();
-        let states = all(&mut (0..self.ranks()));
+        let graphs = self.least_shared_nodes();
+        let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
+        let states = states.fold(0, u64::saturating_add);
         // Lower bounds: a job that passes may still fail later, but none is refused that fits.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
-        let what = format!("a replay of {states} nodes in graphs of {graphs}");
+        let what = format!("a replay of at least {states} nodes in graphs of {graphs}");
         bounds::check(
             what,
             bytes,
@@ -196,20 +193,21 @@ impl GeneratedJob {
         )
     }
 
-    /// Number of nodes of the graphs that the ranks share, one for each shape.
-    pub fn shared_nodes(&self) -> u64 {
+    /// The least number of nodes of the graphs that the ranks share, one for each shape: found without generating them, and
+    /// nearly all that there are.
+    pub fn least_shared_nodes(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
-        let nodes = shapes.into_iter().map(|rank| self.node_count(rank));
+        let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
         nodes.fold(0, u64::saturating_add)
     }
 
     /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
     pub fn workload(&self) -> Result<Workload, TraceError> {
-        self.workload_with(&|| ())
+        self.workload_with(&|_| ())
     }
 
-    /// As [`workload`](Self::workload); calls `made` for each of the [`shared_nodes`](Self::shared_nodes).
-    pub fn workload_with(&self, made: &(dyn Fn() + Sync)) -> Result<Workload, TraceError> {
+    /// As [`workload`](Self::workload); tells `made` now and then how many nodes the graphs have more.
+    pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
@@ -218,7 +216,7 @@ impl GeneratedJob {
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        let graphs = shape_graphs::in_order(&shapes, self.shared_nodes(), |shape| {
+        let graphs = shape_graphs::in_order(&shapes, self.least_shared_nodes(), |shape| {
             self.graph(shape, made)
         })?;
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
@@ -242,25 +240,38 @@ impl GeneratedJob {
     fn graph(
         &self,
         rank: u32,
-        made: &(dyn Fn() + Sync),
+        made: &(dyn Fn(u64) + Sync),
     ) -> Result<(Graph, SlotBinding), TraceError> {
-        let ids = self.node_count(rank) + 1;
-        let graph = GraphBuilder::new(rank, DependencyPolicy::Both, ids);
-        let mut watched = WatchedSink { sink: graph, made };
+        // Ids count from 1, so none is far from the others.
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
+        graph.reserve(self.0.least_nodes(rank));
+        let mut watched = WatchedSink {
+            sink: graph,
+            untold: 0,
+            made,
+        };
         self.nodes(rank, &mut watched)?;
+        made(watched.untold);
         watched.sink.finish()
     }
 }
 
-/// Sink that says when a node went into another.
+/// Sink that says how many nodes went into another.
 struct WatchedSink<'m, S> {
     sink: S,
-    made: &'m dyn Fn(),
+    untold: u64,
+    made: &'m dyn Fn(u64),
 }
+
+/// Nodes that are told together: a counter that threads share costs more than all else of a node.
+const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        (self.made)();
+        self.untold += 1;
+        if self.untold == TOLD {
+            (self.made)(std::mem::take(&mut self.untold));
+        }
         self.sink.node(node, data)
     }
 }
@@ -295,6 +306,10 @@ trait TraceGenerator: Debug + Send + Sync {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
+    /// At most [`Self::node_count`], where that takes long to find.
+    fn least_nodes(&self, rank: u32) -> u64 {
+        self.node_count(rank)
+    }
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
@@ -424,6 +439,15 @@ impl<'s> TraceEmitter<'s> {
         if self.named {
             self.name.clear();
             self.name.write_fmt(name).expect("a string grows as needed");
+        }
+    }
+
+    /// Sets the name of the next node to two parts: what many nodes have in common is formatted once for all.
+    fn name_parts(&mut self, common: &str, own: &str) {
+        if self.named {
+            self.name.clear();
+            self.name.push_str(common);
+            self.name.push_str(own);
         }
     }
 

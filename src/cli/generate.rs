@@ -151,8 +151,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some((machine, inputs)) = machine {
         let mut inputs: Vec<_> = inputs.into_iter().collect();
         job.check_memory()?;
-        let progress = Progress::start("generating", "nodes", job.shared_nodes());
-        let workload = job.workload_with(&|| progress.inc())?;
+        let progress = Progress::start("generating", "nodes", job.least_shared_nodes());
+        let workload = job.workload_with(&|more| progress.add(more))?;
         drop(progress);
         let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
         let shorter = shortened.map(|step| step.replay(&machine, &options));

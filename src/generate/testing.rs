@@ -91,6 +91,8 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
         ranks.push(std::mem::take(&mut recorder.seen));
         assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
         assert_ne!(job.node_count(rank), 0);
+        let least = job.0.least_nodes(rank);
+        assert!((1..=job.node_count(rank)).contains(&least), "{least}");
         let bytes = written(&job, rank);
         assert_eq!(bytes, written(&again, rank));
         let class = job.class_of(rank);
@@ -118,8 +120,8 @@ pub(super) fn shapes_hold(job: &GeneratedJob) {
             shape,
             "rank {rank} has the shape of its class"
         );
-        let (own, slots) = job.graph(rank, &|| ()).unwrap();
-        let (shared, first) = job.graph(shape, &|| ()).unwrap();
+        let (own, slots) = job.graph(rank, &|_| ()).unwrap();
+        let (shared, first) = job.graph(shape, &|_| ()).unwrap();
         assert!(own == shared, "rank {rank} has the shape of rank {shape}");
         assert_eq!(job.0.bind(rank, &first), slots, "slots of rank {rank}");
     }

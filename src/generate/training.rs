@@ -14,7 +14,6 @@ use crate::model::Model;
 use crate::trace::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 mod adapters;
 mod buckets;
@@ -54,6 +53,7 @@ use cost::CostParameters;
 use distinct_layers::DistinctLayers;
 use layer::{LoweredLayer, LoweringContext};
 use model_chunks::ModelChunks;
+use ranks::NodeCounts;
 
 /// Numbers of groups.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -139,7 +139,7 @@ pub(super) struct TrainingGenerator {
     /// Groups that exchange activations with other stages, if not every member does for itself.
     adapters: Option<AdapterGroups>,
     /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
-    counts: Vec<OnceLock<u64>>,
+    counts: Vec<NodeCounts>,
 }
 
 /// Bytes of a number.
@@ -205,10 +205,10 @@ impl TrainingGenerator {
         if plan.clip && plan.trains() {
             placement.use_model();
         }
-        // Node counts are found by a walk, so they are cached per class of ranks.
+        // Node counts take long to find, so they are kept for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
-        let counts = (0..kinds).map(|_| OnceLock::new()).collect();
+        let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
         Ok(Self {
             model,
             plan,

@@ -98,6 +98,26 @@ impl GraphBuilder {
         }
     }
 
+    /// Makes room for about so many nodes, each of which has a name of its own; others are taken too.
+    pub fn reserve(&mut self, nodes: u64) {
+        // Arrays of more nodes are grown as they fill: the time is in the nodes then.
+        let nodes = nodes.min(1 << 20) as usize;
+        // Some more than a lower bound, so that few more do not have all arrays moved.
+        let nodes = nodes + nodes / 16 + 16;
+        let graph = &mut self.graph;
+        graph.ids.reserve_exact(nodes);
+        graph.name_of.reserve_exact(nodes);
+        graph.kinds.reserve_exact(nodes);
+        graph.lane_of.reserve_exact(nodes);
+        graph.recorded.reserve_exact(nodes);
+        graph.flops.reserve_exact(nodes);
+        graph.bytes.reserve_exact(nodes);
+        graph.detail.reserve_exact(nodes);
+        self.pred_end.reserve_exact(nodes);
+        self.preds.reserve_exact(nodes);
+        self.names.reserve(nodes);
+    }
+
     fn dependency(&mut self, id: u64, mark: u32) {
         match self.index_of.get(id) {
             Some(index) => self.preds.push(index | mark),

@@ -29,6 +29,12 @@ pub struct NameTable {
 const BATCH: usize = 64;
 
 impl NameTable {
+    /// Makes room for so many names.
+    pub fn reserve(&mut self, names: usize) {
+        self.ends.reserve(names);
+        self.index.reserve(names, |&(short, _)| spread(short));
+    }
+
     /// Stages `name` to be numbered later. Returns whether it is time to [`NameTable::settle`].
     ///
     /// Look-ups in a large table wait for memory. Consecutive look-ups overlap their cache misses, which they

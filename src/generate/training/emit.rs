@@ -15,6 +15,7 @@ use crate::trace::{
     TraceError, TrainingPhase,
 };
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 mod gradients;
 mod memory_traffic;
@@ -55,6 +56,8 @@ pub(super) struct RankEmitter<'w, 's> {
     ids: Vec<u64>,
     /// The layer and item of a sum that adapters form instead, in the current pass.
     handed: Option<(usize, usize)>,
+    /// What names of the nodes of the current program begin with.
+    common: String,
     /// Scratch for the dependencies of a node.
     data: Vec<u64>,
     /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of experts'.
@@ -95,6 +98,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             entry: Vec::new(),
             ids: Vec::new(),
             handed: None,
+            common: String::new(),
             data: Vec::new(),
             unreduced_producers: Default::default(),
             reduced: Vec::new(),
@@ -300,6 +304,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         freed: u64,
     ) -> Result<(), TraceError> {
         self.ids.clear();
+        self.begin_names(layer, pass);
         // The tail of the chain so far becomes the entry of the program.
         std::mem::swap(&mut self.entry, &mut self.chain_tail);
         let count = program.items.len();
@@ -339,6 +344,21 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
+    /// Formats what names of a layer's nodes in a pass begin with.
+    fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
+        let layer = &self.plan.model.layers[layer].name;
+        self.common.clear();
+        let written = match self.plan.plan.steps {
+            1 => write!(self.common, "mb{}/{layer}/", pass.micro_batch),
+            _ => write!(
+                self.common,
+                "step{}/mb{}/{layer}/",
+                self.step, pass.micro_batch
+            ),
+        };
+        written.expect("a string grows as needed");
+    }
+
     /// Adds to `self.data` the node ids that `after` stands for in the current program.
     fn after(&mut self, after: &[ProgramDependency]) {
         for one in after {
@@ -358,20 +378,11 @@ impl<'w, 's> RankEmitter<'w, 's> {
         handed: bool,
     ) -> Result<u64, TraceError> {
         let plan = self.plan;
-        let name = &plan.model.layers[layer].name;
-        let own = if handed {
-            &item.name.replace("all-reduce", "reduce")
+        if handed {
+            let own = item.name.replace("all-reduce", "reduce");
+            self.out.name_parts(&self.common, &own);
         } else {
-            &item.name
-        };
-        match plan.plan.steps {
-            1 => self
-                .out
-                .name(format_args!("mb{}/{name}/{own}", pass.micro_batch)),
-            _ => self.out.name(format_args!(
-                "step{}/mb{}/{name}/{own}",
-                self.step, pass.micro_batch
-            )),
+            self.out.name_parts(&self.common, &item.name);
         }
         let (op, lane) = match item.task {
             ProgramTask::Kernel {

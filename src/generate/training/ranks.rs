@@ -11,6 +11,7 @@ use crate::trace::scan::NodeView;
 use crate::trace::work_amounts::WorkAmounts;
 use crate::trace::write::Sink;
 use crate::trace::{GroupName, TraceError};
+use std::sync::OnceLock;
 
 impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
@@ -48,6 +49,21 @@ impl TrainingGenerator {
             stage: place.stage,
         }
     }
+
+    /// Number of the counts of a representative. Without messages inside tensor groups its member is 0, and there is one for
+    /// each stage.
+    fn kind_of(&self, like: RankCoordinates) -> usize {
+        (like.tensor * self.plan.pipeline + like.stage) as usize
+    }
+}
+
+/// Numbers of nodes of ranks that are alike, once they are found.
+#[derive(Debug, Default)]
+pub(super) struct NodeCounts {
+    /// All, which takes a walk.
+    all: OnceLock<u64>,
+    /// At least so many, by the lengths of programs: without messages, reductions, and loads and stores.
+    least: OnceLock<u64>,
 }
 
 /// Sink that sums allocations and frees, and tracks the peak.
@@ -166,14 +182,30 @@ impl TraceGenerator for TrainingGenerator {
 
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative(self.placement.place(rank));
-        // Without messages inside tensor groups `like.tensor` is 0, and there is one count per stage.
-        let kind = like.tensor * self.plan.pipeline + like.stage;
-        *self.counts[kind as usize].get_or_init(|| {
+        *self.counts[self.kind_of(like)].all.get_or_init(|| {
             let mut meter = MemoryMeter::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();
             walked.expect("a meter takes every node");
             meter.nodes
+        })
+    }
+
+    fn least_nodes(&self, rank: u32) -> u64 {
+        let like = self.representative(self.placement.place(rank));
+        *self.counts[self.kind_of(like)].least.get_or_init(|| {
+            let passes = self.passes(like.stage);
+            let nodes = passes.map(|pass| {
+                let part = pass.chunk * self.plan.pipeline + like.stage;
+                let layers = self.layers(part);
+                let items = layers.map(|layer| {
+                    let program = self.lowered(layer).program(pass.direction, like.tensor);
+                    program.items.len() as u64
+                });
+                items.sum::<u64>()
+            });
+            // The first node is the state that stays, without which a rank with nothing to do would have none.
+            1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }
 
