@@ -6,13 +6,11 @@ use super::issue_times::IssueTimes;
 use super::memory_accesses::{MemoryAccessRow, MemoryAccessSums};
 use super::{CollectiveRecord, Observer};
 use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
+use crate::graph::{Interner, NodeKind};
 use crate::ids::NodeIndex;
 use crate::trace::of_any_micro_batch;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// All nodes of one name and kind.
@@ -33,30 +31,34 @@ pub struct OperatorTime {
 /// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
 /// equal time by name and kind.
 pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
-    let mut by_name: BTreeMap<(Cow<'_, str>, u8), OperatorSum> = BTreeMap::new();
+    let mut names = Interner::default();
+    let mut sums: Vec<OperatorSum> = Vec::new();
     for operator in operators {
         let key = (of_any_micro_batch(&operator.name), operator.kind as u8);
-        let sum = by_name
-            .entry(key)
-            .or_insert(OperatorSum::empty(operator.kind));
+        let number = names.intern(key) as usize;
+        if number == sums.len() {
+            sums.push(OperatorSum::empty(operator.kind));
+        }
+        let sum = &mut sums[number];
         sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
     }
-    sorted(by_name)
+    let rows = names.into_keys().into_iter().zip(sums);
+    sorted(rows.collect())
 }
 
-/// Longest first; of equal time by name and kind.
-fn sorted<N: Into<String>>(by_name: BTreeMap<(N, u8), OperatorSum>) -> Vec<OperatorTime> {
-    let rows = by_name.into_iter().map(|((name, _), sum)| OperatorTime {
+/// Longest first; of equal time by name and kind. No two rows have both.
+fn sorted<N: Into<String> + Ord>(mut sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
+    sums.sort_unstable_by(|(a, one), (b, other)| {
+        other.total.cmp(&one.total).then_with(|| a.cmp(b))
+    });
+    let rows = sums.into_iter().map(|((name, _), sum)| OperatorTime {
         name: name.into(),
         kind: sum.kind,
         calls: sum.calls,
         total: sum.total,
     });
-    let mut rows: Vec<_> = rows.collect();
-    // Stable, so equal times stay in order of names.
-    rows.sort_by_key(|row| Reverse(row.total));
-    rows
+    rows.collect()
 }
 
 /// Sums the time of nodes by name and kind.
@@ -117,16 +119,20 @@ impl<'a> OperatorObserver<'a> {
         });
         let others = self.others.iter();
         let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
-        let mut by_name: BTreeMap<(&str, u8), OperatorSum> = BTreeMap::new();
+        let mut names = Interner::default();
+        let mut sums: Vec<OperatorSum> = Vec::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
             let name = graphs[graph as usize].names().get(name);
-            let all = by_name
-                .entry((name, sum.kind as u8))
-                .or_insert(OperatorSum::empty(sum.kind));
+            let number = names.intern((name, sum.kind as u8)) as usize;
+            if number == sums.len() {
+                sums.push(OperatorSum::empty(sum.kind));
+            }
+            let all = &mut sums[number];
             all.calls += sum.calls;
             all.total += sum.total;
         }
-        (sorted(by_name), self.accesses.finish())
+        let rows = names.into_keys().into_iter().zip(sums);
+        (sorted(rows.collect()), self.accesses.finish())
     }
 }
 

@@ -1,13 +1,13 @@
 //! The table of operators, for people and for spreadsheets.
 
 use super::OperatorTime;
+use crate::graph::{Interner, NameTable};
 use crate::report::csv::CsvColumn;
 use crate::report::summary::{Report, kind_label, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, more, share};
 use crate::trace::family;
 use crate::units::Span;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
@@ -57,23 +57,35 @@ pub(in crate::report) fn table(
     more(out, families.len(), ROWS, "operators")
 }
 
-/// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`.
+/// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal
+/// time by name and kind.
 pub(in crate::report) fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
-    let mut by_family: BTreeMap<(String, u8), OperatorTime> = BTreeMap::new();
+    let mut names = NameTable::default();
+    // Of each family and kind.
+    let mut places = Interner::default();
+    let mut families: Vec<OperatorTime> = Vec::new();
+    let mut name = String::new();
     for operator in operators {
-        let mut name = String::new();
+        name.clear();
         family(&operator.name, &mut name);
-        let entry = by_family.entry((name.clone(), operator.kind as u8));
-        let sum = entry.or_insert_with(|| OperatorTime {
-            name,
-            kind: operator.kind,
-            calls: 0,
-            total: Span::ZERO,
-        });
+        // A report does not have 4 GiB of names; if one had, its last families would be one.
+        let number = names.intern(&name).unwrap_or(u32::MAX);
+        let place = places.intern((number, operator.kind as u8)) as usize;
+        if place == families.len() {
+            families.push(OperatorTime {
+                name: name.clone(),
+                kind: operator.kind,
+                calls: 0,
+                total: Span::ZERO,
+            });
+        }
+        let sum = &mut families[place];
         sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
     }
-    let mut families: Vec<_> = by_family.into_values().collect();
-    families.sort_by_key(|family| std::cmp::Reverse(family.total));
+    families.sort_by(|a, b| {
+        let by_time = b.total.cmp(&a.total);
+        by_time.then_with(|| (&a.name, a.kind as u8).cmp(&(&b.name, b.kind as u8)))
+    });
     families
 }
