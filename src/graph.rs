@@ -65,6 +65,20 @@ pub enum NodeKind {
     Collective,
 }
 
+impl NodeKind {
+    /// All types, by number.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Nothing,
+        Self::Host,
+        Self::Compute,
+        Self::LocalMemory,
+        Self::RemoteMemory,
+        Self::Send,
+        Self::Receive,
+        Self::Collective,
+    ];
+}
+
 /// Lane as the graph names it: a stream or thread on which nodes run one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {

@@ -37,6 +37,7 @@ pub(crate) mod operators;
 pub(crate) mod pictures;
 mod port_memory;
 mod profiler;
+mod relay;
 mod replay;
 pub(crate) mod spans;
 pub(crate) mod summary;

@@ -211,13 +211,16 @@ impl<'a> CompiledReplay<'a> {
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
-    /// The lane of its NPU that a node holds while it runs, if it holds one.
-    pub fn lane_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload().instances()[instance as usize];
+    /// The lane of its NPU that nodes hold while they run, for each lane of an instance's graph, if they hold one.
+    pub fn lanes_of(&self, instance: u32) -> impl ExactSizeIterator<Item = Option<u32>> + '_ {
         let planned = &self.plan.instances[instance as usize];
         let lanes = &self.plan.shared[planned.shared as usize].lanes;
-        let lane = lanes[self.workload().graph(of).lane(node) as usize];
-        (lane != NONE).then_some(lane)
+        lanes.iter().map(|&lane| (lane != NONE).then_some(lane))
+    }
+
+    /// Number of collectives of each group, in the order of [`Self::groups`].
+    pub fn call_counts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.plan.groups.iter().map(|group| group.calls.len())
     }
 
     /// The number that a send and its receive share; `None` when the other end has no trace.

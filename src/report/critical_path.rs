@@ -12,6 +12,7 @@
 //! graph of dependencies and resources.
 
 mod recorder;
+mod relations;
 mod slack;
 mod table;
 mod walk;
@@ -23,7 +24,6 @@ pub use walk::RunSegment;
 use super::breakdown::TimeCategory;
 use super::keyed::by_part;
 use super::operators::OperatorTime;
-use super::two_threads::both;
 use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::trace::of_any_micro_batch;
@@ -32,9 +32,8 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use walk::{RunCauses, RunRelations};
 
-/// The most nodes of a replay whose path is followed: about 40 bytes are kept for each.
+/// The most nodes of a replay whose path is followed: about 52 bytes are kept for each.
 const MOST_NODES: u64 = 8 << 20;
 /// The most operators and ranks that a report lists.
 const LISTED: usize = 64;
@@ -96,13 +95,8 @@ pub struct SlackRow {
 impl RunRecorder<'_> {
     /// Follows the critical path of a run that took `makespan`, and sums it up.
     pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
-        let relations = RunRelations::new(self);
         let end = Time::ZERO + makespan;
-        let (path, late) = both(
-            self.len(),
-            || RunCauses::new(&relations).path(),
-            || slack::latest_ends(&relations, end),
-        );
+        let path = self.path();
         let mut parts = [Span::ZERO; 5];
         for segment in &path {
             parts[segment.category as usize] += segment.to.since(segment.from);
@@ -116,14 +110,14 @@ impl RunRecorder<'_> {
             parts,
             operators: self.operators(&path),
             ranks: self.ranks(&path),
-            slack: slack::rows(self, &late, &path, end),
+            slack: slack::rows(self, &path, end),
         };
         (summary, path)
     }
 
     /// Category of a segment: its node, its delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
-        let graph = self.graph(segment.instance);
+        let graph = self.relations.graph(segment.instance);
         let kind = graph.kind(segment.node);
         if TimeCategory::of(kind) == Some(segment.category) {
             return (of_any_micro_batch(graph.name(segment.node)), kind);
@@ -155,7 +149,7 @@ impl RunRecorder<'_> {
     }
 
     fn ranks(&self, path: &[RunSegment]) -> Vec<PathRank> {
-        let instances = self.prepared.workload().instances();
+        let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {
             let rank = instances[segment.instance as usize].rank;

@@ -13,6 +13,7 @@ use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::port_memory;
 use super::profiler::ProfilerBasis;
+use super::relay::relayed;
 use super::summary::{
     CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
     Report, ReportSchema, percent_more,
@@ -37,20 +38,21 @@ pub fn replay<O: Observer>(
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
     prepared.check_prices()?;
-    // Those of the report are part of the loop; it is compiled for one kind of others, which are called.
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
         Some(&mut extra)
     };
-    let memory = MemoryObserver::new(prepared);
-    let mut observers = (
-        RunRecorder::new(prepared),
-        observers(prepared, memory, others),
-    );
-    let outcome = prepared.run_inline(&mut observers)?;
+    // The loop is compiled for the relay, which is the same whatever a report needs.
+    let watch = || {
+        let memory = MemoryObserver::new(prepared);
+        (RunRecorder::new(prepared), observers(prepared, memory, ()))
+    };
+    let nodes = prepared.workload().nodes();
+    let (outcome, (recorder, observers)) =
+        relayed(nodes, watch, others, |relay| prepared.run_inline(relay));
+    let outcome = outcome?;
     let network = prepared.network().to_string();
-    let (recorder, observers) = observers;
     let makespan = outcome.makespan;
     let finished = FinishedReplay {
         prepared,
@@ -59,7 +61,7 @@ pub fn replay<O: Observer>(
         network,
     };
     let ((mut report, _), path) = both(
-        prepared.workload().nodes() as usize,
+        nodes as usize,
         || finish(finished, observers),
         || recorder.map(|recorder| recorder.finish(makespan)),
     );

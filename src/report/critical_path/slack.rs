@@ -1,153 +1,258 @@
 //! Slack: how much later each node could have ended.
 
 use super::SlackRow;
-use super::recorder::{RunNode, RunRecorder};
-use super::walk::{LaneNeighbours, RunRelations, RunSegment, known};
+use super::recorder::RunRecorder;
+use super::relations::{NONE, RunInstance, RunNode, known};
+use super::walk::RunSegment;
 use crate::engine::CommTiming;
 use crate::graph::{NodeKind, huge_pages};
+use crate::ids::NodeIndex;
 use crate::report::breakdown::TimeCategory;
 use crate::units::{Span, Time};
-
-/// The latest end of each node, by number, that leaves the end of the run where it is.
-pub fn latest_ends(relations: &RunRelations<'_>, makespan: Time) -> Vec<Time> {
-    let run = relations.run;
-    let mut limits = LateLimits {
-        relations,
-        late: huge_pages::filled(run.len(), makespan),
-        begins: vec![Time::END; relations.calls()],
-    };
-    let mut following = LaneNeighbours::new(run);
-    // Whatever waits for a node completes after it, so its limits are known by then.
-    for &of in run.completed().iter().rev() {
-        let graph = run.graph(of.instance);
-        let successors = graph.successors(of.node).map(|node| {
-            let next = RunNode { node, ..of };
-            earlier(limits.start(next), graph.delay(node))
-        });
-        let late = successors.min().unwrap_or(makespan).min(makespan);
-        let lane = following.replace(of).map(|next| limits.start(next));
-        limits.set(of, lane.map_or(late, |lane| lane.min(late)));
-    }
-    limits.late
-}
 
 fn earlier(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
-/// Limits found so far, from the end of the run on.
+/// The latest ends and starts of nodes that leave the end of the run where it is, found so far, from its end on.
 struct LateLimits<'r> {
-    relations: &'r RunRelations<'r>,
+    run: &'r RunRecorder<'r>,
     /// The latest end of each node.
     late: Vec<Time>,
+    /// The latest start of each node for whose start nothing else matters: so long before its latest end as it took.
+    start: Vec<Time>,
     /// The latest begin of each call.
     begins: Vec<Time>,
 }
 
 impl LateLimits<'_> {
-    fn set(&mut self, of: RunNode, late: Time) {
-        let run = self.relations.run;
-        let number = run.number(of);
+    /// Sets the latest end of a node.
+    #[inline]
+    fn set(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
+        let run = self.run;
+        let end = run.end[number];
         self.late[number] = late;
-        let collective = run.kind(of) == NodeKind::Collective;
-        if collective && self.relations.is_joined(number) {
-            let call = self.relations.peer[number] as usize;
-            let lasts = run.end(number).since(run.began(number));
+        self.start[number] = earlier(late, end.since(run.start[number]));
+        if kind == NodeKind::Collective && run.is_joined(of) {
+            let call = run.relations.peer[number] as usize;
+            let lasts = end.since(run.began(of));
             self.begins[call] = self.begins[call].min(earlier(late, lasts));
         }
     }
 
-    /// The latest start of a node.
-    fn start(&self, of: RunNode) -> Time {
-        let (relations, run) = (self.relations, self.relations.run);
-        let number = run.number(of);
-        let late = self.late[number];
-        let own = earlier(late, run.end(number).since(run.start(number)));
-        match run.kind(of) {
-            NodeKind::Collective if relations.is_joined(number) => {
-                self.begins[relations.peer[number] as usize]
+    /// The latest start of a node of an instance.
+    #[inline]
+    fn start(&self, place: u32, instance: &RunInstance<'_>, node: NodeIndex) -> Time {
+        let number = instance.number(node);
+        match instance.graph.kind(node) {
+            NodeKind::Collective | NodeKind::Send | NodeKind::Receive => {
+                let of = RunNode {
+                    instance: place,
+                    node,
+                };
+                self.shared_start(of, number)
             }
-            NodeKind::Send | NodeKind::Receive => self.message_start(number, own),
-            _ => own,
+            _ => self.start[number],
         }
     }
 
-    /// The latest start of half a message that would start at `own` if the other half did not matter.
-    fn message_start(&self, number: usize, own: Time) -> Time {
-        let (relations, run) = (self.relations, self.relations.run);
+    /// The latest start of a node of which other ranks have a part.
+    fn shared_start(&self, of: RunNode, number: usize) -> Time {
+        let run = self.run;
+        match run.relations.kind(of) {
+            NodeKind::Collective if run.is_joined(of) => {
+                self.begins[run.relations.peer[number] as usize]
+            }
+            NodeKind::Collective => self.start[number],
+            half => self.message_start(of, number, half),
+        }
+    }
+
+    /// The latest start of half a message, which is a send or a receive.
+    fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
+        let (run, comm) = (self.run, self.run.relations.comm);
         // After the later of two starts this much of a half was left.
-        let left = |half: usize, from: Time| Span(run.end(half).0.saturating_sub(from.0));
-        let start = run.start(number);
-        let mine = match relations.waited_for(number) {
-            Some(_) if relations.prepared.comm() == CommTiming::Model => self.late[number],
-            Some(other) => earlier(self.late[number], left(number, run.start(other))),
-            None => own,
+        let left = |half: usize, from: Time| Span(run.end[half].0.saturating_sub(from.0));
+        let start = run.start[number];
+        let mine = match run.waited_for(of) {
+            Some(_) if comm == CommTiming::Model => self.late[number],
+            Some(other) => earlier(self.late[number], left(number, run.start[other])),
+            // As if the other half did not matter.
+            None => self.start[number],
         };
-        let receives = |half: usize| run.kind(run.node(half)) == NodeKind::Receive;
-        let other =
-            known(relations.peer[number]).filter(|&other| match relations.prepared.comm() {
-                CommTiming::Model => receives(other),
-                CommTiming::Recorded => true,
-                CommTiming::Captured => false,
-            });
+        let other = known(run.relations.peer[number]).filter(|_| match comm {
+            CommTiming::Model => half == NodeKind::Send,
+            CommTiming::Recorded => true,
+            CommTiming::Captured => false,
+        });
         other.map_or(mine, |other| {
-            let from = match relations.prepared.comm() {
+            let from = match comm {
                 CommTiming::Model => start,
-                _ => start.max(run.start(other)),
+                _ => start.max(run.start[other]),
             };
             mine.min(earlier(self.late[other], left(other, from)))
         })
     }
 }
 
-/// Sums the slack of nodes that are not on `path`, by category, given the latest end of each node.
-pub fn rows(
-    run: &RunRecorder<'_>,
-    late: &[Time],
-    path: &[RunSegment],
-    makespan: Time,
-) -> Vec<SlackRow> {
-    let mut on_path = vec![false; run.len()];
+/// The latest end of each node, by number, that leaves the end of the run where it is.
+fn latest_ends(run: &RunRecorder<'_>, makespan: Time) -> Vec<Time> {
+    let relations = &run.relations;
+    let mut limits = LateLimits {
+        run,
+        late: huge_pages::filled(relations.nodes, makespan),
+        start: huge_pages::filled(relations.nodes, makespan),
+        begins: vec![Time::END; relations.call_count()],
+    };
+    // The node of each lane that was looked at last: the next one, in the order of the run.
+    let mut following = vec![NONE; relations.lanes];
+    // Whatever waits for a node completes after it, so its limits are known by then.
+    for &of in run.completed.iter().rev() {
+        let RunNode {
+            instance: place,
+            node,
+        } = of;
+        let instance = &relations.instances[place as usize];
+        let graph = instance.graph;
+        let mut late = makespan;
+        for next in graph.successors(node) {
+            let start = limits.start(place, instance, next);
+            late = late.min(earlier(start, graph.delay(next)));
+        }
+        let lane = instance.lane(node);
+        let next = lane.and_then(|lane| known(std::mem::replace(&mut following[lane], node.0)));
+        if let Some(next) = next {
+            late = late.min(limits.start(place, instance, NodeIndex(next as u32)));
+        }
+        limits.set(of, graph.kind(node), instance.number(node), late);
+    }
+    limits.late
+}
+
+/// Sums the slack of nodes that are not on `path`, by category, in a run that ends at `makespan`.
+pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
+    let late = latest_ends(run, makespan);
+    let mut on_path = vec![false; run.relations.nodes];
     for &RunSegment { instance, node, .. } in path {
-        on_path[run.number(RunNode { instance, node })] = true;
+        on_path[run.relations.number(RunNode { instance, node })] = true;
     }
-    let mut nodes = room_by_category(run);
-    for (number, of) in run.nodes().enumerate() {
-        let category = TimeCategory::of(run.kind(of));
-        let Some(category) = category.filter(|_| !on_path[number]) else {
-            continue;
-        };
-        let end = run.end(number);
-        let slack = Span(late[number].0.saturating_sub(end.0));
-        nodes[category as usize].push((slack, end.since(run.start(number))));
-    }
-    let keyed = TimeCategory::KEYS.iter().zip(nodes);
-    let rows = keyed.filter_map(|(category, mut nodes)| {
-        let least = nodes.iter().min()?.0;
-        let time = total(nodes.iter());
-        let close = nodes.iter().filter(|(slack, _)| slack.0 < makespan.0 / 100);
-        let near = total(close);
+    let near = Span(makespan.0 / 100);
+    let mut sums = [const { SlackSums::new() }; 4];
+    each_off_path(run, &late, &on_path, |category, slack, time| {
+        sums[category as usize].add(slack, time, near);
+    });
+    // The median lies among the few nodes whose slack is about as large: only those are kept and compared.
+    let medians = sums.each_ref().map(SlackSums::range_of_median);
+    let mut about = [const { Vec::new() }; 4];
+    each_off_path(run, &late, &on_path, |category, slack, time| {
+        if medians[category as usize].is_some_and(|(range, _)| range == range_of(slack)) {
+            about[category as usize].push((slack, time));
+        }
+    });
+    let medians = medians.iter().zip(&mut about);
+    let medians = medians.map(|(range, nodes)| {
+        let (_, left) = (*range)?;
+        Some(weighted_median(nodes, left))
+    });
+    let rows = TimeCategory::KEYS.iter().zip(sums).zip(medians);
+    let rows = rows.filter_map(|((category, sums), median)| {
         Some(SlackRow {
             category: (*category).to_owned(),
-            nodes: nodes.len() as u64,
-            time,
-            least,
-            median: weighted_median(&mut nodes, Span(time.0 / 2)),
-            near,
+            nodes: sums.nodes,
+            time: sums.time,
+            least: sums.least,
+            median: median?,
+            near: sums.near,
         })
     });
     rows.collect()
 }
 
-/// Empty lists with room for all nodes of each category: the nodes of a run are too many to move when a list grows.
-fn room_by_category(run: &RunRecorder<'_>) -> [Vec<(Span, Span)>; 4] {
-    let mut counts = [0; 4];
-    for of in run.nodes() {
-        if let Some(category) = TimeCategory::of(run.kind(of)) {
-            counts[category as usize] += 1;
+/// Tells `with` of category, slack and duration of each node that takes time and is not on the path.
+fn each_off_path(
+    run: &RunRecorder<'_>,
+    late: &[Time],
+    on_path: &[bool],
+    mut with: impl FnMut(TimeCategory, Span, Span),
+) {
+    for instance in &run.relations.instances {
+        for node in instance.graph.nodes() {
+            let number = instance.number(node);
+            let category = TimeCategory::of(instance.graph.kind(node));
+            let Some(category) = category.filter(|_| !on_path[number]) else {
+                continue;
+            };
+            let end = run.end[number];
+            let slack = Span(late[number].0.saturating_sub(end.0));
+            with(category, slack, end.since(run.start[number]));
         }
     }
-    counts.map(huge_pages::huge_page_vec)
+}
+
+/// Number of ranges of slack: of a few per cent each.
+const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
+/// Bits of a slack behind its highest that tell ranges apart.
+const RANGE_BITS: u32 = 5;
+
+/// The number of the range in which a slack lies: larger ones lie in the same or a later one.
+#[inline]
+fn range_of(slack: Span) -> usize {
+    let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
+    ((shift as usize) << RANGE_BITS) + (slack.0 >> shift) as usize
+}
+
+/// Slack of the nodes of one category.
+#[derive(Debug)]
+struct SlackSums {
+    nodes: u64,
+    time: Span,
+    least: Span,
+    near: Span,
+    /// Time of the nodes in each range of slack; empty before the first node.
+    by_range: Vec<Span>,
+}
+
+impl SlackSums {
+    const fn new() -> Self {
+        Self {
+            nodes: 0,
+            time: Span::ZERO,
+            least: Span(u64::MAX),
+            near: Span::ZERO,
+            by_range: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, slack: Span, time: Span, near: Span) {
+        if self.nodes == 0 {
+            self.by_range.resize(RANGES, Span::ZERO);
+        }
+        self.nodes += 1;
+        self.time += time;
+        self.least = self.least.min(slack);
+        if slack < near {
+            self.near += time;
+        }
+        self.by_range[range_of(slack)] += time;
+    }
+
+    /// The range with the first slack, from the least on, up to which nodes took half of the time together, and how much
+    /// of that half nodes with less slack leave; `None` if there are no nodes.
+    fn range_of_median(&self) -> Option<(usize, Span)> {
+        if self.nodes == 0 {
+            return None;
+        }
+        let half = Span(self.time.0 / 2);
+        let mut before = Span::ZERO;
+        for (range, &time) in self.by_range.iter().enumerate().skip(range_of(self.least)) {
+            if before + time >= half {
+                return Some((range, half - before));
+            }
+            before += time;
+        }
+        unreachable!("all nodes together took at least half of their time")
+    }
 }
 
 /// The time of nodes together.
@@ -177,6 +282,52 @@ fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_slack_ascend() {
+        // Up to 63 each slack has one of its own; from 64 on those of 64 to 127 have 32, of two slacks each, and so on.
+        let ranges = [
+            (0, 0),
+            (1, 1),
+            (63, 63),
+            (64, 64),
+            (65, 64),
+            (66, 65),
+            (127, 95),
+            (128, 96),
+        ];
+        for (slack, range) in ranges {
+            assert_eq!(range_of(Span(slack)), range, "{slack}");
+        }
+        assert_eq!(range_of(Span(u64::MAX)), RANGES - 1);
+        let powers = (0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) | 1_u64]);
+        let ranges: Vec<_> = powers.map(|slack| range_of(Span(slack))).collect();
+        assert!(ranges.is_sorted());
+    }
+
+    #[test]
+    fn sums_and_selection_find_the_median_of_all() {
+        let mut seed = 3_u64;
+        for length in 1..60 {
+            let mut next = |most: u64| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                Span((seed >> 33) % most)
+            };
+            let mut nodes: Vec<_> = (0..length).map(|_| (next(1 << 20), next(5))).collect();
+            let mut sums = SlackSums::new();
+            for &(slack, time) in &nodes {
+                sums.add(slack, time, Span(1 << 18));
+            }
+            let (range, left) = sums.range_of_median().unwrap();
+            let mut about = nodes.clone();
+            about.retain(|(slack, _)| range_of(*slack) == range);
+            let all = total(nodes.iter());
+            let near = nodes.iter().filter(|(slack, _)| slack.0 < 1 << 18);
+            assert_eq!((sums.time, sums.near), (all, total(near)));
+            let expected = weighted_median(&mut nodes, Span(all.0 / 2));
+            assert_eq!(weighted_median(&mut about, left), expected);
+        }
+    }
 
     #[test]
     fn half_of_the_time_lies_up_to_the_median() {

@@ -1,0 +1,198 @@
+//! What is known of the nodes of a run before it runs: their numbers, lanes, and who takes part in what.
+
+use crate::engine::{CommTiming, CompiledReplay};
+use crate::graph::{Graph, NodeKind, huge_pages};
+use crate::ids::NodeIndex;
+
+/// No node, no call.
+pub const NONE: u32 = u32::MAX;
+
+/// A number that is one.
+#[inline]
+pub fn known(number: u32) -> Option<usize> {
+    (number != NONE).then_some(number as usize)
+}
+
+/// A node of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunNode {
+    pub instance: u32,
+    pub node: NodeIndex,
+}
+
+/// An instance of a run.
+#[derive(Debug)]
+pub struct RunInstance<'a> {
+    pub graph: &'a Graph,
+    /// Number of its first node.
+    pub first: u32,
+    /// Number of its first collective among those of all instances.
+    first_call: u32,
+    /// For each lane of its graph, the number of the NPU's lane among those of all instances, [`NONE`] for no lane.
+    lanes: Vec<u32>,
+}
+
+impl RunInstance<'_> {
+    #[inline]
+    pub fn number(&self, node: NodeIndex) -> usize {
+        self.first as usize + node.index()
+    }
+
+    /// Number of the lane that a node holds, if it holds one.
+    #[inline]
+    pub fn lane(&self, node: NodeIndex) -> Option<usize> {
+        known(self.lanes[self.graph.lane(node) as usize])
+    }
+
+    /// Place of a collective among those of all instances.
+    #[inline]
+    pub fn call(&self, node: NodeIndex) -> usize {
+        self.first_call as usize + self.graph.call_index(node)
+    }
+}
+
+/// Nodes of all instances by number, and those of different ranks that take part in one collective or message.
+#[derive(Debug)]
+pub struct RunRelations<'a> {
+    pub prepared: &'a CompiledReplay<'a>,
+    pub comm: CommTiming,
+    pub instances: Vec<RunInstance<'a>>,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of collectives, one for each member.
+    pub member_calls: usize,
+    /// Number of lanes.
+    pub lanes: usize,
+    /// The call of a collective node, the other half of a message.
+    pub peer: Vec<u32>,
+    /// Members of call `i` are those from `first_member[i]` on, and before the next.
+    first_member: Vec<u32>,
+    members: Vec<u32>,
+}
+
+impl<'a> RunRelations<'a> {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let mut instances = Vec::with_capacity(workload.instances().len());
+        let [mut nodes, mut member_calls, mut lanes] = [0_usize; 3];
+        for (i, instance) in (0..).zip(workload.instances()) {
+            let graph = workload.graph(instance);
+            let own = prepared.lanes_of(i);
+            let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
+            let own = prepared.lanes_of(i);
+            instances.push(RunInstance {
+                graph,
+                first: nodes as u32,
+                first_call: member_calls as u32,
+                lanes: own
+                    .map(|lane| lane.map_or(NONE, |lane| lanes as u32 + lane))
+                    .collect(),
+            });
+            nodes += graph.len();
+            member_calls += graph.calls().len();
+            lanes += count;
+        }
+        let mut this = Self {
+            prepared,
+            comm: prepared.comm(),
+            instances,
+            nodes,
+            member_calls,
+            lanes,
+            peer: huge_pages::filled(nodes, NONE),
+            first_member: Vec::new(),
+            members: vec![0; member_calls],
+        };
+        this.calls();
+        this.messages();
+        this
+    }
+
+    /// Finds the members of each collective.
+    fn calls(&mut self) {
+        let mut first_call = Vec::new();
+        let mut count = 0;
+        for calls in self.prepared.call_counts() {
+            first_call.push(count as u32);
+            count += calls;
+        }
+        self.first_member = vec![0; count + 1];
+        for (i, instance) in (0..).zip(&self.instances) {
+            for call in instance.graph.calls() {
+                let (group, sequence) = self.prepared.call_of(i, call.node);
+                let number = first_call[group as usize] + sequence;
+                self.peer[instance.number(call.node)] = number;
+                self.first_member[number as usize] += 1;
+            }
+        }
+        // Sums up to and with each call; members then go in from the last one on, which leaves the sums up to it.
+        let mut sum = 0;
+        for members in &mut self.first_member {
+            sum += *members;
+            *members = sum;
+        }
+        for instance in self.instances.iter().rev() {
+            for call in instance.graph.calls().iter().rev() {
+                let member = instance.number(call.node);
+                let place = &mut self.first_member[self.peer[member] as usize];
+                *place -= 1;
+                self.members[*place as usize] = member as u32;
+            }
+        }
+    }
+
+    /// Finds the two halves of each message.
+    fn messages(&mut self) {
+        let mut halves: Vec<u32> = Vec::new();
+        for (i, instance) in (0..).zip(&self.instances) {
+            for message in instance.graph.messages() {
+                let Some(pair) = self.prepared.pair_of(i, message.node) else {
+                    continue;
+                };
+                let number = instance.number(message.node);
+                if halves.len() <= pair as usize {
+                    halves.resize(pair as usize + 1, NONE);
+                }
+                let other = std::mem::replace(&mut halves[pair as usize], number as u32);
+                if other != NONE {
+                    self.peer[number] = other;
+                    self.peer[other as usize] = number as u32;
+                }
+            }
+        }
+    }
+
+    /// Number of collectives, one for all members.
+    pub fn call_count(&self) -> usize {
+        self.first_member.len() - 1
+    }
+
+    /// Nodes of the members of the call that a collective node is of, in the order of instances.
+    pub fn members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
+        let call = self.peer[number] as usize;
+        let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);
+        self.members[from..to].iter().map(|&member| member as usize)
+    }
+
+    /// The node of a number, which is searched for among the instances.
+    pub fn node(&self, number: usize) -> RunNode {
+        let number = number as u32;
+        let instance = self.instances.partition_point(|one| one.first <= number) - 1;
+        RunNode {
+            instance: instance as u32,
+            node: NodeIndex(number - self.instances[instance].first),
+        }
+    }
+
+    pub fn number(&self, of: RunNode) -> usize {
+        self.instances[of.instance as usize].number(of.node)
+    }
+
+    pub fn graph(&self, instance: u32) -> &'a Graph {
+        self.instances[instance as usize].graph
+    }
+
+    pub fn kind(&self, of: RunNode) -> NodeKind {
+        self.graph(of.instance).kind(of.node)
+    }
+}
