@@ -48,3 +48,20 @@ fn makespan(report: &Value) -> u64 {
     let makespan = &report["makespan_ps"];
     makespan.as_u64().unwrap_or_else(|| panic!("{report}"))
 }
+
+/// Has two reports of one step say the same of all that happened, however it was replayed.
+fn agree(one: &Value, other: &Value, what: &str) {
+    for key in [
+        "makespan_ps",
+        "nodes",
+        "messages",
+        "npus",
+        "collectives",
+        "tiles",
+        "memory",
+        "memory_ports",
+        "operators",
+    ] {
+        assert_eq!(one[key], other[key], "{what} {key}");
+    }
+}

@@ -1,6 +1,6 @@
 //! One rank that runs for all that do the same.
 
-use super::{args, json};
+use super::{agree, args, json};
 use crate::files::Folder;
 
 /// Of a stage's ranks one runs for all while they do the same; the report is the one of each by itself but for what it says of
@@ -27,18 +27,7 @@ fn one_core_runs_for_all_that_do_the_same() {
         assert_eq!(found["ranks"], 32, "{found}");
         assert_eq!(found["split"].is_null(), found["together"] == 4, "{found}");
         assert!(alone["aggregation"].is_null());
-        for key in [
-            "makespan_ps",
-            "nodes",
-            "messages",
-            "npus",
-            "collectives",
-            "tiles",
-            "memory",
-            "operators",
-        ] {
-            assert_eq!(alone[key], together[key], "{machine} {more:?} {key}");
-        }
+        agree(&alone, &together, &format!("{machine} {more:?}"));
     }
     let text = folder.ok(&args("dgx-a100x4", &["--aggregate"]));
     assert!(text.contains("32 ranks in 4 groups; in "), "{text}");

@@ -1,6 +1,6 @@
 //! Traces that stand for several ranks.
 
-use super::{args, json, makespan};
+use super::{agree, args, json, makespan};
 use crate::files::Folder;
 
 /// With `--aggregate` a trace stands for the ranks of its stage, under the name of each. Read under a name it is the
@@ -31,18 +31,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
             if more.is_empty() {
                 assert_eq!(makespan(&other), makespan(&of_each));
             }
-            for key in [
-                "makespan_ps",
-                "nodes",
-                "messages",
-                "npus",
-                "collectives",
-                "tiles",
-                "memory",
-                "operators",
-            ] {
-                assert_eq!(one[key], other[key], "{more:?} {key}");
-            }
+            agree(&one, &other, &format!("{more:?}"));
         }
         // 32 ranks in stages of 8. With adapters every rank has a trace of its own.
         let mut said = 0;

@@ -1,6 +1,6 @@
 //! Stages of unlike tensor degrees on the wafer.
 
-use super::{args, json, makespan};
+use super::{agree, args, json, makespan};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -27,17 +27,7 @@ fn unlike_stages_run_written_and_together() {
             let mut together = json(&folder, &uneven(&[&more[..], &["--aggregate"]].concat()));
             let found = together["aggregation"].take();
             assert!(found["groups"].as_u64() > Some(0), "{found}");
-            for key in [
-                "makespan_ps",
-                "nodes",
-                "messages",
-                "npus",
-                "collectives",
-                "tiles",
-                "memory",
-            ] {
-                assert_eq!(alone[key], together[key], "{more:?} {key}");
-            }
+            agree(&alone, &together, &format!("{more:?}"));
             folder.ok(&uneven(&[&more[..], &["-o", "job"]].concat()));
             folder.ok(&["validate", "job"]);
             let again = folder.ok(&["replay", "job", "--format", "json"]);
