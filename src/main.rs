@@ -8,5 +8,6 @@ static ALLOCATOR: chakram::internals::bounds::allocator::CountingAllocator =
     chakram::internals::bounds::allocator::CountingAllocator;
 
 fn main() -> ExitCode {
+    chakram::internals::bounds::allocator::keep_freed();
     chakram::internals::cli::main()
 }

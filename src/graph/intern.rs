@@ -29,8 +29,9 @@ pub struct NameTable {
 const BATCH: usize = 64;
 
 impl NameTable {
-    /// Makes room for so many names.
+    /// Makes room for so many names, of about 32 bytes.
     pub fn reserve(&mut self, names: usize) {
+        self.text.reserve(names * 32);
         self.ends.reserve(names);
         self.index.reserve(names, |&(short, _)| spread(short));
     }

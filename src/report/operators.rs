@@ -48,17 +48,34 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
 }
 
 /// Longest first; of equal time by name and kind. No two rows have both.
-fn sorted<N: Into<String> + Ord>(mut sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
-    sums.sort_unstable_by(|(a, one), (b, other)| {
-        other.total.cmp(&one.total).then_with(|| a.cmp(b))
+fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
+    // Layers and micro-batches that are alike take equal times, so names decide most comparisons, and the first bytes most of
+    // those.
+    let mut rows: Vec<_> = sums
+        .into_iter()
+        .map(|((name, _), sum)| (first_bytes(name.as_ref()), name, sum))
+        .collect();
+    rows.sort_unstable_by(|(a, name, sum), (b, other_name, other)| {
+        let by_time = other.total.cmp(&sum.total).then(a.cmp(b));
+        by_time
+            .then_with(|| name.as_ref().cmp(other_name.as_ref()))
+            .then_with(|| (sum.kind as u8).cmp(&(other.kind as u8)))
     });
-    let rows = sums.into_iter().map(|((name, _), sum)| OperatorTime {
+    let rows = rows.into_iter().map(|(_, name, sum)| OperatorTime {
         name: name.into(),
         kind: sum.kind,
         calls: sum.calls,
         total: sum.total,
     });
     rows.collect()
+}
+
+/// The first bytes of a name as a number, which orders names as they do.
+fn first_bytes(name: &str) -> u128 {
+    let mut first = [0; 16];
+    let length = name.len().min(first.len());
+    first[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u128::from_be_bytes(first)
 }
 
 /// Sums the time of nodes by name and kind.
@@ -199,6 +216,20 @@ mod tests {
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(over_micro_batches(&all), summed);
+        // Of equal time by name, whose first 16 bytes may be the same, and zero or none behind the last.
+        let names = [
+            "",
+            "\0",
+            "a",
+            "a\0",
+            "a234567890123456",
+            "a234567890123456b",
+            "b",
+        ];
+        let mut turned: Vec<_> = names.map(|name| row(name, NodeKind::Host, 1, 3)).into();
+        turned.reverse();
+        let found = over_micro_batches(&turned);
+        assert!(found.iter().map(|row| row.name.as_str()).eq(names));
         // Rows that are sums stay as they are.
         assert_eq!(over_micro_batches(&summed), summed);
     }

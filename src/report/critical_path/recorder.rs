@@ -7,17 +7,30 @@ use crate::ids::NodeIndex;
 use crate::report::{CollectiveRecord, Observer};
 use crate::units::Time;
 
+/// When a node ran.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeTimes {
+    pub start: Time,
+    pub end: Time,
+}
+
+/// The nodes that set a node free, [`NONE`] where there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct FreedBy {
+    /// The dependency that completed last.
+    pub cause: u32,
+    /// The node before it on its lane.
+    pub before: u32,
+}
+
 /// Keeps start and end of every node, when collectives began, and what set each node free.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,
     /// By number of the node.
-    pub(super) start: Vec<Time>,
-    pub(super) end: Vec<Time>,
-    /// The dependency of a node that completed last.
-    pub(super) cause: Vec<u32>,
-    /// The node before it on its lane.
-    pub(super) before: Vec<u32>,
+    pub(super) times: Vec<NodeTimes>,
+    /// By number of the node.
+    pub(super) freed_by: Vec<FreedBy>,
     /// Instant when all that a collective node waits for had arrived; its start before that is known. By its place among
     /// the collectives of all instances.
     pub(super) began: Vec<Time>,
@@ -35,11 +48,17 @@ impl<'a> RunRecorder<'a> {
         }
         let relations = RunRelations::new(prepared);
         let nodes = relations.nodes;
+        let never = NodeTimes {
+            start: Time::ZERO,
+            end: Time::ZERO,
+        };
+        let nobody = FreedBy {
+            cause: NONE,
+            before: NONE,
+        };
         Some(Self {
-            start: huge_pages::filled(nodes, Time::ZERO),
-            end: huge_pages::filled(nodes, Time::ZERO),
-            cause: huge_pages::filled(nodes, NONE),
-            before: huge_pages::filled(nodes, NONE),
+            times: huge_pages::filled(nodes, never),
+            freed_by: huge_pages::filled(nodes, nobody),
             began: vec![Time::ZERO; relations.member_calls],
             completed: huge_pages::huge_page_vec(nodes),
             last_on_lane: vec![NONE; relations.lanes],
@@ -52,7 +71,7 @@ impl Observer for RunRecorder<'_> {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
         let instance = &self.relations.instances[instance as usize];
-        self.start[instance.number(node)] = now;
+        self.times[instance.number(node)].start = now;
         if kind == NodeKind::Collective {
             self.began[instance.call(node)] = now;
         }
@@ -63,13 +82,13 @@ impl Observer for RunRecorder<'_> {
         self.completed.push(RunNode { instance, node });
         let instance = &self.relations.instances[instance as usize];
         let number = instance.number(node);
-        self.end[number] = now;
+        self.times[number].end = now;
         for next in instance.graph.successors(node) {
-            self.cause[instance.number(next)] = number as u32;
+            self.freed_by[instance.number(next)].cause = number as u32;
         }
         if let Some(lane) = instance.lane(node) {
             let last = &mut self.last_on_lane[lane];
-            self.before[number] = std::mem::replace(last, number as u32);
+            self.freed_by[number].before = std::mem::replace(last, number as u32);
         }
     }
 

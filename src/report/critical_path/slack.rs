@@ -1,7 +1,7 @@
 //! Slack: how much later each node could have ended.
 
 use super::SlackRow;
-use super::recorder::RunRecorder;
+use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, RunInstance, RunNode, known};
 use super::walk::RunSegment;
 use crate::engine::CommTiming;
@@ -14,13 +14,19 @@ fn earlier(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
-/// The latest ends and starts of nodes that leave the end of the run where it is, found so far, from its end on.
+/// The latest times of a node that leave the end of the run where it is.
+#[derive(Clone, Copy, Debug)]
+struct LatestTimes {
+    end: Time,
+    /// The latest start, if nothing else matters: so long before the latest end as the node took.
+    start: Time,
+}
+
+/// The latest times of nodes found so far, from the end of the run on.
 struct LateLimits<'r> {
     run: &'r RunRecorder<'r>,
-    /// The latest end of each node.
-    late: Vec<Time>,
-    /// The latest start of each node for whose start nothing else matters: so long before its latest end as it took.
-    start: Vec<Time>,
+    /// By number of the node.
+    latest: Vec<LatestTimes>,
     /// The latest begin of each call.
     begins: Vec<Time>,
 }
@@ -30,9 +36,11 @@ impl LateLimits<'_> {
     #[inline]
     fn set(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
-        let end = run.end[number];
-        self.late[number] = late;
-        self.start[number] = earlier(late, end.since(run.start[number]));
+        let NodeTimes { start, end } = run.times[number];
+        self.latest[number] = LatestTimes {
+            end: late,
+            start: earlier(late, end.since(start)),
+        };
         if kind == NodeKind::Collective && run.is_joined(of) {
             let call = run.relations.peer[number] as usize;
             let lasts = end.since(run.began(of));
@@ -52,7 +60,7 @@ impl LateLimits<'_> {
                 };
                 self.shared_start(of, number)
             }
-            _ => self.start[number],
+            _ => self.latest[number].start,
         }
     }
 
@@ -63,7 +71,7 @@ impl LateLimits<'_> {
             NodeKind::Collective if run.is_joined(of) => {
                 self.begins[run.relations.peer[number] as usize]
             }
-            NodeKind::Collective => self.start[number],
+            NodeKind::Collective => self.latest[number].start,
             half => self.message_start(of, number, half),
         }
     }
@@ -72,13 +80,14 @@ impl LateLimits<'_> {
     fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
         // After the later of two starts this much of a half was left.
-        let left = |half: usize, from: Time| Span(run.end[half].0.saturating_sub(from.0));
-        let start = run.start[number];
+        let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
+        let start = run.times[number].start;
+        let own = self.latest[number];
         let mine = match run.waited_for(of) {
-            Some(_) if comm == CommTiming::Model => self.late[number],
-            Some(other) => earlier(self.late[number], left(number, run.start[other])),
+            Some(_) if comm == CommTiming::Model => own.end,
+            Some(other) => earlier(own.end, left(number, run.times[other].start)),
             // As if the other half did not matter.
-            None => self.start[number],
+            None => own.start,
         };
         let other = known(run.relations.peer[number]).filter(|_| match comm {
             CommTiming::Model => half == NodeKind::Send,
@@ -88,20 +97,31 @@ impl LateLimits<'_> {
         other.map_or(mine, |other| {
             let from = match comm {
                 CommTiming::Model => start,
-                _ => start.max(run.start[other]),
+                _ => start.max(run.times[other].start),
             };
-            mine.min(earlier(self.late[other], left(other, from)))
+            mine.min(earlier(self.latest[other].end, left(other, from)))
         })
     }
 }
 
-/// The latest end of each node, by number, that leaves the end of the run where it is.
-fn latest_ends(run: &RunRecorder<'_>, makespan: Time) -> Vec<Time> {
+/// Sums the slack of nodes that are not on `path`, by category, in a run that ends at `makespan`.
+pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
     let relations = &run.relations;
+    let mut on_path = vec![false; relations.nodes];
+    for &RunSegment { instance, node, .. } in path {
+        on_path[relations.number(RunNode { instance, node })] = true;
+    }
+    let near = Span(makespan.0 / 100);
+    let mut sums = [const { SlackSums::new() }; 4];
     let mut limits = LateLimits {
         run,
-        late: huge_pages::filled(relations.nodes, makespan),
-        start: huge_pages::filled(relations.nodes, makespan),
+        latest: huge_pages::filled(
+            relations.nodes,
+            LatestTimes {
+                end: makespan,
+                start: makespan,
+            },
+        ),
         begins: vec![Time::END; relations.call_count()],
     };
     // The node of each lane that was looked at last: the next one, in the order of the run.
@@ -124,36 +144,16 @@ fn latest_ends(run: &RunRecorder<'_>, makespan: Time) -> Vec<Time> {
         if let Some(next) = next {
             late = late.min(limits.start(place, instance, NodeIndex(next as u32)));
         }
-        limits.set(of, graph.kind(node), instance.number(node), late);
-    }
-    limits.late
-}
-
-/// Sums the slack of nodes that are not on `path`, by category, in a run that ends at `makespan`.
-pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
-    let late = latest_ends(run, makespan);
-    let mut on_path = vec![false; run.relations.nodes];
-    for &RunSegment { instance, node, .. } in path {
-        on_path[run.relations.number(RunNode { instance, node })] = true;
-    }
-    let near = Span(makespan.0 / 100);
-    let mut sums = [const { SlackSums::new() }; 4];
-    each_off_path(run, &late, &on_path, |category, slack, time| {
-        sums[category as usize].add(slack, time, near);
-    });
-    // The median lies among the few nodes whose slack is about as large: only those are kept and compared.
-    let medians = sums.each_ref().map(SlackSums::range_of_median);
-    let mut about = [const { Vec::new() }; 4];
-    each_off_path(run, &late, &on_path, |category, slack, time| {
-        if medians[category as usize].is_some_and(|(range, _)| range == range_of(slack)) {
-            about[category as usize].push((slack, time));
+        let (kind, number) = (graph.kind(node), instance.number(node));
+        limits.set(of, kind, number, late);
+        let category = TimeCategory::of(kind).filter(|_| !on_path[number]);
+        if let Some(category) = category {
+            let (slack, time) = slack_of(run.times[number], late);
+            sums[category as usize].add(slack, time, near);
         }
-    });
-    let medians = medians.iter().zip(&mut about);
-    let medians = medians.map(|(range, nodes)| {
-        let (_, left) = (*range)?;
-        Some(weighted_median(nodes, left))
-    });
+    }
+    let medians = sums.each_ref().map(SlackSums::range_of_median);
+    let medians = medians_within(medians, &limits, &on_path);
     let rows = TimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
         Some(SlackRow {
@@ -168,13 +168,22 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
     rows.collect()
 }
 
-/// Tells `with` of category, slack and duration of each node that takes time and is not on the path.
-fn each_off_path(
-    run: &RunRecorder<'_>,
-    late: &[Time],
+/// The slack of a node, given its latest end, and how long it took.
+#[inline]
+fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
+    let slack = Span(late.0.saturating_sub(times.end.0));
+    (slack, times.end.since(times.start))
+}
+
+/// The median of each category, given the range in which it lies and the time of nodes there that leads to it: only nodes of
+/// that range are kept and compared, neighbours with the same slack as one.
+fn medians_within(
+    ranges: [Option<(usize, Span)>; 4],
+    limits: &LateLimits<'_>,
     on_path: &[bool],
-    mut with: impl FnMut(TimeCategory, Span, Span),
-) {
+) -> [Option<Span>; 4] {
+    let run = limits.run;
+    let mut about = [const { Vec::new() }; 4];
     for instance in &run.relations.instances {
         for node in instance.graph.nodes() {
             let number = instance.number(node);
@@ -182,11 +191,22 @@ fn each_off_path(
             let Some(category) = category.filter(|_| !on_path[number]) else {
                 continue;
             };
-            let end = run.end[number];
-            let slack = Span(late[number].0.saturating_sub(end.0));
-            with(category, slack, end.since(run.start[number]));
+            let (slack, time) = slack_of(run.times[number], limits.latest[number].end);
+            if ranges[category as usize].is_none_or(|(range, _)| range != range_of(slack)) {
+                continue;
+            }
+            let about: &mut Vec<(Span, Span)> = &mut about[category as usize];
+            match about.last_mut() {
+                Some((last, sum)) if *last == slack => *sum += time,
+                _ => about.push((slack, time)),
+            }
         }
     }
+    let mut medians = [None; 4];
+    for ((median, range), nodes) in medians.iter_mut().zip(ranges).zip(&mut about) {
+        *median = range.map(|(_, left)| weighted_median(nodes, left));
+    }
+    medians
 }
 
 /// Number of ranges of slack: of a few per cent each.

@@ -1,6 +1,6 @@
 //! The path: causes of each start, followed back from the last completion.
 
-use super::recorder::RunRecorder;
+use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known};
 use crate::engine::CommTiming;
 use crate::graph::NodeKind;
@@ -33,16 +33,16 @@ impl RunRecorder<'_> {
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
-            && self.began(of) <= self.end[self.relations.number(of)]
+            && self.began(of) <= self.times[self.relations.number(of)].end
     }
 
     /// The other half of a message, if this one ended because of it.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number(of);
-        let (start, end) = (self.start[number], self.end[number]);
+        let NodeTimes { start, end } = self.times[number];
         let other = known(self.relations.peer[number])?;
         let graph = self.relations.graph(of.instance);
-        let later = self.start[other] > start;
+        let later = self.times[other].start > start;
         let waited = match (self.relations.comm, graph.kind(of.node)) {
             (CommTiming::Model, NodeKind::Receive) => end > start,
             (CommTiming::Recorded, NodeKind::Receive) => later,
@@ -59,12 +59,12 @@ impl RunRecorder<'_> {
         let of = self.relations.node(number);
         match self.relations.kind(of) {
             NodeKind::Collective => {
-                let (began, start) = (self.began(of), self.start[number]);
+                let (began, start) = (self.began(of), self.times[number].start);
                 if !self.is_joined(of) || began == start {
                     return number;
                 }
                 let mut members = self.relations.members(number);
-                let last = members.find(|&member| self.start[member] == began);
+                let last = members.find(|&member| self.times[member].start == began);
                 last.unwrap_or(number)
             }
             NodeKind::Send | NodeKind::Receive => self.waited_for(of).unwrap_or(number),
@@ -74,7 +74,7 @@ impl RunRecorder<'_> {
 
     /// The node before another on its lane.
     fn before(&self, number: usize) -> Option<usize> {
-        known(self.before[number])
+        known(self.freed_by[number].before)
     }
 
     /// Returns when all dependencies of a node were complete.
@@ -82,7 +82,7 @@ impl RunRecorder<'_> {
         let of = self.relations.node(number);
         let instances = self.relations.prepared.workload().instances();
         let release = instances[of.instance as usize].release;
-        known(self.cause[number]).map_or(release, |cause| self.end[cause])
+        known(self.freed_by[number].cause).map_or(release, |cause| self.times[cause].end)
     }
 
     fn ready(&self, number: usize) -> Time {
@@ -110,20 +110,22 @@ impl RunRecorder<'_> {
         };
         let mut number = self.relations.number(last);
         loop {
-            let end = self.end[number];
+            let end = self.times[number].end;
             let mut origin = self.origin(number);
-            let mut start = self.start[origin];
+            let mut start = self.times[origin].start;
             let kind = self.relations.kind(self.relations.node(number));
             let category = TimeCategory::of(kind).unwrap_or(TimeCategory::Idle);
             push(number, start, end, category);
-            let mut lane = self.before(origin).filter(|&lane| self.end[lane] == start);
+            let mut lane = self
+                .before(origin)
+                .filter(|&lane| self.times[lane].end == start);
             if self.ready(origin) != start && lane.is_none() {
                 // A collective takes its lane when all members are ready for it.
                 let parked = self.parked_with(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready(origin) != start {
                     lane = self.before(origin);
-                    let lane_free = lane.map_or(Time::ZERO, |lane| self.end[lane]);
+                    let lane_free = lane.map_or(Time::ZERO, |lane| self.times[lane].end);
                     let free = self.ready(origin).max(lane_free).min(start);
                     push(origin, free, start, TimeCategory::Idle);
                     (start, lane) = (free, lane.filter(|_| lane_free == free));
@@ -132,7 +134,7 @@ impl RunRecorder<'_> {
             if self.ready(origin) == start {
                 let free = self.free(origin);
                 push(origin, free, start, TimeCategory::Host);
-                match known(self.cause[origin]) {
+                match known(self.freed_by[origin].cause) {
                     Some(cause) => number = cause,
                     None => {
                         push(origin, Time::ZERO, free, TimeCategory::Idle);
