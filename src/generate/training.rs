@@ -224,11 +224,6 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns true if members of a tensor group have nodes of their own.
-    fn members_differ(&self) -> bool {
-        self.slots > 0 || self.adapters.is_some()
-    }
-
     /// Passes of a rank on `stage`, in order.
     fn passes(&self, stage: u32) -> PassIter {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);

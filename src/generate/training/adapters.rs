@@ -8,7 +8,7 @@
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
-use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan};
+use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan, RankCoordinates};
 use crate::generate::schedule::PassDirection;
 use crate::generate::sharding::MemberPartition;
 use crate::trace::CollectiveKind;
@@ -113,6 +113,11 @@ impl TrainingGenerator {
     /// Members of `stage` for which one exchanges with other stages.
     pub(super) fn share(&self, stage: u32) -> u32 {
         self.adapters_of(stage).map_or(1, |own| own.size)
+    }
+
+    /// True if the member at `place` exchanges messages with other stages.
+    pub(super) fn is_adapter(&self, place: RankCoordinates) -> bool {
+        place.tensor.is_multiple_of(self.share(place.stage))
     }
 
     /// The layer of part `at` and the item of its program in `direction` that adapters sum in its place, if they do.

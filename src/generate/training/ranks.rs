@@ -16,11 +16,14 @@ use std::sync::OnceLock;
 impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
     pub(super) fn peak(&self, stage: u32) -> u64 {
-        let members = 0..if self.members_differ() {
-            self.plan.tensor_of(stage)
-        } else {
-            1
-        };
+        let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
+            let place = RankCoordinates {
+                tensor,
+                data: 0,
+                stage,
+            };
+            self.representative(place).tensor == tensor
+        });
         let peaks = members.map(|tensor| {
             let mut meter = MemoryMeter::default();
             let place = RankCoordinates {
@@ -37,21 +40,22 @@ impl TrainingGenerator {
     }
 
     /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
-    /// groups alone, and members of a tensor group also in the messages among themselves.
+    /// groups alone, adapters and the others among themselves, and members of a tensor group that send each other messages
+    /// in these.
     fn representative(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
-            tensor: if self.members_differ() {
+            tensor: if self.slots > 0 {
                 place.tensor
             } else {
-                0
+                u32::from(!self.is_adapter(place))
             },
             data: 0,
             stage: place.stage,
         }
     }
 
-    /// Number of the counts of a representative. Without messages inside tensor groups its member is 0, and there is one for
-    /// each stage.
+    /// Number of the counts of a representative. Without messages inside tensor groups and adapters its member is 0, and there
+    /// is one for each stage.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
@@ -145,12 +149,12 @@ impl TraceGenerator for TrainingGenerator {
         let own = self.placement.place(rank);
         let model = self.placement.place(self.shape_of(rank));
         let peer = |peer: &u32| {
-            // Peers are of another stage and the same member, or of the same stage and another member.
+            // Peers are of the same stage and another member, or else of another stage and the same share.
             let peer = self.placement.place(*peer);
-            let tensor = if peer.tensor == model.tensor {
-                own.tensor
-            } else {
+            let tensor = if self.slots > 0 {
                 peer.tensor
+            } else {
+                own.tensor / self.share(own.stage) * self.share(peer.stage)
             };
             let stage = peer.stage;
             self.placement.rank(RankCoordinates {

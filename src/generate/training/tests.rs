@@ -57,6 +57,37 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
+/// With adapters members of a tensor group are of two kinds, however many they are.
+#[test]
+fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
+    use plan::AdapterSums;
+    for stages in [[4, 4, 4], [2, 4, 2], [4, 2, 4]] {
+        for (adapters, sums) in [
+            (1, AdapterSums::Source),
+            (1, AdapterSums::Destination),
+            (2, AdapterSums::Source),
+            (2, AdapterSums::Destination),
+        ] {
+            let plan = ParallelismPlan {
+                tensor: 4,
+                stage_tensor: stages.to_vec(),
+                adapters: Some(adapters),
+                adapter_sums: sums,
+                ..small()
+            };
+            let pattern = pattern(plan);
+            every_rank(pattern.clone());
+            let job = super::super::GeneratedJob::new(pattern).unwrap();
+            let shapes: Vec<u32> = (0..job.ranks()).map(|rank| job.shape_of(rank)).collect();
+            let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
+            // One where every member is an adapter.
+            let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
+            let kinds = kinds.into_iter().sum::<usize>();
+            assert_eq!(distinct.len(), kinds, "{stages:?} {adapters} {sums:?}");
+        }
+    }
+}
+
 /// With SRAM for a tile and no more, and accesses as small, nearly every load and store is in as many pieces as there may be: more
 /// nodes than the 80 of each operator that an access in one piece is far from.
 #[test]

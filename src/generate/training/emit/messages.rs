@@ -19,12 +19,6 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// True if this member exchanges messages with other stages.
-    fn is_adapter(&self) -> bool {
-        let share = self.plan.share(self.place.stage);
-        self.place.tensor.is_multiple_of(share)
-    }
-
     /// The message between part `below` and the next: an activation, or its gradient.
     fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
@@ -55,7 +49,7 @@ impl RankEmitter<'_, '_> {
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
         let mut id = None;
-        if self.is_adapter() {
+        if self.plan.is_adapter(self.place) {
             id = Some(self.node(StepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/receive",
@@ -136,7 +130,7 @@ impl RankEmitter<'_, '_> {
 
     /// Sends the output of part `at`, and returns the node that does, if this member sends.
     pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<Option<u64>, TraceError> {
-        if !self.is_adapter() {
+        if !self.plan.is_adapter(self.place) {
             return Ok(None);
         }
         let forward = pass.direction == PassDirection::Forward;
