@@ -19,8 +19,8 @@
 //! is ready in the round that completes its last dependency. A collective then waits for its place in the launch
 //! order of its group; a receive is posted, and nodes that do nothing complete at once. Everything else queues for
 //! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the lane until it is
-//! *complete*: a kernel or a load after its price, a send when its last byte has left, a collective when this
-//! member's part is done.
+//! *complete*: a kernel or a load after its price, a send when its last byte has left or, if the machine says so, has
+//! arrived, a collective when this member's part is done.
 //!
 //! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all
 //! that it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
@@ -208,7 +208,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             flow: Dataflow::new(nodes),
             tile_groups: TileGroups::default(),
             processors: Processors::new(source.processors),
-            messages: Messages::new(prepared.comm),
+            messages: Messages::new(&settings),
             fabric: Fabric::new(prepared, network, backend.rts_bytes()),
             collectives: Collectives::new(backend, settings),
             effects: Effects::default(),

@@ -64,6 +64,7 @@ pub struct Machine {
     description: String,
     topology: Topology,
     network: network::NetworkKind,
+    sends: network::SendCompletion,
     algorithms: Vec<AlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<CollectiveProtocol>>,
@@ -131,6 +132,7 @@ impl Machine {
             class_of: ClassAssignment::uniform(topology.npus()),
             topology: with_memories(topology, remote.as_ref(), &[]),
             network: network::NetworkKind::default(),
+            sends: network::SendCompletion::default(),
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
@@ -155,6 +157,11 @@ impl Machine {
         Self { pipeline, ..self }
     }
 
+    /// Returns the same machine with sends that are complete at another moment.
+    pub fn with_send_completion(self, sends: network::SendCompletion) -> Self {
+        Self { sends, ..self }
+    }
+
     /// Name in reports.
     pub fn name(&self) -> &str {
         &self.name
@@ -173,6 +180,11 @@ impl Machine {
     /// Network model, unless a replay asks for another one.
     pub fn network(&self) -> network::NetworkKind {
         self.network
+    }
+
+    /// When a send between two ranks is complete, under every model of the network.
+    pub fn send_completion(&self) -> network::SendCompletion {
+        self.sends
     }
 
     /// Choice of collective algorithm per dimension, innermost first.

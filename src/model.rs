@@ -132,8 +132,10 @@ pub enum OperatorKind {
     },
     /// Products of queries and keys, softmax, and products with values.
     Attention {
-        /// Tokens of a sample.
+        /// Tokens of a sample, whose keys and values queries are multiplied with.
         tokens: u64,
+        /// Tokens whose queries, keys and values come in: all of a sample, but for a shard of context parallelism.
+        queries: u64,
         /// Query heads.
         heads: u64,
         /// Heads of keys and of values; `heads` unless they are shared.

@@ -20,6 +20,7 @@ mod links;
 mod occupancy;
 mod ports;
 mod rehearsed_links;
+mod send_completion;
 mod servers;
 #[cfg(test)]
 mod test_harness;
@@ -33,6 +34,7 @@ pub use links::LinkNetwork;
 pub use occupancy::{LinkOccupancy, NetworkOccupancy};
 pub use ports::PortNetwork;
 pub use rehearsed_links::{RehearsedLink, RehearsedLinks};
+pub use send_completion::SendCompletion;
 pub use servers::{ServerId, ServerTable};
 pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
 

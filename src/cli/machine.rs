@@ -2,7 +2,7 @@
 
 use super::document::VersionedDocument;
 use crate::machine::{self, Machine, MachineError, PRESETS};
-use crate::network::NetworkKind;
+use crate::network::{NetworkKind, SendCompletion};
 use crate::report::table::{TextTable, left};
 use crate::report::text::TextStyle;
 use crate::topology::{SwitchingMode, TopologyDimension};
@@ -201,6 +201,9 @@ fn network(machine: &Machine) -> String {
     }
     if machine.topology().switching() != SwitchingMode::IDEAL {
         text += &format!(", {}", machine.topology().switching());
+    }
+    if machine.send_completion() != SendCompletion::default() {
+        text += &format!(", sends complete when {}", machine.send_completion());
     }
     text
 }

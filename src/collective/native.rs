@@ -1,6 +1,6 @@
 //! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
 //! through the dimensions. Where a custom algorithm fits a collective and its number of members, they execute its
-//! scripts instead; such a send completes when its last byte has left.
+//! scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
 //! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for

@@ -22,7 +22,9 @@ pub trait Discipline: Sized {
     /// matters; false if they are collected, and settled when no event of the instant is left.
     const AT_ONCE: bool;
 
-    /// True if a send is complete when its message has arrived, false if when its last byte has left.
+    /// True if every send is complete when its message has arrived, those of algorithms of collectives included; false if
+    /// theirs when its last byte has left, and others as the machine says
+    /// ([`SendCompletion`](crate::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
     /// True if collectives and messages are matched in the order in which they are issued, false if before the run,

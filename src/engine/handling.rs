@@ -102,7 +102,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             InFlightOp::Scripted {
                 run, from, part, ..
-            } if M::Order::SENDS_END_ON_ARRIVAL => {
+            } if self.settings.sends_end_on_arrival => {
                 // The part is over for the sender first.
                 self.collectives
                     .part_ended(fabric, effects, now, (run, from), part);

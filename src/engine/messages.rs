@@ -9,6 +9,7 @@ use super::discipline::Discipline;
 use super::effects::{Effects, FollowUp, SendOrderKey};
 use super::fabric::{Fabric, InFlightOp};
 use super::plan::{NONE, ReplayPlan};
+use super::run_settings::RunSettings;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{NetworkBackend, NetworkMessage, PortRange};
 use crate::units::{BufferShare, Time};
@@ -46,6 +47,8 @@ struct MessageChannel {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
+    /// Whether a send is complete when its message has arrived.
+    ends_on_arrival: bool,
     /// Matches in content order.
     pairs: Vec<MessageState>,
     /// Matches in insertion order.
@@ -76,9 +79,10 @@ fn between_ranks(
 }
 
 impl<'a> Messages<'a> {
-    pub fn new(comm: CommTiming) -> Self {
+    pub fn new(settings: &RunSettings<'_>) -> Self {
         Self {
-            comm,
+            comm: settings.comm,
+            ends_on_arrival: settings.sends_end_on_arrival,
             pairs: Vec::new(),
             channels: Vec::new(),
             request_channels: &[],
@@ -134,7 +138,7 @@ impl<'a> Messages<'a> {
             ports,
         });
         // Where a send completes when its message has arrived, nobody asks when it has left.
-        let tell = !D::SENDS_END_ON_ARRIVAL;
+        let tell = !self.ends_on_arrival;
         let message = between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
             self.withhold(fabric, effects, now, pair, message);
@@ -217,7 +221,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notes the arrival of a message that `sender` sent. In insertion order the send ends by that, before the receive.
+    /// Notes the arrival of a message that `sender` sent. Where the send ends by that, it does before the receive.
     #[inline]
     pub fn arrived<D: Discipline>(
         &mut self,
@@ -226,11 +230,13 @@ impl<'a> Messages<'a> {
         pair: u32,
         (sender, node): (u32, NodeIndex),
     ) {
+        if self.ends_on_arrival {
+            effects.end::<D>(now, sender, node);
+        }
         if pair == NONE {
             return;
         }
-        if D::SENDS_END_ON_ARRIVAL {
-            effects.end::<D>(now, sender, node);
+        if D::MATCHES_AS_ISSUED {
             effects.leave(FollowUp::Deliver(pair));
             return;
         }

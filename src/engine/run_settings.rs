@@ -5,7 +5,7 @@ use super::plan::{GroupPlan, NONE};
 use super::{CommTiming, CompiledReplay, HostTiming};
 use crate::graph::NodeKind;
 use crate::memory::MemoryAttachment;
-use crate::network::NetworkBackend;
+use crate::network::{NetworkBackend, SendCompletion};
 use crate::topology::Topology;
 
 /// Options of carrying out a run.
@@ -18,6 +18,9 @@ pub(super) struct RunSettings<'a> {
     /// Let one of several ranks that do the same run for all.
     pub aggregate: bool,
     pub comm: CommTiming,
+    /// True if a send between ranks, or of a script, is complete when its message has arrived, false if when its last byte
+    /// has left.
+    pub sends_end_on_arrival: bool,
     pub host: HostTiming,
     /// True if there may be more than one launch.
     pub many: bool,
@@ -38,6 +41,8 @@ impl<'a> RunSettings<'a> {
                 && collectives_are_alone(prepared),
             aggregate: prepared.aggregate,
             comm: prepared.comm,
+            sends_end_on_arrival: M::Order::SENDS_END_ON_ARRIVAL
+                || prepared.machine.send_completion() == SendCompletion::Delivered,
             host: prepared.host,
             many,
         }

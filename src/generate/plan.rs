@@ -28,7 +28,13 @@ impl ParallelismPlan {
             true => u128::from(self.tensor) * u128::from(self.pipeline),
             false => self.stage_tensor.iter().copied().map(u128::from).sum(),
         };
-        u128::from(self.data) * members
+        u128::from(self.data) * u128::from(self.context) * members
+    }
+
+    /// Ranks that have the same weights: replicas of the model, and in each as many as share the tokens of a sequence.
+    pub fn replicas(&self) -> u32 {
+        // Numbers of ranks are checked before they are multiplied anywhere.
+        self.data.saturating_mul(self.context)
     }
 
     /// Tensor-parallel degree of `stage`.
@@ -228,6 +234,16 @@ impl ElementwiseKernels {
 }
 
 words! {
+    /// Exchange by which tokens of a sequence that ranks share meet in attention.
+    ContextExchange {
+        /// Keys and values of all tokens are gathered (Llama 3).
+        AllGather = "all-gather",
+        /// Each rank gets all tokens of some heads (DeepSpeed Ulysses).
+        AllToAll = "all-to-all",
+    }
+}
+
+words! {
     /// Scaling of numbers of 8 bits for products.
     ScalingRecipe {
         /// By the largest number of steps before.
@@ -284,6 +300,8 @@ words! {
         TensorCommunication = "tensor-communication",
         /// Exchange of tokens between ranks that have different experts.
         ExpertCommunication = "expert-communication",
+        /// Exchange of keys, values and heads between ranks that have different tokens of a sequence.
+        ContextCommunication = "context-communication",
         /// Collectives of replicas, and the sum of tied weights over the first and the last stage.
         DataCommunication = "data-communication",
         /// The bytes between stages.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::write::TraceWriter;
-use crate::trace::{CollectiveKind, Dtype, GroupName};
+use crate::trace::{CollectiveKind, Dtype, GroupName, MemoryChanges};
 use std::collections::BTreeMap;
 
 /// A node as a sink received it; `op` in the words of `Debug`.
@@ -15,6 +15,7 @@ pub(super) struct EmittedNode {
     pub lane: Option<i64>,
     pub recorded: Span,
     pub data: Vec<u64>,
+    pub memory: MemoryChanges,
 }
 
 /// Records the nodes of one rank, and the bytes sent and received by all, by (source, destination, tag).
@@ -41,6 +42,7 @@ impl Sink for EmissionRecorder {
             lane: node.lane,
             recorded: node.recorded,
             data: data.to_vec(),
+            memory: node.memory,
         });
         assert_eq!(node.id, self.seen.len() as u64, "ids count from 1");
         assert!(data.iter().all(|id| (1..node.id).contains(id)), "{node:?}");

@@ -18,6 +18,7 @@ use std::ops::Range;
 mod adapters;
 mod buckets;
 mod check;
+mod context_shards;
 mod cost;
 mod dataflow;
 mod distinct_layers;
@@ -42,7 +43,8 @@ mod tests;
 mod tied_embedding;
 
 pub use emit::{
-    COMPUTE_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE, TENSOR_LANE,
+    COMPUTE_LANE, CONTEXT_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE,
+    TENSOR_LANE,
 };
 pub use parameter_state::{ParameterState, ResidentBytes};
 pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
@@ -177,25 +179,25 @@ impl TrainingGenerator {
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
             expert: plan.expert.into(),
+            context: (plan.context > 1).then_some(plan.context_exchange),
             recompute,
             without: plan.without,
             overlap: plan.tensor_overlap,
             branches: plan.branches,
             trains: plan.trains(),
         };
+        let shard = context_shards::local(padded_heads::padded(&model, &plan)?, &plan);
+        let shard = local_experts::local(shard, &plan);
         let DistinctLayers {
             lowered,
             lowered_of,
             mut partitions,
             slots,
-        } = {
-            let padded = padded_heads::padded(&model, &plan)?;
-            DistinctLayers::new(&local_experts::local(padded, &plan), &plan, &context)?
-        };
+        } = DistinctLayers::new(&shard, &plan, &context)?;
         check::messages(&model, &plan, slots, micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
-        let parts = ModelChunks::new(&model, &plan, &layers, sizes);
+        let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
         let mut placement = RankPlacement::new(&plan);
         let adapters = AdapterGroups::new(&plan, &mut partitions);
         placement.use_partitions(partitions);
@@ -254,7 +256,7 @@ impl TrainingGenerator {
     }
 
     fn communicates(&self) -> bool {
-        self.plan.data > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
+        self.plan.replicas() > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
 
     fn gathers_parameters(&self) -> bool {

@@ -67,6 +67,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         description,
         topology: with_memories(network.topology, remote.as_ref(), &named_memories),
         network: network.model,
+        sends: network.sends,
         algorithms: network.algorithms,
         collective_curves: network.curves,
         collective_protocols: network.protocols,

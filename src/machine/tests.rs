@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
-use crate::network::NetworkKind;
+use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::SwitchingMode;
 use crate::trace::Dtype;
 use crate::units::{Bandwidth, Bytes, Span};
@@ -154,6 +154,14 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     );
     let machine = Machine::parse(GOOD, "m.toml").unwrap();
     assert_eq!(machine.network(), NetworkKind::ContentionFree);
+    assert_eq!(machine.send_completion(), SendCompletion::Injected);
+    let delivered = GOOD.replacen(
+        "[remote",
+        "[network]\nsend_completion = \"delivered\"\n[remote",
+        1,
+    );
+    let machine = Machine::parse(&delivered, "m.toml").unwrap();
+    assert_eq!(machine.send_completion(), SendCompletion::Delivered);
     refused(
         r#"
         [remote_memory] => [network]\nmodle = 1\n[remote_memory] => 42: `network.modle` … unknown … model, switching, segment
@@ -162,6 +170,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
         [remote_memory] => [network]\nsegment = 64\n[remote_memory] => 42: `network.segment` … the number 64 … such as "4 KiB"
         [remote_memory] => [network]\nsegment = "4 ns"\n[remote_memory] => 42: `network.segment` … is not a size
         [remote_memory] => [network]\nswitching = "store_and_forward"\nsegment = "4 KiB"\n[remote_memory] => 43: `network.segment` … a segment … store_and_forward
+        [remote_memory] => [network]\nsend_completion = "eager"\n[remote_memory] => 42: `network.send_completion` … "eager" … injected, delivered
         [remote_memory] => [[network]]\n[remote_memory] => 41: `network` … an array … a table
         "#,
     );

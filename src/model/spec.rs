@@ -8,7 +8,7 @@
 //! |---|---|---|---|---|---|
 //! | linear | `mk` | `n`, `kn` | `mn` | `mn` over `k` | input |
 //! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
-//! | attention | `mnw`, `tgw`, `tgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, that of norms too; `nmt` of scores, or `nm` of row sums |
+//! | attention | `mnw`, `mgw`, `mgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, that of norms too; `nmt` of scores, or `nm` of row sums |
 //! | expert dispatch | `mn` | `ne` | `cn` | `me` over `n` | input; `me` of scores |
 //! | expert linear | `mk` | `en`, `ekn` | `mn` | `mn` over `k` | input |
 //! | expert combine | `cn` | | `mn` | | input |

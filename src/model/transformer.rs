@@ -220,6 +220,7 @@ impl TransformerBlock {
     fn attention(&self) -> OperatorKind {
         OperatorKind::Attention {
             tokens: self.tokens,
+            queries: self.tokens,
             heads: self.heads,
             kv_heads: self.kv_heads,
             width: self.head_width,

@@ -211,13 +211,17 @@ fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
         text.parse::<u64>().map_err(|_| wrong())
     };
     let (npus, chunks) = (number(NPUS)?, number("chunks")?);
-    let replica = number("tensor")?.saturating_mul(number("pipeline")?);
+    let degrees = ["tensor", "context", "pipeline"];
+    let replica = degrees.iter().try_fold(1, |all: u64, key| {
+        Ok::<_, String>(all.saturating_mul(number(key)?))
+    })?;
     if options.contains_key(NPUS) && !options.contains_key("data") {
         let data = npus
             .checked_div(replica)
             .filter(|data| data * replica == npus);
         let data = data.ok_or_else(|| {
-            format!("`{NPUS}` is {npus}, expected a multiple of tensor x pipeline = {replica}")
+            let degrees = degrees.join(" x ");
+            format!("`{NPUS}` is {npus}, expected a multiple of {degrees} = {replica}")
         })?;
         options.insert("data".to_owned(), data.to_string());
     }
@@ -291,7 +295,7 @@ fn resolve(
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
-            "the plan is of {ranks} ranks (tensor x data x pipeline), but `{NPUS}` is {}",
+            "the plan is of {ranks} ranks (tensor x context x data x pipeline), but `{NPUS}` is {}",
             quoted(npus)
         ));
     }

@@ -6,6 +6,7 @@ use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::internals::graph::{DependencyPolicy, GraphBuilder, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::Machine;
+use chakram::internals::network::SendCompletion;
 use chakram::internals::report::{
     CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
 };
@@ -135,6 +136,74 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
     assert_eq!(makespan(4), Span::from_us(30));
     assert_eq!(makespan(4 + 6), Span::from_us(30));
     assert_eq!(makespan(4 + 7), Span::from_us(31));
+}
+
+/// Rank 0 sends 9 MB to rank 1 and computes for 5 us behind that, on a DGX H100: at 450 GB/s the last byte has left after 20 us,
+/// and arrives two links later. Where the send is complete then, the path leads over all of it, and the receive has 5 us of
+/// slack; where it is complete on leaving, the kernel has what is left of 5 us behind the links.
+#[test]
+fn the_path_leads_over_what_a_send_waits_for() {
+    let us = Span::from_us;
+    let mut builder = WorkloadBuilder::default();
+    for rank in 0..2 {
+        let message = Op::Message {
+            receive: rank == 1,
+            peer: 1 - rank,
+            tag: 0,
+            bytes: 9_000_000,
+            own: None,
+            host: false,
+        };
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        graph
+            .node(&NodeView::new(1, "message", message), &[])
+            .unwrap();
+        if rank == 0 {
+            let op = Op::Compute {
+                flops: 0,
+                bytes: 0,
+                dtype: None,
+            };
+            let kernel = NodeView {
+                recorded: us(5),
+                ..NodeView::new(2, "behind", op)
+            };
+            graph.node(&kernel, &[1]).unwrap();
+        }
+        let (graph, binding) = graph.finish().unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
+    let preset = Machine::preset("dgx-h100").unwrap();
+    let links = preset.topology().dimensions()[0].latency.times(2);
+    let found = SendCompletion::ALL.map(|(sends, _)| {
+        let machine = preset.clone().with_send_completion(sends);
+        let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
+        let (report, _) = replay(&prepared, ()).unwrap();
+        let summary = path(&report);
+        let least = summary.slack.iter().map(|row| (row.nodes, row.least));
+        (
+            report.outcome.makespan,
+            summary.parts,
+            least.collect::<Vec<_>>(),
+        )
+    });
+    let parts =
+        |compute, communication| [compute, communication, Span::ZERO, Span::ZERO, Span::ZERO];
+    let there = us(20) + links;
+    // Off the path are the kernel, or the receive.
+    assert!(links < us(5));
+    assert_eq!(
+        found[0],
+        (us(25), parts(us(5), us(20)), vec![(1, us(5) - links)])
+    );
+    assert_eq!(
+        found[1],
+        (there + us(5), parts(us(5), there), vec![(1, us(5))])
+    );
 }
 
 /// Jobs with lanes, launch orders, messages, memory, delays, late ranks and captures.

@@ -102,7 +102,7 @@ fn machines_say_what_is_not_so_by_default() {
         let end = line.trim_end().rsplit_once(" GB/s").unwrap().1.to_owned();
         (end, network)
     };
-    let network = |model: &str, segment: Option<u64>| serde_json::json!({"model": model, "segment_bytes": segment});
+    let network = |model: &str, segment: Option<u64>| serde_json::json!({"model": model, "segment_bytes": segment, "send_completion": "injected"});
     assert_eq!(
         said(""),
         (String::new(), network("contention_free", Some(0)))
@@ -113,4 +113,8 @@ fn machines_say_what_is_not_so_by_default() {
     let table = "[network]\nswitching = \"store_and_forward\"\n";
     let expected = ", store-and-forward".to_owned();
     assert_eq!(said(table), (expected, network("contention_free", None)));
+    let (line, json) = said("[network]\nsend_completion = \"delivered\"\n");
+    assert_eq!(line, ", sends complete when delivered");
+    assert_eq!(json["send_completion"], "delivered");
+    assert_eq!(said("[network]\nsend_completion = \"injected\"\n").0, "");
 }

@@ -53,6 +53,7 @@ mod refused;
 mod rehearsals;
 mod rig;
 mod scale;
+mod send_completion;
 mod skewed;
 mod stuck;
 mod table_v;

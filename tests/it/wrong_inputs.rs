@@ -46,8 +46,8 @@ fn commands_and_options() {
             &["'--machin'", "'--machine'"],
         ),
         (
-            &["generate", "gpt2-xl", "--cp", "2", "--dry-run"],
-            &["'--cp'", "'--tp'", "'--pp'", "'--dp'"],
+            &["generate", "gpt2-xl", "--xp", "2", "--dry-run"],
+            &["'--xp'", "'--tp'", "'--pp'", "'--dp'"],
         ),
         (&["convert", "pytorch", DDP], &["--output <PREFIX>"]),
         (

@@ -36,11 +36,13 @@ pub(super) struct MachineSummary<'a> {
     dimensions: Vec<DimensionDocument<'a>>,
 }
 
-/// The network model, and the bytes of a message that have to have arrived before it is passed on, null for all.
+/// The network model, the bytes of a message that have to have arrived before it is passed on, null for all, and when a
+/// send is complete.
 #[derive(Serialize)]
 struct NetworkDocument {
     model: String,
     segment_bytes: Option<u64>,
+    send_completion: String,
 }
 
 #[derive(Serialize)]
@@ -155,6 +157,7 @@ impl<'a> MachineSummary<'a> {
                     SwitchingMode::CutThrough { segment } => Some(segment.0),
                     SwitchingMode::StoreAndForward => None,
                 },
+                send_completion: machine.send_completion().to_string(),
             },
             dimensions: dimensions.collect(),
         }

@@ -1,8 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
 //! In insertion order, a send is over when it has arrived, and parts follow one another, each by an event of its own.
-//! In content order it is over when its last byte has left, a receive whose message is there is over at once, and
-//! messages of one instant are collected, so that the order of events within the instant does not matter.
+//! In content order it is over when its last byte has left, or, if the machine says so, when it has arrived; a receive whose
+//! message is there is over at once, and messages of one instant are collected, so that the order of events within the
+//! instant does not matter.
 
 use super::Collectives;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
@@ -148,7 +149,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             to: port(extent.phases.iter().rposition(differs), to, into),
             path: None,
             amount,
-            tell_injected: true,
+            tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
         };

@@ -104,7 +104,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
     }
     let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
     plan.stages = (0..chunks).flat_map(of_chunk).collect();
-    let each = u64::from(plan.tensor) * u64::from(plan.data);
+    let each = u64::from(plan.tensor) * u64::from(plan.replicas());
     let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
     if own.is_empty() {
         return Ok(());

@@ -155,7 +155,7 @@ impl ParallelismPlan {
     fn known(&self, place: &[AxisMapping]) -> Result<Vec<ResolvedMapping>, GenerateError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
-            ParallelAxis::Data => self.data,
+            ParallelAxis::Data => self.replicas(),
             ParallelAxis::Pipeline => self.pipeline,
         };
         let mut left = BTreeMap::new();
@@ -212,7 +212,7 @@ impl ParallelismPlan {
                 inside.map(|(_, other)| other.members).product()
             })
             .collect();
-        let ranks = self.tensor * self.data * self.pipeline;
+        let ranks = self.tensor * self.replicas() * self.pipeline;
         let identity = ParallelismPlan {
             ranks: Vec::new(),
             ..self.clone()

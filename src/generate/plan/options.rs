@@ -3,9 +3,9 @@
 use super::map::AxisMapping;
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy,
-    CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer, ParallelAxis,
-    RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit,
-    TensorNeighbours, ZeroStage,
+    ContextExchange, CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer,
+    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::config::{ConfigError, ConfigField};
 use crate::generate::schedule::PipelineSchedule;
@@ -236,16 +236,32 @@ plan_options! {
                 "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
         ]
     };
-    pipeline: u32 = 1, "Pipeline-parallel degree, the number of stages" { value: "N", alias: Some("pp"), default: "1" };
-    /// Replicas next to one another share the experts of a layer.
-    expert: u32 = 1, "Expert-parallel degree; divides --data" {
+    pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
+    /// A divisor of `data` x `context`: replicas next to one another share the experts of a layer.
+    expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
-            (|p| p.expert > 1 && !p.data.is_multiple_of(p.expert), |p| p.expert.to_string(),
-                "a divisor of data: replicas share experts"),
+            (|p| p.expert > 1 && !p.replicas().is_multiple_of(p.expert), |p| p.expert.to_string(),
+                "a divisor of data x context: replicas share experts"),
             (|p| p.expert > 1 && p.zero == ZeroStage::Parameters, |p| p.expert.to_string(),
                 "1 with zero = 3, which gathers all parameters of a layer among the same replicas"),
             (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
                 "1 where operators have degrees of their own"),
+        ]
+    };
+    /// Replicas next to one another share the tokens of their sequences.
+    context: u32 = 1, "Context-parallel degree" {
+        value: "N", alias: Some("cp"), default: "1", refusals: &[
+            (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
+                "1 where operators have degrees of their own"),
+            (|p| p.context > 1 && p.is_uneven(), |p| p.context.to_string(),
+                "1 where stages have unlike tensor degrees"),
+        ]
+    };
+    context_exchange: ContextExchange = ContextExchange::AllGather,
+    "Context parallelism: gather keys and values, or exchange heads" {
+        value: "KIND", default: "all-gather", is_rare: true, refusals: &[
+            (|p| p.context_exchange != ContextExchange::AllGather && p.context == 1, |p| p.context_exchange.to_string(),
+                "all-gather with context = 1, which exchanges nothing"),
         ]
     };
     sequence_parallel: bool = false, "Sequence parallelism: shard tokens over the tensor group" {
@@ -263,7 +279,7 @@ plan_options! {
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
-            (|p| p.zero != ZeroStage::None && p.data == 1, |p| p.zero.to_string(),
+            (|p| p.zero != ZeroStage::None && p.replicas() == 1, |p| p.zero.to_string(),
                 "0 with data = 1: there are no replicas to shard over"),
             (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
@@ -383,7 +399,7 @@ plan_options! {
     tensor_overlap: bool = true, "Overlap tensor-parallel sums with weight gradients" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
-    pipeline_overlap: bool = true, "Overlap messages between stages with the passes behind them" {
+    pipeline_overlap: bool = true, "Overlap messages between stages with other passes" {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     gather_overlap: bool = false,
@@ -398,7 +414,7 @@ plan_options! {
         value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
     };
     scatter_gather: bool = false,
-    "Scatter activations between stages over the tensor group, and gather them there" {
+    "Scatter-gather activations between stages" {
         value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.scatter_gather && (p.tensor == 1 || p.sequence_parallel), |_| "true".to_owned(),
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),

@@ -10,7 +10,7 @@ use crate::trace::groups::DeclaredGroups;
 pub struct RankCoordinates {
     /// Along the tensor group.
     pub tensor: u32,
-    /// Among the replicas.
+    /// Among the replicas; those next to one another share the tokens of a sequence, if any do.
     pub data: u32,
     /// In the pipeline.
     pub stage: u32,
@@ -31,6 +31,8 @@ pub enum ParallelGroupKind {
     Expert,
     /// Those that have the same experts, the same part of the same stage.
     ExpertData,
+    /// Neighbouring replicas that have the tokens of a sequence between them, the same part of the same stage.
+    Context,
     /// Members of a tensor group that share operators with degrees of their own: the placement's partition
     /// of this number.
     Operator(u16),
@@ -38,13 +40,14 @@ pub enum ParallelGroupKind {
 
 impl ParallelGroupKind {
     /// Those that every plan may have, in the order in which groups are numbered.
-    pub const COMMON: [Self; 6] = [
+    pub const COMMON: [Self; 7] = [
         Self::Tensor,
         Self::Data,
         Self::Embedding,
         Self::Model,
         Self::Expert,
         Self::ExpertData,
+        Self::Context,
     ];
 
     /// Name for people.
@@ -56,6 +59,7 @@ impl ParallelGroupKind {
             Self::Model => "model",
             Self::Expert => "expert",
             Self::ExpertData => "expert-data",
+            Self::Context => "context",
             Self::Operator(_) => "operator",
         }
     }
@@ -67,6 +71,8 @@ pub struct RankPlacement {
     degrees: [u32; 3],
     /// Replicas that have the experts of a layer between them.
     expert: u32,
+    /// Replicas that have the tokens of a sequence between them.
+    context: u32,
     /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
@@ -86,7 +92,7 @@ impl RankPlacement {
         for (position, rank) in plan.ranks.iter().enumerate() {
             position_of[*rank as usize] = position as u32;
         }
-        let degrees = [plan.tensor, plan.data, plan.pipeline];
+        let degrees = [plan.tensor, plan.replicas(), plan.pipeline];
         let mut members_before = Vec::new();
         if plan.is_uneven() {
             members_before.push(0);
@@ -98,17 +104,19 @@ impl RankPlacement {
         Self {
             degrees,
             expert: plan.expert,
+            context: plan.context,
             members_before,
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
             used: [
                 plan.tensor > 1,
-                plan.data > 1,
+                plan.replicas() > 1,
                 false,
                 false,
                 plan.expert > 1,
-                plan.expert > 1 && plan.data > plan.expert,
+                plan.expert > 1 && plan.replicas() > plan.expert,
+                plan.context > 1,
             ],
             partitions: Vec::new(),
         }
@@ -216,6 +224,7 @@ impl RankPlacement {
             ParallelGroupKind::Model => self.members_until(pipeline),
             ParallelGroupKind::Expert => self.expert,
             ParallelGroupKind::ExpertData => data / self.expert,
+            ParallelGroupKind::Context => self.context,
             ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
     }
@@ -252,6 +261,7 @@ impl RankPlacement {
             ParallelGroupKind::Model => data,
             ParallelGroupKind::Expert => self.members_until(pipeline) * (data / self.expert),
             ParallelGroupKind::ExpertData => self.members_until(pipeline) * self.expert,
+            ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
             ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
         }
     }
@@ -271,6 +281,10 @@ impl RankPlacement {
             ParallelGroupKind::ExpertData => {
                 let before = self.members_until(place.stage) + place.tensor;
                 before * self.expert + place.data % self.expert
+            }
+            ParallelGroupKind::Context => {
+                let before = self.members_until(place.stage) + place.tensor;
+                before * (data / self.context) + place.data / self.context
             }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
@@ -296,6 +310,7 @@ impl RankPlacement {
             ParallelGroupKind::Model => self.used[3],
             ParallelGroupKind::Expert => self.used[4],
             ParallelGroupKind::ExpertData => self.used[5],
+            ParallelGroupKind::Context => self.used[6],
             ParallelGroupKind::Operator(_) => true,
         }
     }
@@ -318,6 +333,13 @@ impl RankPlacement {
     pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);
+        let block = |size: u32| {
+            let first = place.data - place.data % size;
+            let members = first..first + size;
+            members
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect()
+        };
         match family {
             ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
                 .map(|tensor| at(RankCoordinates { tensor, ..place }))
@@ -340,10 +362,8 @@ impl RankPlacement {
                     })
                 })
                 .collect(),
-            ParallelGroupKind::Expert => (0..self.expert)
-                .map(|member| place.data - place.data % self.expert + member)
-                .map(|data| at(RankCoordinates { data, ..place }))
-                .collect(),
+            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => (0..data / self.expert)
                 .map(|block| block * self.expert + place.data % self.expert)
                 .map(|data| at(RankCoordinates { data, ..place }))

@@ -160,9 +160,9 @@ impl ParallelismPlan {
                     } = positions.place(rank);
                     let own = match self.tensor_neighbours {
                         TensorNeighbours::Near => data * positions.tensor_of(stage) + tensor,
-                        TensorNeighbours::Opposite => tensor * self.data + data,
+                        TensorNeighbours::Opposite => tensor * self.replicas() + data,
                     };
-                    self.data * positions.members_until(stage) + own
+                    self.replicas() * positions.members_until(stage) + own
                 };
                 let placed = (0..ranks as u32).map(|rank| cores[index(rank) as usize]);
                 self.tiles = CorePlacement::Cores(placed.collect());

@@ -270,6 +270,7 @@ fn operators_beyond_the_table() {
 fn attention() -> OperatorKind {
     OperatorKind::Attention {
         tokens: 32,
+        queries: 32,
         heads: 8,
         kv_heads: 4,
         width: 16,

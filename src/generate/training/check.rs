@@ -1,6 +1,7 @@
 //! Checks that a model can be distributed as a plan says.
 
 use super::bytes_of;
+use super::context_shards;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
 use super::local_experts;
@@ -28,6 +29,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
     plan.check_together()?;
     layers(model, plan)?;
     local_experts::check(model, plan)?;
+    context_shards::check(model, plan)?;
     let model = &*padded(model, plan)?;
     let derived = is_derived(model, plan);
     if plan.operators.is_empty() {

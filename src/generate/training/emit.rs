@@ -35,10 +35,12 @@ pub const GRADIENT_LANE: i64 = 2;
 pub const PARAMETER_LANE: i64 = 3;
 /// The lane on which tokens are exchanged between experts.
 pub const EXPERT_LANE: i64 = 5;
+/// The lane on which ranks exchange what they need of one another's tokens.
+pub const CONTEXT_LANE: i64 = 6;
 /// The lane of loads and stores of memory beyond SRAM.
 pub const MEMORY_LANE: i64 = 4;
 /// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
-pub const BRANCH_LANE: i64 = 5;
+pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
 /// Emits the nodes of a rank.
@@ -418,6 +420,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             } => {
                 let lane = match family {
                     ParallelGroupKind::Expert => EXPERT_LANE,
+                    ParallelGroupKind::Context => CONTEXT_LANE,
                     _ => TENSOR_LANE,
                 };
                 (self.collective(kind, bytes, family), Some(lane))
@@ -510,7 +513,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
-            let shard = bytes.div_ceil(plan.plan.data.into());
+            let shard = bytes.div_ceil(plan.plan.replicas().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
             self.data.clear();

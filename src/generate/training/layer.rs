@@ -3,7 +3,7 @@
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
 use crate::generate::plan::{
-    AblationEffect, AblationSet, BranchOrder, ParallelGroupKind, RecomputePolicy,
+    AblationEffect, AblationSet, BranchOrder, ContextExchange, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::schedule::PassDirection;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
@@ -18,6 +18,8 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Ranks that have the experts of a layer between them.
     pub expert: u64,
+    /// Exchange between ranks that have different tokens of a sequence, if there are any.
+    pub context: Option<ContextExchange>,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
     /// True if sums over the tensor group overlap products that do not need them.

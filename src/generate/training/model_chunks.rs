@@ -61,7 +61,7 @@ impl ModelChunks {
             let common = of_experts(false);
             let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
             let mut filled = filling.buckets(ParallelGroupKind::Data, common);
-            if plan.data > plan.expert {
+            if plan.replicas() > plan.expert {
                 // A layer without experts does not put off the last of their buckets.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));

@@ -29,7 +29,7 @@ impl TrainingGenerator {
     fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
-        let replicas = self.plan.data / self.plan.expert;
+        let replicas = self.plan.replicas() / self.plan.expert;
         let state = self.state();
         let of_experts = ParameterState { replicas, ..state };
         [(state, common), (of_experts, experts)]
@@ -47,7 +47,7 @@ impl TrainingGenerator {
             },
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
-            replicas: self.plan.data,
+            replicas: self.plan.replicas(),
             passes: self.optimizer_passes(),
         }
     }
@@ -109,7 +109,7 @@ impl TrainingGenerator {
 
     /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
-        let alone = match self.plan.data == self.plan.expert {
+        let alone = match self.plan.replicas() == self.plan.expert {
             true => self.lowered(layer).expert_parameters,
             false => 0,
         };

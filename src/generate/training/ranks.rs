@@ -130,7 +130,7 @@ impl TraceGenerator for TrainingGenerator {
                 data,
                 stage: 0,
             };
-            let replicas = (0..self.plan.data).map(of);
+            let replicas = (0..self.plan.replicas()).map(of);
             let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
             return replicas.map(replica).collect();
         }

@@ -39,10 +39,14 @@
 //! bytes for each number of the copies. An all-to-all stands behind what makes copies and in front of what adds up their
 //! results; backwards it stands on the other side of each.
 //!
+//! Under context parallelism they exchange keys and values, or heads, around attention
+//! ([`context_shards`](super::context_shards)).
+//!
 //! A matrix tied to a table is sharded like the table, and on one stage its gradient is the table's: summed once.
 
 use super::super::GenerateError;
 use super::buckets;
+use super::context_shards;
 use super::cost::{CostParameters, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::layer::{LoweredLayer, LoweringContext};
@@ -55,6 +59,7 @@ use std::collections::BTreeMap;
 
 mod branches;
 mod member;
+mod of_tokens;
 mod redistribution;
 mod redistribution_cache;
 #[cfg(test)]
@@ -96,6 +101,8 @@ struct MemberOperator<'s> {
     of_experts: bool,
     /// Bytes of copies that are exchanged with ranks that have other experts.
     exchanged: u64,
+    /// Bytes that are exchanged with ranks that have other tokens: of queries, and of keys and values.
+    of_tokens: [u64; 2],
     /// True if the gradient of its input is needed.
     wanted: bool,
     /// True if the plan leaves it out entirely: nothing is moved for it.
@@ -165,6 +172,19 @@ impl ShardedLowering {
         u64::try_from(copies.saturating_mul(each)).unwrap_or(u64::MAX)
     }
 
+    /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with ranks that have
+    /// other tokens.
+    fn of_tokens(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
+        let silent = self
+            .context
+            .without
+            .has(AblationEffect::ContextCommunication);
+        if self.context.context.is_none() || silent || !spec.attends() {
+            return [0; 2];
+        }
+        context_shards::exchanged(spec, u128::from(sizes.samples) * u128::from(sizes.number))
+    }
+
     /// Bytes that an operator keeps over the forward pass, unless its layer is run again as a whole.
     fn kept(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.keeps(&one.kernels) - one.again.dropped
@@ -193,6 +213,7 @@ impl ShardedLowering {
                 expert_parameters = expert_parameters.saturating_add(weights);
             }
             let exchanged = self.exchanged(&work.spec(), &sizes);
+            let of_tokens = self.of_tokens(&work.spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
@@ -234,6 +255,7 @@ impl ShardedLowering {
                 found: buckets::found(&work),
                 of_experts,
                 exchanged,
+                of_tokens,
                 wanted: !step.inputs.is_empty(),
                 idle: self.context.leaves_out(layer, &spec),
                 spec,

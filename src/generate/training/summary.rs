@@ -126,6 +126,9 @@ impl RankTally<'_> {
             Some(TrainingPhase::Synchronize) => {
                 [ParallelGroupKind::Data, ParallelGroupKind::Tensor]
             }
+            _ if self.plan.plan.context > 1 => {
+                [ParallelGroupKind::Context, ParallelGroupKind::Tensor]
+            }
             _ => [ParallelGroupKind::Tensor, ParallelGroupKind::Data],
         };
         let others = placement.families().filter(|one| !likely.contains(one));
@@ -214,7 +217,7 @@ impl TrainingGenerator {
     pub(super) fn summary(&self) -> PlanSummary {
         let plan = &self.plan;
         let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
-        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.data);
+        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replicas());
         PlanSummary {
             ranks: self.ranks(),
             micro_batches: self.micro_batches,

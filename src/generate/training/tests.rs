@@ -4,6 +4,7 @@ use super::super::testing::{EmittedNode, every_rank, why_not};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
+mod context;
 mod experts;
 mod formats;
 

@@ -3,8 +3,8 @@
 
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
-use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
-use crate::network::NetworkKind;
+use crate::config::{ConfigError, ConfigTable, quoted};
+use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::link_graph::RoutePolicy;
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use crate::units::Bytes;
@@ -30,12 +30,13 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// The keys that the table of the network may have.
-const NETWORK: &[&str] = &["model", "switching", "segment"];
+const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
 /// Contents of the tables.
 pub(super) struct NetworkSection {
     pub topology: Topology,
     pub model: NetworkKind,
+    pub sends: SendCompletion,
     pub algorithms: Vec<AlgorithmChoice>,
     /// Measured collectives along each dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
@@ -92,10 +93,11 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     } else {
         NetworkKind::default()
     };
-    let (model, switching) = match root.get("network") {
-        Some(field) => traffic(&field, usual)?,
-        None => (usual, SwitchingMode::IDEAL),
-    };
+    let TrafficSection {
+        model,
+        switching,
+        sends,
+    } = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
         // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
         let whole = !graph.is_stacked() && graph.policy() != RoutePolicy::Sprayed;
@@ -110,6 +112,7 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     Ok(NetworkSection {
         topology: topology.with_switching(switching),
         model,
+        sends,
         algorithms,
         curves,
         protocols,
@@ -117,11 +120,25 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     })
 }
 
-/// Reads the network model, or takes `default`, and the switching mode; every key may be absent.
+/// How messages go: the table of the network.
+pub(super) struct TrafficSection {
+    pub model: NetworkKind,
+    pub switching: SwitchingMode,
+    pub sends: SendCompletion,
+}
+
+/// Reads the table of the network, of which every key may be absent; `default` is the model without one.
 pub(super) fn traffic(
-    field: &ConfigField<'_>,
+    root: &ConfigTable<'_>,
     default: NetworkKind,
-) -> Result<(NetworkKind, SwitchingMode), ConfigError> {
+) -> Result<TrafficSection, ConfigError> {
+    let Some(field) = root.get("network") else {
+        return Ok(TrafficSection {
+            model: default,
+            switching: SwitchingMode::IDEAL,
+            sends: SendCompletion::default(),
+        });
+    };
     let table = field.table(Some(NETWORK))?;
     let model = table
         .get("model")
@@ -142,7 +159,14 @@ pub(super) fn traffic(
         }
         switching = SwitchingMode::CutThrough { segment };
     }
-    Ok((model.transpose()?.unwrap_or(default), switching))
+    let sends = table
+        .get("send_completion")
+        .map(|field| field.choice(&SendCompletion::ALL));
+    Ok(TrafficSection {
+        model: model.transpose()?.unwrap_or(default),
+        switching,
+        sends: sends.transpose()?.unwrap_or_default(),
+    })
 }
 
 fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {

@@ -1,13 +1,13 @@
 //! The `tiles` table: a wafer or chip of many cores, in place of dimensions.
 
-use super::network::{NetworkSection, traffic};
+use super::network::{NetworkSection, TrafficSection, traffic};
 use super::{BANDWIDTH, LATENCY};
 use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use crate::config::{ConfigError, ConfigField, ConfigTable};
 use crate::memory::RemoteMemory;
 use crate::network::NetworkKind;
 use crate::topology::tile_grid::{DieBorders, shown};
-use crate::topology::{DimensionShape, SwitchingMode, TileGrid, Topology};
+use crate::topology::{DimensionShape, TileGrid, Topology};
 use std::collections::BTreeSet;
 
 mod dram;
@@ -62,10 +62,11 @@ pub(super) fn tiles(
     };
     let topology = Topology::tiled(grid, shape, inside, latency)
         .ok_or_else(|| table.refuse("links of no rate that can be counted", "less bandwidth"))?;
-    let (model, switching) = match root.get("network") {
-        Some(field) => traffic(&field, NetworkKind::Exclusive)?,
-        None => (NetworkKind::Exclusive, SwitchingMode::IDEAL),
-    };
+    let TrafficSection {
+        model,
+        switching,
+        sends,
+    } = traffic(root, NetworkKind::Exclusive)?;
     let topology = topology.with_switching(switching);
     let dram = table
         .get("dram")
@@ -74,6 +75,7 @@ pub(super) fn tiles(
     let section = NetworkSection {
         topology,
         model,
+        sends,
         algorithms: vec![algorithm; 2],
         curves: vec![Vec::new(); 2],
         protocols: vec![Vec::new(); 2],

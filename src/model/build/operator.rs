@@ -319,6 +319,7 @@ fn attention(
     let width = columns / all;
     let work = OperatorKind::Attention {
         tokens,
+        queries: tokens,
         heads,
         kv_heads,
         width,

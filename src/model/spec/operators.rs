@@ -108,6 +108,11 @@ fn pairs(n: u64) -> u64 {
     amount(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
+/// Number of pairs of `tokens` that a causal mask takes from `queries` of them.
+fn skipped(tokens: u64, queries: u64) -> u64 {
+    amount(u128::from(pairs(tokens)) * u128::from(queries) / u128::from(tokens.max(1)))
+}
+
 impl OperatorKind {
     /// The operator as data.
     pub fn spec(&self) -> OperatorSpec {
@@ -135,6 +140,7 @@ impl OperatorKind {
             }
             Self::Attention {
                 tokens,
+                queries,
                 heads,
                 kv_heads,
                 width,
@@ -146,7 +152,7 @@ impl OperatorKind {
                 let axes = vec![
                     whole(
                         'm',
-                        tokens,
+                        queries,
                         M,
                         "a query needs the keys and values of every token",
                     ),
@@ -160,9 +166,9 @@ impl OperatorKind {
                         K,
                         "a head is computed as a whole; `n` cuts by heads",
                     ),
-                    fixed('d', pairs(tokens)),
+                    fixed('d', skipped(tokens, queries)),
                 ];
-                let inputs = ["mnw", "tgw", "tgw"];
+                let inputs = ["mnw", "mgw", "mgw"];
                 let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
                     .runs(KernelSpec::Attention {
                         rotary,
@@ -172,11 +178,11 @@ impl OperatorKind {
                     .multiplies("nmt", "w")
                     .multiplies("nmw", "t");
                 if causal {
-                    // Products of tokens with later ones, s (s - 1) / 2 of s s pairs.
+                    // Products of tokens with later ones, s (s - 1) / 2 of s s pairs, of which shards have equal parts.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
-                    let [queries, keys] = ["mnw", "tgw"];
+                    let [queries, keys] = ["mnw", "mgw"];
                     spec = spec.weighs("w").weighs("w");
                     spec = spec.keeps(queries, None, KeptWith::Any);
                     spec = spec.keeps(keys, None, KeptWith::Any);

@@ -76,6 +76,7 @@ fn attention_multiplies_what_the_loops_do() {
     }
     let work = |causal| OperatorKind::Attention {
         tokens,
+        queries: tokens,
         heads,
         kv_heads,
         width,
@@ -128,6 +129,7 @@ fn counts_stop_at_the_largest_number() {
         },
         OperatorKind::Attention {
             tokens: most,
+            queries: most,
             heads: most,
             kv_heads: most,
             width: most,

@@ -4,13 +4,22 @@ use chakram::internals::converters::pytorch::{HostTrace, KinetoTrace, NONE};
 use chakram::internals::trace::file::decompressed;
 use serde_json::Value;
 
-/// The text in `data`, unless it is packed and large or damaged.
+/// The text in `data` as UTF-8, unless it is packed and large or damaged.
 fn text(data: &[u8]) -> Option<Vec<u8>> {
-    match decompressed(data) {
-        Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked),
-        Some(Err(_)) => None,
-        None => Some(data.to_vec()),
-    }
+    let text = match decompressed(data) {
+        Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
+        Some(Err(_)) => return None,
+        None => data.to_vec(),
+    };
+    let (rest, order): (_, fn([u8; 2]) -> u16) = match &text[..] {
+        [0xff, 0xfe, rest @ ..] => (rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => (rest, u16::from_be_bytes),
+        [b'{' | b'[', 0, ..] => (&text[..], u16::from_le_bytes),
+        [0, b'{' | b'[', ..] => (&text[..], u16::from_be_bytes),
+        _ => return Some(text),
+    };
+    let words = rest.chunks_exact(2).map(|pair| order([pair[0], pair[1]]));
+    Some(String::from_utf16_lossy(&words.collect::<Vec<_>>()).into_bytes())
 }
 
 /// Returns the number of elements of the array `key`, or the text if it is an array; `None` if it is no JSON that

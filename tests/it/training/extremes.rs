@@ -38,6 +38,7 @@ fn work() -> impl Strategy<Value = OperatorKind> {
             },
             1 => OperatorKind::Attention {
                 tokens: a,
+                queries: a,
                 heads: b,
                 kv_heads: c,
                 width: d,

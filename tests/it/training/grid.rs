@@ -2,7 +2,7 @@
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use chakram::internals::generate::plan::{
-    AttentionKernel, BucketPolicy, RecomputePolicy, ZeroStage,
+    AttentionKernel, BucketPolicy, ContextExchange, RecomputePolicy, ZeroStage,
 };
 use chakram::internals::generate::schedule::PipelineSchedule;
 use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
@@ -199,6 +199,47 @@ fn plans() -> Vec<ParallelismPlan> {
         }
     }
     plans
+}
+
+/// Two ranks that share the tokens of each sequence do what one does, with either exchange. Heads of keys and values of the Llama, of
+/// which there are two, cannot be shared by a tensor group as well.
+#[test]
+fn sequences_that_ranks_share_are_conserved() {
+    let few = plans().into_iter().filter(|plan| {
+        let schedule = matches!(
+            plan.schedule,
+            PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Inference
+        );
+        schedule && matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters)
+    });
+    let few: Vec<ParallelismPlan> = few.collect();
+    for (model, kv_heads) in [(gpt(), 4), (llama(), 2)] {
+        for (context_exchange, _) in ContextExchange::ALL {
+            let shared = few.iter().map(|plan| ParallelismPlan {
+                context: 2,
+                context_exchange: *context_exchange,
+                ..plan.clone()
+            });
+            let shared: Vec<ParallelismPlan> = shared.collect();
+            let heads = |plan: &&ParallelismPlan| kv_heads % (2 * plan.tensor) != 0;
+            let undivided = shared.iter().filter(heads).count();
+            let (done, refused) = go_over(&model, &shared);
+            let of_context = refused.iter().filter(|(why, _)| why.contains("`context`"));
+            let of_context: usize = of_context.map(|(_, count)| count).sum();
+            println!(
+                "{}, {context_exchange}: {done} done\n{}",
+                model.name,
+                list(&refused)
+            );
+            assert!(done > 40, "{done}");
+            match context_exchange {
+                ContextExchange::AllGather => assert_eq!(of_context, 0),
+                ContextExchange::AllToAll => assert!((1..=undivided).contains(&of_context)),
+            }
+            let mut reasons = refused.keys();
+            assert!(reasons.all(|why| !why.contains("no replicas")));
+        }
+    }
 }
 
 /// Buckets of parameters hold the gradients that buckets of layers do, whatever is shared and how it is walked through.

@@ -111,7 +111,7 @@ fn hint(plan: &ParallelismPlan) -> String {
     if plan.micro_batch > 1 {
         try_.push("a smaller --micro-batch".to_owned());
     }
-    if plan.data > 1 && plan.zero < ZeroStage::Parameters {
+    if plan.replicas() > 1 && plan.zero < ZeroStage::Parameters {
         let next = if plan.trains() {
             plan.zero as u8 + 1
         } else {

@@ -112,8 +112,12 @@ impl TrainingArgs {
                 degrees.collect::<Vec<_>>().join(",")
             }
         };
+        let context = match plan.context {
+            1 => String::new(),
+            shards => format!("cp {shards} x "),
+        };
         let name = format!(
-            "{}, tp {tensor} x dp {} x pp {}",
+            "{}, tp {tensor} x {context}dp {} x pp {}",
             model.name, plan.data, plan.pipeline
         );
         Ok(TrainingRequest {

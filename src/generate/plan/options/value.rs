@@ -5,9 +5,10 @@ use crate::config::{ConfigError, ConfigField, quoted};
 use crate::generate::plan::map::AxisMapping;
 use crate::generate::plan::tile_order::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CorePlacement,
-    ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
-    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
+    CorePlacement, ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy,
+    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
+    ZeroStage,
 };
 use crate::generate::{GenerateError, refused};
 use crate::trace::Dtype;
@@ -117,6 +118,7 @@ words! {
     ElementwiseKernels: "", |field| field.choice(Self::ALL);
     LossKernel: "", |field| field.choice(Self::ALL);
     ScalingRecipe: "", |field| field.choice(Self::ALL);
+    ContextExchange: "", |field| field.choice(Self::ALL);
     AdapterSums: "", |field| field.choice(Self::ALL);
     BranchOrder: "", |field| field.choice(Self::ALL);
     SplitUnit: "", |field| field.choice(Self::ALL);

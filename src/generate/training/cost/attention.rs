@@ -17,7 +17,9 @@
 //! | … rotary positions, operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
 //! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
-//! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above.
+//! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. A rank that has
+//! `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` where queries are counted, and `s` where
+//! keys and values are; its part of the causal scores is that of every other rank.
 
 use super::{CostParameters, OperatorKernels, chain, kernel};
 use crate::generate::GenerateError;
@@ -33,29 +35,33 @@ impl CostParameters {
         dropout: bool,
         [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, GenerateError> {
-        let [tokens, heads, kv_heads, width] = ['m', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
+        let [queries, tokens, heads, kv_heads, width] =
+            ['m', 't', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
-        let [s, a, v, w] = [tokens, heads, kv_heads, width].map(u128::from);
-        let q = [b, a, s, w];
+        let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
+        let q = [b, a, m, w];
         let kv = [b, v, s, w];
-        let n = b * s;
+        let n = b * m;
         let mut kernels = if self.fused {
-            // Each token with itself and those before it, or with all.
-            let pairs = if causal { s * (s + 1) / 2 } else { s * s };
+            // Each token with itself and those before it, or with all; shards of a sequence have equal parts of them.
+            let pairs = if causal { m * (s + 1) / 2 } else { m * s };
             let product = 2 * b * pairs * a * w;
             let rows = 4 * n * a;
-            let moved = d * n * (2 * a * w + 2 * v * w) + rows;
+            let moved = d * (2 * n * a * w + 2 * b * s * v * w) + rows;
             // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
-            let back = d * n * (4 * a * w + 4 * v * w) + rows;
+            let back = d * (4 * n * a * w + 4 * b * s * v * w) + rows;
+            // Of the two pieces of a shard one is as far from the end as the other from the start: together they meet as many
+            // keys as if each met half of all.
+            let halved = causal && queries < tokens;
             let shape = |backward| KernelShape::Attention {
                 batch: self.samples,
                 heads,
                 kv_heads,
-                queries: tokens,
-                keys: tokens,
+                queries,
+                keys: if halved { tokens / 2 } else { tokens },
                 width,
-                causal,
+                causal: causal && !halved,
                 backward,
             };
             let forward = kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?;
@@ -68,7 +74,7 @@ impl CostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            self.unfused(dropout, n, s, [a, v, w], q, kv)?
+            self.unfused(dropout, [a, v, w], q, kv)?
         };
         self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
         if qk_norm {

@@ -6,28 +6,30 @@ use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use crate::trace::MovingKernel;
 
 impl CostParameters {
-    /// Kernels of attention of `a` heads with scores of their own, for `n` tokens in sequences of `s`.
+    /// Kernels of attention of `a` heads with scores of their own, for queries and keys of shapes `q` and `kv`.
     pub(super) fn unfused(
         &self,
         dropout: bool,
-        n: u128,
-        s: u128,
         [a, v, w]: [u128; 3],
         q: [u128; 4],
         kv: [u128; 4],
     ) -> Result<OperatorKernels, GenerateError> {
         let d = u128::from(self.number);
+        let [b, _, m, _] = q;
+        let s = kv[2];
+        let n = b * m;
         let product = 2 * n * s * a * w;
         let all = n * a * s;
-        let moved = d * (n * a * w + n * v * w + all);
-        let p = [q[0], a, s, s];
-        // Of each sequence and head, scores of all tokens with all, or as many sums of values.
-        let (scores, sums) = (gemm(q[0] * a, s, s, w), gemm(q[0] * a, s, w, s));
+        let moved = d * (n * a * w + b * s * v * w + all);
+        let p = [b, a, m, s];
+        // Of each sequence and head, scores of its queries with all keys, or as many sums of values.
+        let (scores, sums) = (gemm(b * a, m, s, w), gemm(b * a, m, w, s));
+        let key_sums = gemm(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
         let in_one = match self.softmax {
             SoftmaxKernel::Fused => true,
             SoftmaxKernel::Unfused => false,
-            SoftmaxKernel::Megatron => (q[0] * a).is_multiple_of(4),
+            SoftmaxKernel::Megatron => (b * a).is_multiple_of(4),
         };
         // In single precision, each reads and writes all scores.
         let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
@@ -47,7 +49,7 @@ impl CostParameters {
         }
         let mut backward = vec![
             kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
-            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(sums),
+            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums),
         ];
         if dropout {
             let moved = (2 * d + 1) * all;
@@ -73,7 +75,7 @@ impl CostParameters {
             backward.extend(parts([d + 4, 4 + d], names)?);
         }
         backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
-        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(sums));
+        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums));
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
             let split = kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;

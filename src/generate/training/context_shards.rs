@@ -1,0 +1,125 @@
+//! Tokens of a rank under context parallelism: of the `s` tokens of each sequence `s / c`, for a degree of `c`.
+//!
+//! Operators work on tokens one by one, but for attention, where a query needs the keys and values of every token. Two ways bring
+//! them together, `B` samples and `d` bytes of a number, `a` query heads and `v` heads of keys and values of `w` columns:
+//!
+//! | | attention of a rank | forward | backward |
+//! |---|---|---|---|
+//! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes of a rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
+//! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
+//!
+//! Keys and values that were gathered are kept for the kernels of attention alone. A sequence is cut into `2 c` pieces, of
+//! which a rank has the `i`-th from either end, so that all ranks have equal parts of causal scores (section 3.3.2 of the first).
+//! Ranks of a context group have the same weights, of which they find parts of the gradients: these are summed over all
+//! `data x context` replicas.
+
+use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
+use crate::generate::{GenerateError, refused};
+use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
+use std::borrow::Cow;
+
+/// `model` with the tokens that a rank has.
+pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
+    let shards = u64::from(plan.context);
+    if shards == 1 {
+        return model;
+    }
+    let mut model = model.into_owned();
+    let operators = model.layers.iter_mut().flat_map(|one| &mut one.operators);
+    for operator in operators {
+        match (&mut operator.work, plan.context_exchange) {
+            (OperatorKind::Attention { queries, .. }, ContextExchange::AllGather) => {
+                *queries /= shards;
+            }
+            (work @ OperatorKind::Attention { .. }, ContextExchange::AllToAll) => {
+                divide(work, OperatorAxis::N, shards);
+            }
+            (work, _) => divide(work, OperatorAxis::M, shards),
+        }
+    }
+    Cow::Owned(model)
+}
+
+fn divide(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
+    let sizes = work.sizes_mut().into_iter();
+    sizes
+        .filter(|(cut, _)| *cut == axis)
+        .for_each(|(_, size)| *size /= shards);
+}
+
+/// Bytes of a context group's exchanges around an operator, `sample` being those of a number in all samples of a micro-batch: of
+/// queries and of keys and values, as many as a rank has.
+pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
+    let bytes = |axes: &str| {
+        let all = spec.volume(axes).saturating_mul(sample);
+        u64::try_from(all).unwrap_or(u64::MAX)
+    };
+    [bytes("mnw"), bytes("mgw").saturating_mul(2)]
+}
+
+/// Refuses a degree that does not divide the tokens or heads of `model`, and what no rule is known for.
+pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let shards = u64::from(plan.context);
+    if shards == 1 {
+        return Ok(());
+    }
+    let wrong = |expected: String| Err(refused("context", plan.context, expected));
+    if plan.recompute == RecomputePolicy::Operators {
+        let expected = "none, selective or full where tokens of a sequence are shared out";
+        return Err(refused("recompute", plan.recompute, expected));
+    }
+    let operators = || model.runs().flat_map(|run| &run[0].operators);
+    if !operators().any(|one| one.work.spec().attends()) {
+        return wrong(format!(
+            "1 for {}, in which no token needs another",
+            model.name
+        ));
+    }
+    operators().try_for_each(|one| match check_operator(one, plan) {
+        Some(expected) => wrong(format!("{expected} (operator {})", one.name)),
+        None => Ok(()),
+    })
+}
+
+/// Returns what is expected of a degree that `operator` cannot have.
+fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
+    let shards = u64::from(plan.context);
+    let spec = operator.work.spec();
+    if !spec.attends() {
+        // Images have rows of pixels, and halos.
+        let mut sizes = spec.sizes(OperatorAxis::M).peekable();
+        if spec.windows.is_some() || sizes.peek().is_none() {
+            return Some("1 for a model whose operators are not all over tokens".to_owned());
+        }
+        let mut odd = sizes.filter(|(size, _)| !size.is_multiple_of(shards));
+        return odd
+            .next()
+            .map(|(size, what)| format!("a divisor of {size} {what}"));
+    }
+    match plan.context_exchange {
+        ContextExchange::AllToAll => {
+            let members = shards * u64::from(plan.tensor);
+            let mut odd = spec
+                .sizes(OperatorAxis::N)
+                .filter(|(size, _)| !size.is_multiple_of(members));
+            odd.next().map(|(size, what)| {
+                format!(
+                    "a number that times tensor = {} divides {size} {what}, or context-exchange = all-gather",
+                    plan.tensor
+                )
+            })
+        }
+        ContextExchange::AllGather => {
+            let tokens = spec.extent('m');
+            let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
+            // A causal mask leaves ranks with unequal work unless each has two pieces.
+            let pieces = if causal { 2 * shards } else { shards };
+            (!tokens.is_multiple_of(pieces)).then(|| match causal {
+                true => format!(
+                    "a divisor of half of {tokens} tokens, two pieces of a sequence for each rank"
+                ),
+                false => format!("a divisor of {tokens} tokens"),
+            })
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Sends that are complete when their last byte has left, or when it has arrived, as the machine says.
+//!
+//! On every machine here a byte takes 20 ps over a link and a link 500 ns, two of which lie between NPUs of a switch: of
+//! 10,000 B the last byte leaves after s = 200 ns and arrives after 1,000 + 200 ns.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{
+    Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
+};
+use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
+use chakram::internals::collective::{CollectiveAlgorithm, CustomCollective};
+use chakram::internals::engine::ReplayOptions;
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind;
+use chakram::internals::network::SendCompletion::{Delivered, Injected};
+use chakram::internals::topology::DimensionShape;
+use chakram::internals::trace::CollectiveKind as K;
+use chakram::internals::workload::{MissingRankPolicy, Workload};
+use proptest::prelude::*;
+
+/// The same machine, with sends that are complete when their last byte has left, and when it has arrived.
+fn both(machine: &Machine) -> [Machine; 2] {
+    [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
+}
+
+fn switch(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
+    both(&machine(&[dim(DimensionShape::Switch, size, algorithm)]))
+}
+
+/// What [`SendCompletion`](chakram::internals::network::SendCompletion) says of `workload` under `model`, one after the other.
+fn under(model: NetworkKind, machines: &[Machine; 2], workload: &Workload) -> [Replay; 2] {
+    [0, 1].map(|i| replay_with(workload, &machines[i], &over(model)))
+}
+
+/// A kernel behind a send, and the send's lane, wait for the message's last byte; the receive ends when it did. Where a
+/// transfer holds its links until its end, both moments are one.
+#[test]
+fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
+    let ranks = [
+        vec![send(1, 10_000), kernel(300).after(&[1])],
+        vec![receive(0, 10_000)],
+    ];
+    let workload = job(&ranks, &[]);
+    let machines = switch(2, CollectiveAlgorithm::Ring);
+    for (model, _) in NetworkKind::ALL {
+        let left = match model {
+            NetworkKind::Exclusive => 1_200_000,
+            _ => 200_000,
+        };
+        let [injected, delivered] = under(model, &machines, &workload);
+        assert_eq!((injected.end(0, 1), injected.start(0, 2)), (left, left));
+        let there = 1_200_000;
+        assert_eq!(
+            (delivered.end(0, 1), delivered.start(0, 2)),
+            (there, there),
+            "{model}"
+        );
+        assert_eq!((injected.end(1, 1), delivered.end(1, 1)), (there, there));
+        // 1,200 + 300 ns, and 300 ns behind what left.
+        assert_eq!(delivered.ps(), 1_500_000);
+        assert_eq!(injected.ps(), there.max(left + 300_000));
+    }
+}
+
+/// Messages of two senders meet at their receiver: one after the other under `ports` and `links`, at half the rate under
+/// `fair_sharing`. What a send waits for is the end of its own message, however late others make it.
+#[test]
+fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
+    let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
+    let receiver = vec![receive(0, 10_000).tag(1), receive(1, 10_000).tag(2)];
+    let workload = job(&[of(1), of(2), receiver], &[]);
+    let machines = switch(4, CollectiveAlgorithm::Ring);
+    for (model, left, there) in [
+        // Operations do not meet: 200 ns, and 1,000 + 200 ns.
+        (NetworkKind::ContentionFree, [200, 200], [1200, 1200]),
+        // The second waits 200 ns in front of the receiver, and has left as early as the first.
+        (NetworkKind::Ports, [200, 200], [1200, 1400]),
+        (NetworkKind::Links, [200, 200], [1200, 1400]),
+        // Half of the receiver's link each: 400 ns, and 1,000 ns later all is there.
+        (NetworkKind::FairSharing, [400, 400], [1400, 1400]),
+        // All links of a way are held for 1,200 ns, the receiver's by one after the other.
+        (NetworkKind::Exclusive, [1200, 2400], [1200, 2400]),
+    ] {
+        let [injected, delivered] = under(model, &machines, &workload);
+        let ends = |replay: &Replay| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
+        assert_eq!(
+            (ends(&injected), ends(&delivered)),
+            (left, there),
+            "{model}"
+        );
+        // The messages are the same.
+        let received = |replay: &Replay| [1, 2].map(|node| replay.end(2, node) / 1000);
+        assert_eq!(
+            (received(&injected), received(&delivered)),
+            (there, there),
+            "{model}"
+        );
+    }
+}
+
+/// A lane carries one send at a time, so a second one begins when the first is complete.
+#[test]
+fn a_send_holds_its_lane_until_it_is_complete() {
+    let ranks = [
+        vec![send(1, 10_000).tag(1), send(1, 10_000).tag(2)],
+        vec![receive(0, 10_000).tag(1), receive(0, 10_000).tag(2)],
+    ];
+    let [injected, delivered] =
+        switch(2, CollectiveAlgorithm::Ring).map(|machine| replay(&job(&ranks, &[]), &machine));
+    // 200 + 1,200 ns, and 1,200 + 1,200 ns.
+    assert_eq!((injected.start(0, 2), injected.ps()), (200_000, 1_400_000));
+    assert_eq!(
+        (delivered.start(0, 2), delivered.ps()),
+        (1_200_000, 2_400_000)
+    );
+}
+
+/// Delivery does not wait for the receive, and needs no trace of the receiver.
+#[test]
+fn nobody_has_to_receive_for_a_send_to_be_complete() {
+    let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
+    let ranks = [
+        vec![send(1, 10_000)],
+        vec![kernel(3000), receive(0, 10_000).after(&[1])],
+    ];
+    let late = replay(&job(&ranks, &[]), &machine);
+    assert_eq!((late.end(0, 1), late.end(1, 2)), (1_200_000, 3_000_000));
+    let lines: &[Line] = &[send(3, 10_000), kernel(300).after(&[1])];
+    let alone = traces([(0, lines)]).finish(Some(4), MissingRankPolicy::Mirror);
+    let alone = replay(&alone.unwrap(), &machine);
+    assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
+}
+
+/// Across a Clos network of two levels: four links of 1 us, 1 MB at 1 GB/s in 1 ms.
+#[test]
+fn sends_across_a_clos_network_are_complete_four_links_later() {
+    let file = r#"
+name = "clos"
+[npu.one]
+memory_bandwidth = "1 TB/s"
+memory_latency = "0 ns"
+memory_capacity = "80 GB"
+lanes = 2
+host_lanes = 1
+peak = { bf16 = "1 TFLOP/s" }
+[[dimension]]
+name = "fabric"
+shape = "clos"
+levels = "2x2"
+size = 4
+bandwidth = "1 GB/s"
+latency = "1 us"
+algorithm = "ring"
+[network]
+send_completion = "WHEN"
+"#;
+    let ends = ["injected", "delivered"].map(|when| {
+        let machine = Machine::parse(&file.replace("WHEN", when), "clos.toml").unwrap();
+        let mut ranks = vec![vec![kernel(0)]; 4];
+        ranks[0] = vec![send(3, 1_000_000), kernel(0).after(&[1])];
+        ranks[3] = vec![receive(0, 1_000_000)];
+        let replay = replay(&job(&ranks, &[]), &machine);
+        assert_eq!(replay.end(3, 1), 1_004_000_000);
+        replay.end(0, 2)
+    });
+    assert_eq!(ends, [1_000_000_000, 1_004_000_000]);
+}
+
+/// In a custom algorithm position 0 sends twice, the second time when the first send is complete; the receiver waits for
+/// both. 200 + 1,200 ns, or 1,200 + 1,200 ns.
+#[test]
+fn sends_of_custom_algorithms_are_complete_alike() {
+    let scripts = [
+        vec![
+            send(1, 10_000).tag(1),
+            send(1, 10_000).tag(2).after(&[1]).on(1),
+        ],
+        vec![receive(0, 10_000).tag(1), receive(0, 10_000).tag(2).on(1)],
+    ];
+    let files: Vec<Vec<u8>> = scripts.iter().map(|lines| contents(lines)).collect();
+    let custom = CustomCollective {
+        kind: K::Broadcast,
+        name: "twice".to_owned(),
+        scripts: read(&files, ScriptTiming::Recorded)
+            .unwrap()
+            .matched()
+            .unwrap(),
+    };
+    let workload = job(&vec![vec![call(K::Broadcast, 20_000)]; 2], &[]);
+    for model in [
+        NetworkKind::ContentionFree,
+        NetworkKind::Ports,
+        NetworkKind::Links,
+        NetworkKind::FairSharing,
+    ] {
+        let ends = switch(2, CollectiveAlgorithm::Ring).map(|machine| {
+            let options = ReplayOptions::with(|o| {
+                *o = over(model);
+                o.custom = vec![custom.clone()];
+            });
+            replay_with(&workload, &machine, &options).ends()
+        });
+        // The sender's part ends with its second send.
+        assert_eq!(ends[0], [400_000, 1_400_000], "{model}");
+        assert_eq!(ends[1], [2_400_000, 2_400_000], "{model}");
+    }
+}
+
+/// Steps of algorithms follow from what was received, and no part of a member waits for others to have received.
+#[test]
+fn algorithms_of_collectives_take_as_long_either_way() {
+    for (algorithm, _) in CollectiveAlgorithm::ALL {
+        for kind in [K::AllReduce, K::AllToAll, K::Broadcast, K::Gather] {
+            let workload = job(&vec![vec![call(kind, 40_000)]; 4], &[]);
+            for options in [ReplayOptions::default(), stepwise()] {
+                let [injected, delivered] =
+                    switch(4, algorithm).map(|machine| replay_with(&workload, &machine, &options));
+                assert_eq!(injected, delivered, "{algorithm} {kind}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// Collectives by closed form, which messages behind sends take back at any moment, and message by message. No send is
+    /// complete earlier than when it has left, and chains of them end no earlier.
+    #[test]
+    fn closed_forms_are_taken_back_alike(
+        starts in prop::collection::vec(0_u64..4000, 4),
+        bytes in 1_u64..20_000,
+        model in prop::sample::select(vec![NetworkKind::Ports, NetworkKind::Links]),
+    ) {
+        let ranks: Vec<_> = (0..4_u32).map(|rank| {
+            let chain = kernel(starts[rank as usize]).on(1);
+            let out = send((rank + 1) % 4, bytes).after(&[1]).on(2);
+            let more = send((rank + 2) % 4, bytes).after(&[2]).tag(1).on(2);
+            let into = receive((rank + 3) % 4, bytes);
+            let last = receive((rank + 2) % 4, bytes).tag(1);
+            vec![chain, out, more, into, last, call(K::AllReduce, 40_000)]
+        }).collect();
+        let workload = job(&ranks, &[]);
+        let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
+        let closed = ReplayOptions::with(|o| o.network = Some(model));
+        let closed = replay_with(&workload, &machine, &closed);
+        let stepped = replay_with(&workload, &machine, &over(model));
+        prop_assert_eq!(&closed.log.events, &stepped.log.events);
+        for rank in 0..4 {
+            // It arrives with the receive at the other end, or before that is posted at 0.
+            prop_assert_eq!(closed.end(rank, 2), closed.end((rank + 1) % 4, 4));
+            prop_assert_eq!(closed.end(rank, 3), closed.end((rank + 2) % 4, 5));
+            prop_assert_eq!(closed.start(rank, 3), closed.end(rank, 2));
+        }
+    }
+}
