@@ -116,6 +116,26 @@ impl StepKind {
     }
 }
 
+/// Returns what stands behind the first `end` in `text`.
+fn behind<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
+    let at = text.windows(end.len()).position(|part| part == end)?;
+    Some(&text[at + end.len()..])
+}
+
+/// Returns what stands behind the first `end` in `text` that is in no quotes.
+fn unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
+    let mut quote = None;
+    for (at, byte) in text.iter().enumerate() {
+        match (quote, byte) {
+            (Some(open), byte) if open == *byte => quote = None,
+            (None, b'"' | b'\'') => quote = Some(*byte),
+            (None, _) if text[at..].starts_with(end) => return Some(&text[at + end.len()..]),
+            _ => {}
+        }
+    }
+    None
+}
+
 impl MscclAlgorithm {
     /// Returns whether a file that begins with `head` is XML whose root is an algorithm.
     pub fn begins(head: &[u8]) -> bool {
@@ -123,15 +143,24 @@ impl MscclAlgorithm {
         loop {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
-            let (inside, end): (&[u8], &[u8]) = match rest {
-                [b'<', b'?', inside @ ..] => (inside, b"?>"),
-                [b'<', b'!', b'-', b'-', inside @ ..] => (inside, b"-->"),
+            let end = match rest {
+                [
+                    b'<',
+                    b'?',
+                    b'x',
+                    b'm',
+                    b'l',
+                    b' ' | b'\t' | b'\r' | b'\n',
+                    inside @ ..,
+                ] => unquoted(inside, b"?>"),
+                [b'<', b'?', inside @ ..] => behind(inside, b"?>"),
+                [b'<', b'!', b'-', b'-', inside @ ..] => behind(inside, b"-->"),
                 _ => break,
             };
-            let Some(at) = inside.windows(end.len()).position(|part| part == end) else {
+            let Some(end) = end else {
                 return false;
             };
-            rest = &inside[at + end.len()..];
+            rest = end;
         }
         let root = rest.strip_prefix(b"<algo").unwrap_or_default();
         root.first().is_some_and(u8::is_ascii_whitespace)

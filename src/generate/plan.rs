@@ -17,6 +17,7 @@ mod tile_order;
 
 pub use map::{AxisMapping, DimensionRef};
 pub use operators::OperatorDegrees;
+pub(crate) use options::listed;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
 pub use tile_order::{CoreGrid, CorePlacement, TensorNeighbours, TileOrder};

@@ -23,8 +23,8 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// As the flag has them: `4,2`.
-fn listed(degrees: &[u32]) -> String {
+/// Returns degrees as their flag takes them: `4,2`.
+pub(crate) fn listed(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
 }

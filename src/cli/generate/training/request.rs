@@ -2,7 +2,7 @@
 
 use super::TrainingArgs;
 use crate::config::nearest;
-use crate::generate::plan::{CoreGrid, CorePlacement, ResidencyRule};
+use crate::generate::plan::{CoreGrid, CorePlacement, ResidencyRule, listed};
 use crate::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use crate::machine::Machine;
 use crate::model::{Model, ModelError};
@@ -107,10 +107,7 @@ impl TrainingArgs {
         }
         let tensor = match plan.stage_tensor.is_empty() {
             true => plan.tensor.to_string(),
-            false => {
-                let degrees = plan.stage_tensor.iter().map(u32::to_string);
-                degrees.collect::<Vec<_>>().join(",")
-            }
+            false => listed(&plan.stage_tensor),
         };
         let context = match plan.context {
             1 => String::new(),
