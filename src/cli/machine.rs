@@ -170,20 +170,18 @@ fn npus(machine: &Machine) -> String {
 /// Formats each dimension: `switch 8 @ 450 GB/s`, or the links of its own: `clos 4x4 @ 12.5 GB/s`.
 fn dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().graph();
-    if let Some(graph) = graph.filter(|graph| !graph.is_stacked()) {
-        let dimension = &machine.topology().dimensions()[0];
-        let gb = dimension.bandwidth.bytes_per_second() / 1e9;
-        return vec![format!("{} @ {gb} GB/s", graph.name())];
-    }
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
+        let gb = dimension.bandwidth.bytes_per_second() / 1e9;
+        if let Some(label) = graph.and_then(|graph| graph.label(index)) {
+            return format!("{label} @ {gb} GB/s");
+        }
         let open = machine.scalable() && index + 1 == dimensions.len() && dimension.size == 1;
         let size = if open {
             "N".to_owned()
         } else {
             dimension.size.to_string()
         };
-        let gb = dimension.bandwidth.bytes_per_second() / 1e9;
         format!("{} {size} @ {gb} GB/s", dimension.shape)
     };
     dimensions.iter().enumerate().map(words).collect()

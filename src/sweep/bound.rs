@@ -310,7 +310,7 @@ fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[
     let spanned: Vec<usize> = spanned.collect();
     let rate: f64 = spanned
         .iter()
-        .map(|d| topology.dimensions()[*d].bandwidth.bytes_per_second())
+        .map(|d| port_rate(&point.machine, members, *d))
         .sum();
     let shares = f64::from(n - 1) / f64::from(n);
     let in_shares = |d: &usize| {
@@ -331,6 +331,25 @@ fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[
     // Rounded down, and a little more, for sizes that are no multiples of the members.
     let ps = times * buffer as f64 / rate * 1e12 * (1.0 - 1e-9) - f64::from(n);
     if ps > 0.0 { ps as u64 } else { 0 }
+}
+
+/// The most bytes a second that one of `members` can receive along a dimension. Where links are told apart, it is over all
+/// links that lead to it.
+fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
+    let topology = machine.topology();
+    let Some(graph) = topology.graph() else {
+        return topology.dimensions()[dimension]
+            .bandwidth
+            .bytes_per_second();
+    };
+    let mut rates: BTreeMap<u32, f64> = members.iter().map(|npu| (npu.0, 0.0)).collect();
+    let links = graph.links().iter();
+    for link in links.filter(|link| link.dimension as usize == dimension) {
+        if let Some(rate) = rates.get_mut(&link.to) {
+            *rate += link.bandwidth.bytes_per_second();
+        }
+    }
+    rates.into_values().fold(0.0, f64::max)
 }
 
 /// Follows the relaxed step of one replica.

@@ -6,6 +6,8 @@ use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
+mod tiers;
+
 fn stdout(args: &[&str]) -> String {
     let output = chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -457,7 +459,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         refusal(&[&captured[..], &["-m", &file]].concat())
     };
     assert!(
-        error.contains("where routes of clos or graph are first or hashed"),
+        error.contains("where every dimension is clos or graph and routes are first or hashed"),
         "{error}"
     );
 }

@@ -49,6 +49,9 @@ struct NetworkDocument {
 struct DimensionDocument<'a> {
     name: &'a str,
     shape: String,
+    /// Links of its own, where it has some: a Clos network or a graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<&'a str>,
     size: u32,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
@@ -138,9 +141,12 @@ impl<'a> MachineSummary<'a> {
     pub(super) fn of(machine: &'a Machine) -> Self {
         let topology = machine.topology();
         let dimensions = topology.dimensions().iter().zip(machine.algorithms());
-        let dimensions = dimensions.map(|(dimension, algorithm)| DimensionDocument {
+        let graph = topology.graph();
+        let dimensions = dimensions.enumerate();
+        let dimensions = dimensions.map(|(d, (dimension, algorithm))| DimensionDocument {
             name: &dimension.name,
             shape: dimension.shape.to_string(),
+            links: graph.and_then(|graph| graph.label(d)),
             size: dimension.size,
             bandwidth_bytes_per_s: dimension.bandwidth.bytes_per_second(),
             latency_ps: dimension.latency.0,

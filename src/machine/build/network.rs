@@ -5,7 +5,6 @@ use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::config::{ConfigError, ConfigTable, quoted};
 use crate::network::{NetworkKind, SendCompletion};
-use crate::topology::link_graph::RoutePolicy;
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use crate::units::Bytes;
 
@@ -22,6 +21,7 @@ pub(super) const KEYS: &[&str] = &[
     "protocol",
     "levels",
     "oversubscription",
+    "fabric",
     "links",
     "routes",
     "seed",
@@ -100,12 +100,11 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
     } = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
         // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
-        let whole = !graph.is_stacked() && graph.policy() != RoutePolicy::Sprayed;
-        let stores = switching == SwitchingMode::StoreAndForward && whole;
+        let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if model != usual || !stores && switching != SwitchingMode::IDEAL {
             let found = "another model or switching for links of the machine's own";
             let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them, or with \
-                            store_and_forward where routes of clos or graph are first or hashed";
+                            store_and_forward where every dimension is clos or graph and routes are first or hashed";
             return Err(root.need("network", expected)?.refuse(found, expected));
         }
     }

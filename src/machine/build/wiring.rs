@@ -2,14 +2,17 @@
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
-use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use crate::config::{ConfigError, ConfigTable, quoted};
 use crate::ids::Npu;
-use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use crate::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use crate::topology::link_graph::{
-    ClosLevels, LinkChange, LinkChangeFault, LinkGraph, MOST_NPUS, RoutePolicy,
+    DimensionLinks, LinkChange, LinkChangeFault, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS,
+    MOST_SWITCHES, RoutePolicy,
 };
 use crate::topology::{DimensionShape, Topology};
-use crate::units::{Bandwidth, Span};
+use crate::units::Bandwidth;
+
+mod own_links;
 
 /// The keys of a change of links.
 const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
@@ -42,9 +45,10 @@ const ROUTES: [(RoutePolicy, &str); 3] = [
 ];
 
 /// Keys that only dimensions with links of their own have, with the shapes that take them.
-const OWN: [(&str, &[DimensionWiring]); 7] = [
+const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("levels", &[DimensionWiring::Clos]),
     ("oversubscription", &[DimensionWiring::Clos]),
+    ("fabric", &[DimensionWiring::Clos]),
     ("links", &[DimensionWiring::Graph]),
     ("link_rates", &[DimensionWiring::Graph]),
     ("interpolate", &[DimensionWiring::Graph]),
@@ -109,7 +113,7 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
             .unwrap_or(LinkInterpolation::None),
     };
     let size = table.need("size", "the number of NPUs along this dimension")?;
-    let most = chips_of(table, size.count(MOST_NPUS)?)?.most_links();
+    let most = own_links::chips_of(table, size.count(MOST_NPUS)?)?.most_links();
     let rate = technology.rate(most).filter(|_| most > 0);
     rate.and_then(Bandwidth::new).ok_or_else(|| {
         field.refuse(
@@ -126,32 +130,49 @@ pub(super) fn wired(
     dimensions: &[ConfigTable<'_>],
     topology: Topology,
 ) -> Result<Topology, ConfigError> {
-    let mut graph = None;
-    for table in dimensions {
-        let wiring = table.choice("shape", &WIRINGS)?;
-        if matches!(wiring, DimensionWiring::Stacked(_)) {
-            continue;
+    let links =
+        dimensions
+            .iter()
+            .enumerate()
+            .map(|(d, table)| match table.choice("shape", &WIRINGS)? {
+                DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
+                wiring => own_links::own_links(table, (wiring, d), &topology),
+            });
+    let links: Vec<_> = links.collect::<Result<_, _>>()?;
+    let own = links
+        .iter()
+        .position(|links| *links != DimensionLinks::OfShape);
+    let changes = root.get("link");
+    let size;
+    let field = match (own, &changes) {
+        (Some(d), _) => {
+            size = dimensions[d].need("size", "the number of NPUs along this dimension")?;
+            &size
         }
-        if dimensions.len() > 1 {
-            let field = table.need("shape", "the dimension's shape")?;
-            return Err(field.refuse("another dimension beside it", "it alone"));
+        (None, Some(field)) => field,
+        (None, None) => return Ok(topology),
+    };
+    let graph = LinkGraph::new(&topology, &links).map_err(|fault| match fault {
+        LinkGraphFault::Npus => {
+            let found = format!("links of {} NPUs", topology.npus());
+            field.refuse(
+                found,
+                format!("at most {MOST_NPUS} NPUs where links are told apart"),
+            )
         }
-        graph = Some(own_links(table, wiring, &topology)?);
-    }
-    let Some(field) = root.get("link") else {
-        return Ok(match graph {
-            Some(graph) => topology.with_graph(graph),
-            None => topology,
-        });
+        LinkGraphFault::Links(d) => {
+            let most = format!("fewer links: at most {MOST_LINKS}, and {MOST_SWITCHES} switches");
+            dimensions[d].refuse("too many links or switches", most)
+        }
+        LinkGraphFault::Apart(a, b) => field.refuse(
+            format!("no way from NPU {a} to NPU {b}"),
+            "links that join all NPUs",
+        ),
+    })?;
+    let Some(field) = changes else {
+        return Ok(topology.with_graph(graph));
     };
     let tables = field.tables(LINK)?;
-    let graph = match graph {
-        Some(graph) => graph,
-        None => LinkGraph::stacked(&topology).ok_or_else(|| {
-            let found = format!("links of {} NPUs", topology.npus());
-            field.refuse(found, format!("at most {MOST_NPUS} NPUs"))
-        })?,
-    };
     let changes = tables.iter().map(|table| change(table, &topology));
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
@@ -160,132 +181,6 @@ pub(super) fn wired(
             Err(tables[change].refuse("no such link", "NPUs that a link of that dimension joins"))
         }
     }
-}
-
-/// Reads the links of a Clos network or a graph.
-fn own_links(
-    table: &ConfigTable<'_>,
-    wiring: DimensionWiring,
-    topology: &Topology,
-) -> Result<LinkGraph, ConfigError> {
-    let npus = topology.npus();
-    let rate: (Bandwidth, Span) = (
-        topology.dimensions()[0].bandwidth,
-        table.quantity("latency", LATENCY)?,
-    );
-    let routes = table.get("routes").map(|field| field.choice(&ROUTES));
-    let usual = match wiring {
-        DimensionWiring::Clos => RoutePolicy::Sprayed,
-        _ => RoutePolicy::First,
-    };
-    let mut policy = routes.transpose()?.unwrap_or(usual);
-    if let Some(field) = table.get("seed") {
-        let seed = field.between(0, u64::from(u32::MAX))?;
-        match policy {
-            RoutePolicy::Hashed(_) => policy = RoutePolicy::Hashed(seed),
-            _ => return Err(field.refuse("a seed", "one where routes are hashed")),
-        }
-    }
-    let size = table.need("size", "the number of NPUs along this dimension")?;
-    let too_many = || size.refuse(format!("{npus} NPUs"), format!("at most {MOST_NPUS}"));
-    if npus > MOST_NPUS {
-        return Err(too_many());
-    }
-    match wiring {
-        DimensionWiring::Clos => {
-            let levels = levels(table)?;
-            if levels.npus() != Some(npus) {
-                let found = match levels.npus() {
-                    Some(other) => format!("levels for {other} NPUs"),
-                    None => "levels for too many NPUs".to_owned(),
-                };
-                let field = table.need("levels", "the sizes of levels")?;
-                return Err(
-                    field.refuse(found, format!("levels whose product is {npus}, the size"))
-                );
-            }
-            LinkGraph::clos(&levels, rate, policy).ok_or_else(|| {
-                let field = table.need("levels", "the sizes of levels");
-                field.map_or_else(
-                    |error| error,
-                    |field| field.refuse("too many switches", "fewer uplinks"),
-                )
-            })
-        }
-        _ => {
-            let chips = chips_of(table, npus)?;
-            LinkGraph::of_chips(&chips, rate, policy).ok_or_else(too_many)
-        }
-    }
-}
-
-/// Reads `levels = "2x2x4"` and `oversubscription`, one number for all levels or one for each but the highest.
-fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
-    let expected = "NPUs or switches below a switch of each level, lowest first, such as \"4x4\"";
-    let field = table.need("levels", expected)?;
-    let text = field.text(expected)?;
-    let sizes = text.split('x').map(|part| {
-        let size = part.trim().parse::<u32>().ok();
-        size.filter(|size| *size > 0)
-    });
-    let children = sizes.collect::<Option<Vec<_>>>();
-    let children = children.ok_or_else(|| field.refuse(quoted(text), expected))?;
-    let mut uplinks = Vec::new();
-    let over = match table.get("oversubscription") {
-        Some(field) => field.positive(1e6)?,
-        None => 1.0,
-    };
-    for &below in &children[..children.len() - 1] {
-        let up = f64::from(below) / over;
-        if up < 1.0 || up.fract() != 0.0 {
-            let field = table.get("oversubscription").unwrap_or(field);
-            let found = format!("{up} links up from a switch with {below} below");
-            return Err(field.refuse(found, "a whole number of them"));
-        }
-        uplinks.push(up as u32);
-    }
-    Ok(ClosLevels { children, uplinks })
-}
-
-/// Reads the graph of a dimension of `npus`.
-fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
-    let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
-    let field = table.need("links", expected)?;
-    let chips = chips(&field, npus, expected)?;
-    if chips.chips() != npus {
-        let found = format!("a graph of {} NPUs", chips.chips());
-        return Err(field.refuse(found, format!("one of {npus}, the size")));
-    }
-    Ok(chips)
-}
-
-/// Reads a graph: by its name, or link by link, each with its distance behind a colon if that is not 1.
-fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
-    let text = field.text(expected)?;
-    if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return ChipGraph::named(text).map_err(|error| field.refuse(error, expected));
-    }
-    let mut links = vec![Vec::new(); npus as usize];
-    for piece in text.split(',').map(str::trim) {
-        let (ends, distance) = piece.split_once(':').unwrap_or((piece, "1"));
-        let numbers = ends.split_once('-').and_then(|(a, b)| {
-            let end = |text: &str| text.trim().parse().ok().filter(|npu| *npu < npus);
-            Some((end(a)?, end(b)?, distance.trim().parse::<u32>().ok()?))
-        });
-        match numbers {
-            Some((a, b, distance)) if a != b && distance > 0 => {
-                links[a as usize].push((b, distance));
-                links[b as usize].push((a, distance));
-            }
-            _ => {
-                let expected =
-                    format!("two NPUs below {npus} such as 0-1, or with a distance, 0-1:3");
-                return Err(field.refuse(quoted(piece), expected));
-            }
-        }
-    }
-    let name = format!("graph of {npus}");
-    ChipGraph::new(name, 1, links).map_err(|error| field.refuse(error, "a connected graph"))
 }
 
 /// Reads a change of links.

@@ -72,7 +72,7 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
         uplinks: vec![2],
     };
     let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
-        let graph = LinkGraph::clos(&levels, (gigabyte(), Span::ZERO), policy).unwrap();
+        let graph = LinkGraph::clos(&levels, (gigabyte(), Span::ZERO), policy);
         let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
         arrivals(&topology, messages)
     };
@@ -131,7 +131,7 @@ mod stored {
         ];
         let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
         let rate = (gigabyte(), Span(50));
-        let graph = LinkGraph::of_chips(&chips, rate, RoutePolicy::First).unwrap();
+        let graph = LinkGraph::of_chips(&chips, rate, RoutePolicy::First);
         stacked(&[(DimensionShape::Switch, 4)], Span(50))
             .with_graph(graph)
             .with_switching(SwitchingMode::StoreAndForward)
@@ -232,7 +232,7 @@ mod packets {
             uplinks: levels.1.to_vec(),
         };
         let rate = (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000));
-        let graph = LinkGraph::clos(&levels, rate, policy).unwrap();
+        let graph = LinkGraph::clos(&levels, rate, policy);
         let topology = stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
         let ends = arrivals(&topology, flows).into_iter();
         ends.max().unwrap() as f64 / 1e6

@@ -99,6 +99,45 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
+/// Links that are faster than their dimension says, which a member's share may come over, and sends that are complete on
+/// delivery: no replay is faster than its bounds either.
+#[test]
+fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.toml");
+    let path = path.to_str().unwrap();
+    let preset = crate::machine::source("dgx-a100").unwrap().text;
+    for (more, at_least) in [
+        ("[[link]]\nnpus = \"0-7\"\nbandwidth = \"30 TB/s\"\n", 4),
+        ("[network]\nsend_completion = \"delivered\"\n", 8),
+    ] {
+        std::fs::write(path, format!("{preset}\n{more}")).unwrap();
+        let machines = "[\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]";
+        let study = STUDY.replace(machines, &format!("[\"{path}\"]"));
+        let study = Study::parse(&study, "s.toml").unwrap();
+        let evaluator = PointEvaluator::new(&study);
+        let layer = &study.layers[0];
+        let mut checked = 0;
+        for index in 0..study.size(layer) {
+            let point = study.combination(layer, index);
+            let Ok([quick, whole]) = bounds(&study, &point) else {
+                continue;
+            };
+            let PointAnswer::Replayed(measures) = evaluator.answer(&point, true) else {
+                continue;
+            };
+            let shown = crate::sweep::setting::line(&point);
+            let (bound, time) = (whole.time_ps, measures.time_ps);
+            assert!(
+                quick.time_ps <= bound && bound <= time,
+                "{more}{shown}: {bound} {time}"
+            );
+            checked += 1;
+        }
+        assert!(checked >= at_least, "{checked} points have answers");
+    }
+}
+
 /// A stage of kernels alone: the bound is their sum, and so is the replay.
 #[test]
 fn one_npu_takes_exactly_its_bound() {

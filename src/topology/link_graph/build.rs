@@ -1,237 +1,219 @@
-//! Graphs of links: of stacked dimensions, of Clos networks, and of chips.
+//! Graphs of links, dimension by dimension: those of shapes, of Clos networks, and of chips.
 
 use super::super::chip_graph::ChipGraph;
-use super::{DimensionShape, DirectedLink, LinkGraph, MOST_NPUS, RoutePolicy, STACKED, Topology};
+use super::legs::RouteLegs;
+use super::{
+    ClosFabric, ClosLevels, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
+    MOST_SWITCHES, RoutePolicy, Topology,
+};
 use crate::ids::Npu;
 use crate::units::{Bandwidth, Span};
 
-/// Levels of a Clos network of folded trees, lowest first: `children` NPUs or switches below each switch of a level, and
-/// `uplinks` links from it to as many switches of the next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClosLevels {
-    /// Number of NPUs or switches below a switch, by level.
-    pub children: Vec<u32>,
-    /// Number of links up from a switch, by level but the highest.
-    pub uplinks: Vec<u32>,
-}
-
-impl ClosLevels {
-    /// Number of NPUs; `None` if there are too many.
-    pub fn npus(&self) -> Option<u32> {
-        let all = self.children.iter();
-        let npus = all
-            .copied()
-            .try_fold(1_u32, |npus, children| npus.checked_mul(children))?;
-        (npus <= MOST_NPUS).then_some(npus)
-    }
-
-    /// `2x2x4`.
-    fn sizes(&self) -> String {
-        let sizes: Vec<_> = self.children.iter().map(u32::to_string).collect();
-        sizes.join("x")
-    }
-}
-
-/// A change of links: those of an NPU along a dimension, or those between two NPUs.
+/// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkChange {
-    /// Ends that are NPUs: of links that have one of them at one end, or one at either.
-    pub npus: Vec<Npu>,
-    /// Whether both ends are among them.
-    pub between: bool,
-    /// Only those of this dimension.
-    pub dimension: Option<u32>,
-    /// New rate.
-    pub bandwidth: Option<Bandwidth>,
-    /// New latency.
-    pub latency: Option<Span>,
+pub enum DimensionLinks {
+    /// Those of its shape: of rings and meshes, and for each line of NPUs along a switched or fully connected dimension a
+    /// switch.
+    OfShape,
+    /// Clos networks.
+    Clos {
+        /// Their levels.
+        levels: ClosLevels,
+        /// Which NPUs each of them joins.
+        fabric: ClosFabric,
+        /// Which of the shortest paths messages take.
+        routes: RoutePolicy,
+    },
+    /// Graphs of chips, which are the NPUs of a line; a link takes the dimension's latency for each unit of its distance.
+    Chips {
+        /// The graph of each line.
+        chips: ChipGraph,
+        /// Which of the shortest paths messages take.
+        routes: RoutePolicy,
+    },
 }
 
-/// A change that touches no link.
+/// Links that are too many, or do not join NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkChangeFault {
-    /// Index of the change.
-    pub change: usize,
+pub enum LinkGraphFault {
+    /// There are more than [`MOST_NPUS`].
+    Npus,
+    /// The links of this dimension are more than [`MOST_LINKS`], its switches more than [`MOST_SWITCHES`], or they are not
+    /// for its NPUs.
+    Links(usize),
+    /// There is no way between two NPUs.
+    Apart(Npu, Npu),
 }
 
 /// Links while they are added.
-struct GraphBuilder {
+pub(super) struct GraphBuilder {
     npus: u32,
     switches: Vec<String>,
     links: Vec<DirectedLink>,
+    /// Rate of the links that are added, and their dimension.
+    rate: (Bandwidth, Span),
+    dimension: u32,
 }
 
 impl GraphBuilder {
-    fn new(npus: u32) -> Self {
-        Self {
-            npus,
-            switches: Vec::new(),
-            links: Vec::new(),
-        }
-    }
-
-    fn switch(&mut self, name: String) -> u32 {
+    pub fn switch(&mut self, name: String) -> u32 {
         self.switches.push(name);
         self.npus + self.switches.len() as u32 - 1
     }
 
-    fn link(&mut self, from: u32, to: u32, rate: (Bandwidth, Span), dimension: usize) {
-        self.long(from, to, rate, (dimension, 1));
+    /// Whether so many switches and links, in one direction each, may be added.
+    pub fn has_room(&self, switches: u64, links: u64) -> bool {
+        self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
+            && self.links.len() as u64 + links <= MOST_LINKS as u64
     }
 
-    fn long(
-        &mut self,
-        from: u32,
-        to: u32,
-        rate: (Bandwidth, Span),
-        (dimension, length): (usize, u32),
-    ) {
+    fn link(&mut self, from: u32, to: u32) {
+        self.long(from, to, 1);
+    }
+
+    fn long(&mut self, from: u32, to: u32, length: u32) {
         self.links.push(DirectedLink {
             length,
             from,
             to,
-            bandwidth: rate.0,
-            latency: rate.1,
-            dimension: dimension as u32,
+            bandwidth: self.rate.0,
+            latency: self.rate.1.times(length.into()),
+            dimension: self.dimension,
         });
     }
 
-    fn both(&mut self, a: u32, b: u32, rate: (Bandwidth, Span), dimension: usize) {
-        self.link(a, b, rate, dimension);
-        self.link(b, a, rate, dimension);
+    pub fn both(&mut self, a: u32, b: u32) {
+        self.link(a, b);
+        self.link(b, a);
     }
 
-    fn build(self, name: String, policy: RoutePolicy) -> Result<LinkGraph, (Npu, Npu)> {
-        LinkGraph::new(name, self.npus, self.switches, self.links, policy)
+    /// Adds the links of a line of NPUs along a dimension of this name and shape.
+    fn line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
+        let (size, first) = (ends.len(), ends[0]);
+        let at = |x: usize| ends[x % size];
+        match shape {
+            _ if size == 1 => {}
+            DimensionShape::Ring | DimensionShape::Mesh => {
+                let closes = shape == DimensionShape::Ring && size > 2;
+                let wires = if closes { size } else { size - 1 };
+                // Upwards first, so that a message whose ways are equally long goes up.
+                (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
+                (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
+            }
+            DimensionShape::Switch => {
+                let hub = self.switch(format!("{name} switch at {first}"));
+                (0..size).for_each(|x| self.both(at(x), hub));
+            }
+            DimensionShape::FullyConnected => {
+                // Wires are not told apart: what an NPU sends, and what it receives. One latency between them.
+                let hub = self.switch(format!("{name} wires at {first}"));
+                (0..size).for_each(|x| self.link(at(x), hub));
+                let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
+                (0..size).for_each(|x| self.link(hub, at(x)));
+                self.rate.1 = latency;
+            }
+        }
+    }
+
+    /// Adds the links of a graph of chips.
+    fn chips(&mut self, ends: &[u32], chips: &ChipGraph) {
+        for from in 0..chips.chips() {
+            for &(to, distance) in chips.neighbours(from) {
+                self.long(ends[from as usize], ends[to as usize], distance);
+            }
+        }
     }
 }
 
 impl LinkGraph {
-    /// The links of stacked dimensions: those of rings and meshes, and for each line of NPUs along a switched or fully
-    /// connected dimension a switch. `None` if there are more than [`MOST_NPUS`].
-    pub fn stacked(topology: &Topology) -> Option<Self> {
-        let npus = topology.npus();
-        if npus > MOST_NPUS {
-            return None;
-        }
-        let mut builder = GraphBuilder::new(npus);
-        for (d, dimension) in topology.dimensions().iter().enumerate() {
-            let (size, rate) = (dimension.size, (topology.link(d), dimension.latency));
-            let ends = (0..npus).map(Npu);
-            for first in ends.filter(|npu| topology.coordinate(*npu, d) == 0) {
-                let at = |x: u32| topology.moved(first, d, x % size).0;
-                match dimension.shape {
-                    _ if size == 1 => {}
-                    DimensionShape::Ring | DimensionShape::Mesh => {
-                        let closes = dimension.shape == DimensionShape::Ring && size > 2;
-                        let wires = if closes { size } else { size - 1 };
-                        // Upwards first, so that a message whose ways are equally long goes up.
-                        (0..wires).for_each(|x| builder.link(at(x), at(x + 1), rate, d));
-                        (0..wires).for_each(|x| builder.link(at(x + 1), at(x), rate, d));
-                    }
-                    DimensionShape::Switch => {
-                        let hub = builder.switch(format!("{} switch at {first}", dimension.name));
-                        (0..size).for_each(|x| builder.both(at(x), hub, rate, d));
-                    }
-                    DimensionShape::FullyConnected => {
-                        // Wires are not told apart: what an NPU sends, and what it receives. One latency between them.
-                        let hub = builder.switch(format!("{} wires at {first}", dimension.name));
-                        (0..size).for_each(|x| builder.link(at(x), hub, rate, d));
-                        let arriving = (rate.0, Span::ZERO);
-                        (0..size).for_each(|x| builder.link(hub, at(x), arriving, d));
-                    }
-                }
-            }
-        }
-        builder.build(STACKED.to_owned(), RoutePolicy::First).ok()
-    }
-
-    /// A Clos network: an extended generalized fat tree (Öhring et al., IPPS 1995), in which a switch of level l has
-    /// `children[l]` below it and `uplinks[l]` above it, all by links of one rate.
-    pub fn clos(levels: &ClosLevels, rate: (Bandwidth, Span), policy: RoutePolicy) -> Option<Self> {
-        let npus = levels.npus().filter(|&npus| npus > 0)?;
-        let mut builder = GraphBuilder::new(npus);
-        // Vertices of the level below, by subtree and place in it: one vertex of each NPU.
-        let mut below: Vec<Vec<u32>> = (0..npus).map(|npu| vec![npu]).collect();
-        for (level, &children) in levels.children.iter().enumerate() {
-            // Each vertex below has so many links up; NPUs have one.
-            let uplinks = match level {
-                0 => 1,
-                _ => *levels.uplinks.get(level - 1)?,
-            };
-            let subtrees = below.len() / children as usize;
-            let mut above = Vec::with_capacity(subtrees);
-            for subtree in 0..subtrees {
-                let parts = &below[subtree * children as usize..][..children as usize];
-                let places = parts[0].len() as u32;
-                let count = places.checked_mul(uplinks).filter(|n| *n <= MOST_NPUS)?;
-                let switches: Vec<u32> = (0..count)
-                    .map(|place| {
-                        let (number, tier) = (subtree as u32 * count + place, level + 1);
-                        builder.switch(format!("switch {number} of level {tier}"))
-                    })
-                    .collect();
-                for part in parts {
-                    for (place, &vertex) in (0..).zip(part) {
-                        for up in 0..uplinks {
-                            let switch = switches[(place * uplinks + up) as usize];
-                            builder.both(vertex, switch, rate, 0);
-                        }
-                    }
-                }
-                above.push(switches);
-            }
-            below = above;
-        }
-        let name = format!("clos {}", levels.sizes());
-        builder.build(name, policy).ok()
-    }
-
-    /// The links of a graph of chips, which are the NPUs; a link takes `rate`'s latency for each unit of its distance.
-    /// `None` if there are more than [`MOST_NPUS`].
-    pub fn of_chips(
-        chips: &ChipGraph,
-        rate: (Bandwidth, Span),
-        policy: RoutePolicy,
-    ) -> Option<Self> {
-        if chips.chips() > MOST_NPUS {
-            return None;
-        }
-        let mut builder = GraphBuilder::new(chips.chips());
-        for from in 0..chips.chips() {
-            for &(to, distance) in chips.neighbours(from) {
-                let latency = rate.1.times(distance.into());
-                builder.long(from, to, (rate.0, latency), (0, distance));
-            }
-        }
-        builder.build(chips.name().to_owned(), policy).ok()
-    }
-
-    /// The same with some links changed, in turn.
+    /// The links of the dimensions of `topology`, one entry of `links` each, at the rates and latencies of the dimensions.
     ///
     /// # Errors
     ///
-    /// The first change that touches no link.
-    pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
-        for (number, change) in changes.iter().enumerate() {
-            let mut any = false;
-            for link in &mut self.links {
-                let named = [link.from, link.to].map(|end| change.npus.contains(&Npu(end)));
-                let ends = if change.between {
-                    named == [true, true]
-                } else {
-                    named.contains(&true)
-                };
-                if ends && change.dimension.is_none_or(|d| d == link.dimension) {
-                    link.bandwidth = change.bandwidth.unwrap_or(link.bandwidth);
-                    link.latency = change.latency.unwrap_or(link.latency);
-                    any = true;
-                }
-            }
-            if !any {
-                return Err(LinkChangeFault { change: number });
-            }
+    /// If there are too many NPUs, switches or links, or if links do not join the NPUs.
+    pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
+        let npus = topology.npus();
+        if npus > MOST_NPUS {
+            return Err(LinkGraphFault::Npus);
         }
-        Ok(self)
+        let innermost = &topology.dimensions()[0];
+        let mut builder = GraphBuilder {
+            npus,
+            switches: Vec::new(),
+            links: Vec::new(),
+            rate: (innermost.bandwidth, innermost.latency),
+            dimension: 0,
+        };
+        let (mut labels, mut policies) = (Vec::new(), Vec::new());
+        for (d, (dimension, links)) in topology.dimensions().iter().zip(links).enumerate() {
+            builder.dimension = d as u32;
+            builder.rate = (dimension.bandwidth, dimension.latency);
+            let lines = (0..npus).filter(|npu| topology.coordinate(Npu(*npu), d) == 0);
+            let lines = lines.map(|first| {
+                let places = 0..dimension.size;
+                let ends = places.map(|x| topology.moved(Npu(first), d, x).0);
+                ends.collect::<Vec<_>>()
+            });
+            let (label, policy) = match links {
+                DimensionLinks::OfShape => {
+                    builder.rate.0 = topology.link(d);
+                    let of = (dimension.name.as_str(), dimension.shape);
+                    lines.for_each(|ends| builder.line(&ends, of));
+                    (None, RoutePolicy::First)
+                }
+                DimensionLinks::Clos {
+                    levels,
+                    fabric,
+                    routes,
+                } => {
+                    let fabrics = fabric.ends(topology, d, lines);
+                    for ends in &fabrics {
+                        let alone = fabrics.len() == 1;
+                        let name = if alone {
+                            String::new()
+                        } else {
+                            format!(" at {}", ends[0])
+                        };
+                        let added = levels.add(&mut builder, ends, &name);
+                        added.ok_or(LinkGraphFault::Links(d))?;
+                    }
+                    (Some(format!("clos {}", levels.sizes())), *routes)
+                }
+                DimensionLinks::Chips { chips, routes } => {
+                    let each = (0..chips.chips()).map(|chip| chips.neighbours(chip).len() as u64);
+                    let all = each.sum::<u64>() * u64::from(npus / dimension.size);
+                    if chips.chips() != dimension.size || !builder.has_room(0, all) {
+                        return Err(LinkGraphFault::Links(d));
+                    }
+                    lines.for_each(|ends| builder.chips(&ends, chips));
+                    (Some(chips.name().to_owned()), *routes)
+                }
+            };
+            labels.push(label);
+            policies.push(policy);
+        }
+        let joins_inner = |d: usize| match &links[d] {
+            DimensionLinks::Clos { fabric, .. } => *fabric != ClosFabric::RailOnly,
+            _ => false,
+        };
+        let graph = Self {
+            npus,
+            legs: RouteLegs::new(topology, joins_inner),
+            switches: builder.switches,
+            links: builder.links,
+            labels,
+            policies,
+            outgoing: Vec::new(),
+            distances: Vec::new(),
+        };
+        graph
+            .connected()
+            .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
+    }
+
+    /// The links of stacked dimensions, by their shapes. `None` if there are more than [`MOST_NPUS`].
+    pub fn stacked(topology: &Topology) -> Option<Self> {
+        let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
+        Self::new(topology, &links).ok()
     }
 }

@@ -4,6 +4,37 @@ use super::*;
 use crate::topology::TopologyDimension;
 use crate::topology::chip_graph::ChipGraph;
 
+impl LinkGraph {
+    /// The links of one dimension of this rate and latency per link.
+    fn of_one(npus: u32, links: DimensionLinks, (bandwidth, latency): (Bandwidth, Span)) -> Self {
+        let dimension = TopologyDimension {
+            name: "fabric".to_owned(),
+            shape: DimensionShape::Switch,
+            size: npus,
+            bandwidth,
+            latency,
+        };
+        let topology = Topology::new(vec![dimension]).unwrap();
+        Self::new(&topology, &[links]).unwrap()
+    }
+
+    /// A Clos network alone.
+    pub fn clos(levels: &ClosLevels, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
+        let links = DimensionLinks::Clos {
+            levels: levels.clone(),
+            fabric: ClosFabric::default(),
+            routes,
+        };
+        Self::of_one(levels.npus().unwrap(), links, rate)
+    }
+
+    /// A graph of chips alone.
+    pub fn of_chips(chips: &ChipGraph, rate: (Bandwidth, Span), routes: RoutePolicy) -> Self {
+        let chips = chips.clone();
+        Self::of_one(chips.chips(), DimensionLinks::Chips { chips, routes }, rate)
+    }
+}
+
 fn rate() -> (Bandwidth, Span) {
     (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000))
 }
@@ -13,7 +44,7 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
         children: children.to_vec(),
         uplinks: uplinks.to_vec(),
     };
-    LinkGraph::clos(&levels, rate(), policy).unwrap()
+    LinkGraph::clos(&levels, rate(), policy)
 }
 
 /// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and as many links up as hosts at each level.
@@ -96,7 +127,7 @@ fn links_of_dimensions_are_theirs() {
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
         let chips = ChipGraph::named(name).unwrap();
-        let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed).unwrap();
+        let graph = LinkGraph::of_chips(&chips, rate(), RoutePolicy::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
         let paths = pairs.filter_map(|(a, b)| graph.path(a, b, SwitchingMode::IDEAL));
         // In links of 1 us.
@@ -118,7 +149,7 @@ fn changes_touch_the_links_that_they_name() {
         latency: None,
     };
     let chips = ChipGraph::named("ring:6").unwrap();
-    let ring = || LinkGraph::of_chips(&chips, rate(), RoutePolicy::First).unwrap();
+    let ring = || LinkGraph::of_chips(&chips, rate(), RoutePolicy::First);
     let slow = |graph: LinkGraph| {
         let links = graph.links().iter();
         let slow = links.filter(|link| Some(link.bandwidth) == half);
@@ -130,4 +161,249 @@ fn changes_touch_the_links_that_they_name() {
     assert_eq!(slow(all), [(1, 2), (2, 1), (2, 3), (3, 2)]);
     let none = ring().with_changes(&[change(&[0], false), change(&[0, 3], true)]);
     assert_eq!(none, Err(LinkChangeFault { change: 1 }));
+}
+
+/// A switch of `inside` NPUs and, above it, Clos networks over `outside` of them, all links alike.
+fn two_tiers(
+    (inside, outside): (u32, u32),
+    levels: (&[u32], &[u32]),
+    (fabric, routes): (ClosFabric, RoutePolicy),
+) -> LinkGraph {
+    let dimension = |name: &str, size| TopologyDimension {
+        name: name.to_owned(),
+        shape: DimensionShape::Switch,
+        size,
+        bandwidth: rate().0,
+        latency: rate().1,
+    };
+    let dimensions = vec![dimension("node", inside), dimension("nics", outside)];
+    let topology = Topology::new(dimensions).unwrap();
+    let clos = DimensionLinks::Clos {
+        levels: ClosLevels {
+            children: levels.0.to_vec(),
+            uplinks: levels.1.to_vec(),
+        },
+        fabric,
+        routes,
+    };
+    LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap()
+}
+
+/// Dimensions of the links of a route, nearest to the sender first.
+fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
+    let route = graph.route(Npu(a), Npu(b));
+    let links = route.links.iter();
+    links
+        .map(|(link, _)| graph.links()[*link as usize].dimension)
+        .collect()
+}
+
+/// Four nodes of four NPUs. A rail has four NICs below two switches with two links up each; to another rail a message goes
+/// inside its node first.
+#[test]
+fn rails_of_their_own_are_reached_inside_a_node() {
+    let policy = (ClosFabric::RailOnly, RoutePolicy::First);
+    let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
+    // A switch for each node; for each of four rails two of the first level and two above.
+    assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
+    // 16 NPUs below nodes; on each rail 4 NICs and 4 links up, both ways.
+    assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
+    assert_eq!(crossed(&graph, 0, 3), [0, 0]);
+    // Nodes 0 and 1 are below one switch, nodes 0 and 3 are not.
+    assert_eq!(crossed(&graph, 0, 4), [1, 1]);
+    assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
+    assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
+    assert_eq!(graph.hops(Npu(0), Npu(13)), 6);
+    // The last leg is on the rail of the receiver, whose first NPU is 1.
+    let route = graph.route(Npu(0), Npu(13));
+    let up = graph.links()[route.links[3].0 as usize];
+    assert_eq!(graph.vertex(up.from), "switch 0 of level 1 at 1");
+    assert_eq!((graph.label(0), graph.label(1)), (None, Some("clos 2x2")));
+    assert!(!graph.is_stacked() && !graph.may_store());
+}
+
+/// The same nodes on one fabric of sixteen NICs, four below each switch: messages to another node are on it from end to
+/// end, those inside a node are not, though the NICs are on one switch.
+#[test]
+fn one_fabric_joins_all_rails() {
+    let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
+    let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
+    let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
+    let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
+    for graph in [&racks, &rails] {
+        // Four switches of nodes, four of the first level and four above; 16 links of nodes, of NICs and up, both ways.
+        assert_eq!(graph.switches.len(), 4 + 4 + 4);
+        assert_eq!(graph.links().len(), 2 * (16 + 16 + 16));
+        assert_eq!(crossed(graph, 5, 6), [0, 0]);
+    }
+    // Another node, the same rail and another one: below one switch where NICs of a rail are.
+    assert_eq!(crossed(&racks, 0, 4), [1; 4]);
+    assert_eq!(crossed(&racks, 0, 5), [1; 4]);
+    assert_eq!(crossed(&rails, 0, 4), [1; 2]);
+    assert_eq!(crossed(&rails, 0, 12), [1; 2]);
+    assert_eq!(crossed(&rails, 0, 5), [1; 4]);
+    // As on the Clos network alone, link by link: parts, and the order of links, by any policy.
+    for policy in [
+        RoutePolicy::First,
+        RoutePolicy::Hashed(7),
+        RoutePolicy::Sprayed,
+    ] {
+        let both = [
+            graph(ClosFabric::TopOfRack, policy),
+            clos(levels.0, levels.1, policy),
+        ];
+        for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
+            if a / 4 == b / 4 {
+                continue;
+            }
+            let [over, alone] = [0, 1].map(|i| {
+                let graph: &LinkGraph = &both[i];
+                let route = graph.route(Npu(a), Npu(b));
+                let ends = |(link, part): &LinkPart| {
+                    let of = graph.links()[*link as usize];
+                    let end = |vertex| graph.vertex(vertex);
+                    (end(of.from), end(of.to), *part)
+                };
+                (
+                    route.links.iter().map(ends).collect::<Vec<_>>(),
+                    route.latency,
+                )
+            });
+            // Hashes draw by the number of the device, which switches of nodes move.
+            if matches!(policy, RoutePolicy::Hashed(_)) {
+                assert_eq!(over.0.len(), alone.0.len());
+            } else {
+                assert_eq!(over, alone, "{a} {b}");
+            }
+        }
+    }
+}
+
+/// With one level it is the switch of the shape, whatever lies inside, link by link.
+#[test]
+fn a_clos_network_of_one_level_is_a_switch() {
+    for inner in [
+        DimensionShape::Ring,
+        DimensionShape::Mesh,
+        DimensionShape::FullyConnected,
+    ] {
+        let dimension = |name: &str, shape, size| TopologyDimension {
+            name: name.to_owned(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(100e9).unwrap(),
+            latency: Span::from_ns(50),
+        };
+        let dimensions = vec![
+            dimension("a", inner, 4),
+            dimension("b", DimensionShape::Switch, 3),
+        ];
+        let topology = Topology::new(dimensions).unwrap();
+        let levels = ClosLevels {
+            children: vec![3],
+            uplinks: vec![],
+        };
+        let clos = DimensionLinks::Clos {
+            levels,
+            fabric: ClosFabric::RailOnly,
+            routes: RoutePolicy::Sprayed,
+        };
+        let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
+        let stacked = LinkGraph::stacked(&topology).unwrap();
+        assert_eq!(graph.links(), stacked.links());
+        for (a, b) in (0..12).flat_map(|a| (0..12).map(move |b| (Npu(a), Npu(b)))) {
+            assert_eq!(graph.route(a, b), stacked.route(a, b), "{inner} {a} {b}");
+            assert_eq!(graph.path(a, b, SwitchingMode::IDEAL), topology.path(a, b));
+        }
+    }
+}
+
+/// A fabric over nodes of pods, and a switch over pods: 2 x 2 x 2 NPUs. What differs in pods goes to the receiver's place on
+/// the fabric first, then from pod to pod.
+#[test]
+fn a_fabric_may_lie_between_dimensions() {
+    let dimension = |name: &str| TopologyDimension {
+        name: name.to_owned(),
+        shape: DimensionShape::Switch,
+        size: 2,
+        bandwidth: rate().0,
+        latency: rate().1,
+    };
+    let topology = Topology::new(["node", "nics", "pods"].map(dimension).to_vec()).unwrap();
+    let clos = DimensionLinks::Clos {
+        levels: ClosLevels {
+            children: vec![2, 2],
+            uplinks: vec![2],
+        },
+        fabric: ClosFabric::RailOptimized,
+        routes: RoutePolicy::First,
+    };
+    let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
+    let graph = LinkGraph::new(&topology, &links).unwrap();
+    assert_eq!(crossed(&graph, 0, 1), [0; 2]);
+    assert_eq!(crossed(&graph, 0, 2), [1; 2]);
+    assert_eq!(crossed(&graph, 0, 3), [1; 4]);
+    assert_eq!(crossed(&graph, 4, 7), [1; 4]);
+    assert_eq!(crossed(&graph, 0, 7), [1, 1, 1, 1, 2, 2]);
+    assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
+}
+
+/// Boards of four chips in a square, and a switch over two of them; and the other way round, pairs of NPUs on a switch whose
+/// places are joined by a square each.
+#[test]
+fn graphs_lie_inside_and_outside_of_switches() {
+    let dimension = |name: &str, size| TopologyDimension {
+        name: name.to_owned(),
+        shape: DimensionShape::Switch,
+        size,
+        bandwidth: rate().0,
+        latency: rate().1,
+    };
+    let square = || DimensionLinks::Chips {
+        chips: ChipGraph::named("ring:4").unwrap(),
+        routes: RoutePolicy::First,
+    };
+    let of = |sizes: [u32; 2], links: [DimensionLinks; 2]| {
+        let dimensions = vec![dimension("a", sizes[0]), dimension("b", sizes[1])];
+        LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
+    };
+    let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
+    // 8 links of each square and 2 of each of 4 switches, both ways.
+    assert_eq!(boards.links().len(), 2 * 8 + 2 * 4 * 2);
+    assert_eq!(crossed(&boards, 0, 2), [0, 0]);
+    assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
+    let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
+    // NPU 1 of the first pair to NPU 0 of the third: across the switch, then two sides of the square.
+    assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
+    assert_eq!(pairs.route(Npu(1), Npu(4)).latency, Span::from_ns(4000));
+    assert!(!pairs.may_store());
+}
+
+#[test]
+fn too_many_switches_are_refused_before_they_are_made() {
+    let dimension = TopologyDimension {
+        name: "fabric".to_owned(),
+        shape: DimensionShape::Switch,
+        size: 2048,
+        bandwidth: rate().0,
+        latency: rate().1,
+    };
+    let topology = Topology::new(vec![dimension]).unwrap();
+    let refused = |children: &[u32], uplinks: &[u32]| {
+        let levels = ClosLevels {
+            children: children.to_vec(),
+            uplinks: uplinks.to_vec(),
+        };
+        let clos = DimensionLinks::Clos {
+            levels,
+            fabric: ClosFabric::RailOnly,
+            routes: RoutePolicy::First,
+        };
+        LinkGraph::new(&topology, &[clos]).unwrap_err()
+    };
+    assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
+    assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
+    assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
+    // For another number of NPUs.
+    assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
 }

@@ -1,0 +1,62 @@
+//! Legs of a route: the order in which it crosses dimensions.
+
+use super::Topology;
+
+/// A part of a route, over the links of one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RouteLeg {
+    /// The dimension.
+    pub dimension: usize,
+    /// The NPU at which it ends.
+    pub end: u32,
+}
+
+/// NPUs by their places in dimensions.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RouteLegs {
+    dimensions: Vec<LegDimension>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LegDimension {
+    stride: u32,
+    size: u32,
+    /// Whether its links join NPUs whatever their places in the dimensions inside it.
+    joins_inner: bool,
+}
+
+impl RouteLegs {
+    /// Of the dimensions of `topology`; `joins_inner` says of which the links join NPUs whatever their places inside it.
+    pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
+        let dimensions = topology.dimensions().iter().zip(&topology.strides);
+        let dimensions = dimensions
+            .enumerate()
+            .map(|(d, (dimension, &stride))| LegDimension {
+                stride,
+                size: dimension.size,
+                joins_inner: joins_inner(d),
+            });
+        Self {
+            dimensions: dimensions.collect(),
+        }
+    }
+
+    /// Returns the first leg from one NPU to another; `None` if they are one.
+    pub fn first(&self, from: u32, to: u32) -> Option<RouteLeg> {
+        let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
+        let differs = |d: &usize| place(from, *d) != place(to, *d);
+        let mut from_outside = (0..self.dimensions.len()).rev();
+        let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
+        if let Some(dimension) = joined {
+            // Places inside it are crossed with it, those outside are kept.
+            let LegDimension { stride, size, .. } = self.dimensions[dimension];
+            let npus = stride * size;
+            let end = from / npus * npus + to % npus;
+            return Some(RouteLeg { dimension, end });
+        }
+        let dimension = (0..self.dimensions.len()).find(differs)?;
+        let stride = self.dimensions[dimension].stride;
+        let end = from - place(from, dimension) * stride + place(to, dimension) * stride;
+        Some(RouteLeg { dimension, end })
+    }
+}

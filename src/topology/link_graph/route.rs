@@ -1,0 +1,149 @@
+//! Routes over links, and what a message takes over them that is alone.
+
+use super::legs::RouteLeg;
+use super::{
+    Bandwidth, DirectedLink, InverseRate, LinkGraph, LinkPart, LinkRoute, NetworkPath, Npu,
+    RoutePolicy, Span, SwitchingMode,
+};
+
+impl LinkGraph {
+    /// Number of links between two NPUs.
+    pub fn hops(&self, a: Npu, b: Npu) -> u32 {
+        let mut at = a.0;
+        let mut hops = 0;
+        while let Some(leg) = self.legs.first(at, b.0) {
+            hops += u32::from(self.far(at, leg.end));
+            at = leg.end;
+        }
+        hops
+    }
+
+    fn far(&self, vertex: u32, to: u32) -> u16 {
+        self.distances[to as usize * self.outgoing.len() + vertex as usize]
+    }
+
+    /// Links of `vertex` that lead on to the end of `leg` by a shortest path.
+    fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
+        let far = self.far(vertex, leg.end);
+        let links = self.outgoing[vertex as usize].iter().copied();
+        // An NPU from which a leg along another dimension leads there has its distance along that one.
+        let is_on = move |vertex: u32| {
+            !self.is_npu(vertex)
+                || vertex == leg.end
+                || self.legs.first(vertex, leg.end) == Some(leg)
+        };
+        links.filter(move |&link| {
+            let link = &self.links[link as usize];
+            link.dimension as usize == leg.dimension
+                && u32::from(self.far(link.to, leg.end)) + 1 == u32::from(far)
+                && is_on(link.to)
+        })
+    }
+
+    /// Returns the way from `a` to `b`; without links if they are one NPU.
+    pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
+        let mut route = LinkRoute::default();
+        let mut at = a.0;
+        while let Some(leg) = self.legs.first(at, b.0) {
+            match self.policies[leg.dimension] {
+                RoutePolicy::Sprayed => self.spray(at, leg, &mut route),
+                _ => self.follow(at, leg, (a, b), &mut route),
+            }
+            at = leg.end;
+        }
+        route
+    }
+
+    /// Adds a leg along one shortest path, of a message from `a` to `b`.
+    fn follow(&self, mut at: u32, leg: RouteLeg, (a, b): (Npu, Npu), route: &mut LinkRoute) {
+        while at != leg.end {
+            let mut onward = self.onward(at, leg);
+            let link = match self.policies[leg.dimension] {
+                RoutePolicy::Hashed(seed) => {
+                    let all: Vec<_> = onward.collect();
+                    let pair = u64::from(a.0) << 32 | u64::from(b.0);
+                    let draw = mixed(seed ^ mixed(pair ^ mixed(at.into())));
+                    Some(all[(draw % all.len() as u64) as usize])
+                }
+                _ => onward.next(),
+            };
+            let link = link.expect("every NPU can be reached");
+            route.links.push((link, 1.0));
+            let DirectedLink { to, latency, .. } = self.links[link as usize];
+            route.latency += latency;
+            at = to;
+        }
+    }
+
+    /// Adds a leg over all shortest paths: at each vertex, what comes there leaves in equal parts.
+    fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) {
+        // Vertices of one distance, with the latency of the slowest path there.
+        let mut front = vec![(from, 1.0, Span::ZERO)];
+        while front[0].0 != leg.end {
+            let mut next: Vec<(u32, f64, Span)> = Vec::new();
+            for &(at, part, latency) in &front {
+                let count = self.onward(at, leg).count() as f64;
+                for link in self.onward(at, leg) {
+                    let part = part / count;
+                    route.links.push((link, part));
+                    let of = self.links[link as usize];
+                    let latency = latency + of.latency;
+                    match next.iter_mut().find(|(vertex, _, _)| *vertex == of.to) {
+                        Some((_, sum, slowest)) => {
+                            *sum += part;
+                            *slowest = (*slowest).max(latency);
+                        }
+                        None => next.push((of.to, part, latency)),
+                    }
+                }
+            }
+            front = next;
+        }
+        route.latency += front[0].2;
+    }
+
+    /// Latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. Where devices store and
+    /// forward, the message passes one link after another, each as often as it is units long.
+    pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
+        let route = self.route(a, b);
+        let rate = |&(link, part): &LinkPart| {
+            let whole = self.links[link as usize].bandwidth;
+            if part < 1.0 {
+                Bandwidth::new(whole.bytes_per_second() / part).unwrap_or(whole)
+            } else {
+                whole
+            }
+        };
+        let rates = route.links.iter().map(rate);
+        let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
+        let mut others = InverseRate::ZERO;
+        if switching == SwitchingMode::StoreAndForward {
+            // One unit of the slowest link is left out: it is the serialization at that rate.
+            let mut slowest = Some(bandwidth);
+            for &(link, _) in &route.links {
+                let DirectedLink {
+                    bandwidth, length, ..
+                } = self.links[link as usize];
+                let out = u32::from(slowest == Some(bandwidth));
+                if out == 1 {
+                    slowest = None;
+                }
+                others = others.plus(length - out, bandwidth);
+            }
+        }
+        Some(NetworkPath {
+            latency: route.latency,
+            bandwidth,
+            switching,
+            others,
+        })
+    }
+}
+
+/// Mixes bits (SplitMix64's finalizer).
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
+}

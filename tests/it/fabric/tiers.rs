@@ -1,0 +1,244 @@
+//! Clos networks and graphs beside other dimensions: nodes on a fabric of NICs.
+
+use super::{RING_OF_MESSAGES, json, makespan, refusal, stdout};
+use serde_json::Value;
+use std::fs;
+use tempfile::TempDir;
+
+/// A machine file of these dimensions, as (name, further keys).
+fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
+    let notation = stdout(&["machine", "show", "Switch(2):1 GB/s:1 us"]);
+    let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
+    let path = dir.path().join(name).to_str().unwrap().to_owned();
+    let dimensions: String = dimensions
+        .iter()
+        .map(|(name, keys)| format!("[[dimension]]\nname = \"{name}\"\n{keys}\n"))
+        .collect();
+    fs::write(&path, format!("name = \"{name}\"\n{npu}{dimensions}{more}")).unwrap();
+    path
+}
+
+const NODE: (&str, &str) = (
+    "node",
+    "shape = \"switch\"\nsize = 2\nbandwidth = \"10 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"direct\"",
+);
+
+/// Keys of a Clos network of 1 GB/s and 1 us over two nodes.
+fn nics(more: &str) -> String {
+    format!(
+        "shape = \"clos\"\nsize = 2\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"direct\"\n{more}"
+    )
+}
+
+/// Two nodes of two NPUs, over rails of one switch each, over one fabric with a switch for each rail, and over one with a
+/// switch for each node; in both of these one link goes up from two NICs.
+fn fabrics(dir: &TempDir) -> [String; 3] {
+    let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
+    [
+        of("rails.toml", "levels = \"2\""),
+        of(
+            "optimized.toml",
+            "levels = \"2x2\"\noversubscription = 2\nfabric = \"rail_optimized\"",
+        ),
+        of(
+            "racks.toml",
+            "levels = \"2x2\"\noversubscription = 2\nfabric = \"top_of_rack\"",
+        ),
+    ]
+}
+
+/// 1 MB between nodes takes 1 ms at 1 GB/s, and 1 us for each link.
+#[test]
+fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
+    let dir = TempDir::new().unwrap();
+    let machines = fabrics(&dir);
+    let on = |map: &str| {
+        machines.clone().map(|machine| {
+            let args = ["--ranks", "2", "-m", &machine, "--map", map];
+            makespan(&[RING_OF_MESSAGES, &args].concat())
+        })
+    };
+    // Inside a node 0.1 ms over two links, whatever the fabric.
+    assert_eq!(on("0,1"), [102_000_000; 3]);
+    // Along a rail two links of its switch, or up and down again between the switches of nodes.
+    assert_eq!(on("0,2"), [1_002_000_000, 1_002_000_000, 1_004_000_000]);
+    // To another rail two links inside and two of the rail; or four of one fabric.
+    assert_eq!(on("0,3"), [1_004_000_000; 3]);
+    // Each NPU to its partner on the other node and back: two messages on one link up, where nodes have a switch.
+    let stride = |machine: &String| {
+        let job = [
+            "generate", "p2p", "stride", "--stride", "2", "--size", "1MB", "--ranks", "4",
+        ];
+        makespan(&[&job[..], &["-m", machine]].concat())
+    };
+    let found: Vec<_> = machines.iter().map(stride).collect();
+    assert_eq!(found, [1_002_000_000, 1_002_000_000, 2_004_000_000]);
+}
+
+/// An all-reduce of 4 MB: 2 MB to the partner inside, 1 MB to the one outside, and both again. 0.2 ms + 2 us inside; outside
+/// 1 ms and two links on a rail's switch, or at half the rate over four links where both rails share a link up.
+#[test]
+fn collectives_go_inside_and_then_over_the_fabric() {
+    let dir = TempDir::new().unwrap();
+    let found = fabrics(&dir).map(|machine| {
+        let job = [
+            "generate",
+            "collective",
+            "all-reduce",
+            "--size",
+            "4MB",
+            "--ranks",
+            "4",
+            "--links",
+        ];
+        let report = json(&[&job[..], &["-m", &machine]].concat());
+        let dimensions = report["links"]["dimensions"].as_array().unwrap().clone();
+        let own = dimensions.iter().map(|of| of["bytes_per_npu"].as_u64());
+        assert_eq!(
+            own.collect::<Vec<_>>(),
+            [Some(4_000_000), Some(2_000_000)],
+            "{machine}"
+        );
+        report["makespan_ps"].as_u64().unwrap()
+    });
+    let inside = 2 * 202_000_000;
+    assert_eq!(
+        found,
+        [
+            inside + 2 * 1_002_000_000,
+            inside + 2 * 1_002_000_000,
+            inside + 2 * 2_004_000_000
+        ]
+    );
+}
+
+/// Messages that all leave their nodes, as those of strides from 4 to 12 do, take as long as on the Clos network alone. With one
+/// level, a rail is the switch of its dimension, and all jobs take as long.
+#[test]
+fn a_fabric_over_nodes_is_the_fabric_alone() {
+    let dir = TempDir::new().unwrap();
+    let clos = |size: u32, more: &str| {
+        format!(
+            "shape = \"clos\"\nsize = {size}\nlevels = \"4x4\"\noversubscription = 2\nbandwidth = \"1 GB/s\"\n\
+             latency = \"1 us\"\nalgorithm = \"direct\"\n{more}"
+        )
+    };
+    let node = NODE.1.replace("size = 2", "size = 4");
+    let alone = tiers(&dir, "alone.toml", &[("nics", &clos(16, ""))], "");
+    let over = [
+        ("node", &node[..]),
+        ("nics", &clos(4, "fabric = \"top_of_rack\"")),
+    ];
+    let over = tiers(&dir, "over.toml", &over, "");
+    for stride in ["4", "5", "7", "8", "11"] {
+        let job = [
+            "generate", "p2p", "stride", "--stride", stride, "--size", "3MB", "--ranks", "16",
+        ];
+        let [alone, over] =
+            [&alone, &over].map(|file| makespan(&[&job[..], &["-m", file]].concat()));
+        assert!(alone.abs_diff(over) <= 16, "{stride}: {alone} {over}");
+    }
+    let switch = nics("").replace("clos", "switch");
+    let network = "[network]\nmodel = \"fair_sharing\"\n";
+    let switch = tiers(&dir, "switch.toml", &[NODE, ("nics", &switch)], network);
+    let [rails, ..] = fabrics(&dir);
+    for job in [
+        &["generate", "collective", "all-reduce"][..],
+        &["generate", "collective", "all-to-all"],
+        &["generate", "p2p", "incast"],
+    ] {
+        let nodes = [&switch, &rails].map(|file| {
+            let args = ["--size", "3MB", "--ranks", "4", "-m", file];
+            let report = json(&[job, &args].concat());
+            report["npus"].clone()
+        });
+        assert_eq!(nodes[0], nodes[1], "{job:?}");
+    }
+}
+
+/// A square of chips on each of two boards, and a switch over the chips of one place. From chip 0 to the opposite one of the
+/// other board: two links of the square, and two of the switch.
+#[test]
+fn boards_are_graphs_under_a_switch() {
+    let dir = TempDir::new().unwrap();
+    let square = "shape = \"graph\"\nsize = 4\nlinks = \"0-1,1-2,2-3,3-0\"\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n\
+                  algorithm = \"ring\"";
+    let above = NODE.1;
+    let machine = tiers(
+        &dir,
+        "boards.toml",
+        &[("board", square), ("above", above)],
+        "",
+    );
+    let on = |map: &str| {
+        let args = ["--ranks", "2", "-m", &machine, "--map", map];
+        makespan(&[RING_OF_MESSAGES, &args].concat())
+    };
+    assert_eq!(on("0,2"), 1_002_000_000);
+    assert_eq!(on("1,5"), 102_000_000);
+    assert_eq!(on("0,6"), 1_004_000_000);
+    let shown = stdout(&["machine", "check", &machine]);
+    assert!(
+        shown.contains("8 NPUs, graph of 4 @ 1 GB/s, switch 2 @ 10 GB/s"),
+        "{shown}"
+    );
+    let shown: Value = json(&["machine", "show", &machine]);
+    let dimensions = &shown["machine"]["dimensions"];
+    assert_eq!(dimensions[0]["links"], "graph of 4");
+    assert_eq!(dimensions[1].get("links"), None);
+}
+
+/// Links are changed by dimension: a rail whose NIC has half the rate.
+#[test]
+fn a_slow_nic_slows_what_passes_it() {
+    let dir = TempDir::new().unwrap();
+    let slow = "[[link]]\nnpus = \"3\"\ndimension = \"nics\"\nbandwidth = \"500 MB/s\"\n";
+    let machine = tiers(
+        &dir,
+        "slow.toml",
+        &[NODE, ("nics", &nics("levels = \"2\""))],
+        slow,
+    );
+    let on = |map: &str| {
+        let args = ["--ranks", "2", "-m", &machine, "--map", map];
+        makespan(&[RING_OF_MESSAGES, &args].concat())
+    };
+    assert_eq!((on("0,2"), on("1,3")), (1_002_000_000, 2_002_000_000));
+    assert_eq!(on("2,3"), 102_000_000);
+}
+
+#[test]
+fn what_fabrics_do_not_take_is_refused_with_what_they_would() {
+    let dir = TempDir::new().unwrap();
+    let error = |dimensions: &[(&str, &str)], more: &str| {
+        let machine = tiers(&dir, "wrong.toml", dimensions, more);
+        refusal(&[RING_OF_MESSAGES, &["--ranks", "2", "-m", &machine]].concat())
+    };
+    let four = nics("levels = \"2x2\"");
+    let text = error(&[NODE, ("nics", &four)], "");
+    assert!(
+        text.contains("levels for 4 NPUs")
+            && text.contains("or 4 with `fabric` as \"rail_optimized\""),
+        "{text}"
+    );
+    let all = nics("levels = \"2\"\nfabric = \"top_of_rack\"");
+    let text = error(&[NODE, ("nics", &all)], "");
+    assert!(
+        text.contains("product is 4, the NPUs of all rails"),
+        "{text}"
+    );
+    let alone = nics("levels = \"2\"\nfabric = \"rail_only\"");
+    let text = error(&[("nics", &alone)], "");
+    assert!(text.contains("it where dimensions lie inside"), "{text}");
+    let text = error(
+        &[("node", &format!("{}\nfabric = \"rail_only\"", NODE.1))],
+        "",
+    );
+    assert!(text.contains("it where shape is clos"), "{text}");
+    let good = nics("levels = \"2\"\nroutes = \"first\"");
+    let text = error(
+        &[NODE, ("nics", &good)],
+        "[network]\nswitching = \"store_and_forward\"\n",
+    );
+    assert!(text.contains("every dimension is clos or graph"), "{text}");
+}
