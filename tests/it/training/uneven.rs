@@ -100,6 +100,21 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
     );
 }
 
+/// Members of a tensor group follow one another, then replicas of a stage, then stages: of two replicas in stages of four and of
+/// two, ranks 0 to 7 are the first stage's, and 8 to 11 the second's.
+#[test]
+fn ranks_of_unlike_stages_follow_one_another() {
+    let mut plan = plan([4, 2], 2, AdapterSums::Source);
+    (plan.data, plan.batch) = (2, 2);
+    let groups = job(&model(), &plan).unwrap().groups();
+    let found: Vec<&[u32]> = groups.values().map(|ranks| &ranks[..]).collect();
+    let tensor: [&[u32]; 4] = [&[0, 1, 2, 3], &[4, 5, 6, 7], &[8, 9], &[10, 11]];
+    let data: [&[u32]; 6] = [&[0, 4], &[1, 5], &[2, 6], &[3, 7], &[8, 10], &[9, 11]];
+    for group in tensor.iter().chain(&data) {
+        assert!(found.contains(group), "{group:?} of {found:?}");
+    }
+}
+
 /// A training step has the FLOPs of the model, whichever degrees stages have; each message is received as it was sent; and the
 /// handovers are as many in each direction as there are adapters, replicas and micro-batches.
 #[test]
