@@ -58,8 +58,8 @@ use crate::model::{ExpertExchange, LayerRole, ModelLayer, OperatorAxis, Operator
 use std::collections::BTreeMap;
 
 mod branches;
+mod context_exchange;
 mod member;
-mod of_tokens;
 mod redistribution;
 mod redistribution_cache;
 #[cfg(test)]
@@ -102,7 +102,7 @@ struct MemberOperator<'s> {
     /// Bytes of copies that are exchanged with ranks that have other experts.
     exchanged: u64,
     /// Bytes that are exchanged with ranks that have other tokens: of queries, and of keys and values.
-    of_tokens: [u64; 2],
+    context_bytes: [u64; 2],
     /// True if the gradient of its input is needed.
     wanted: bool,
     /// True if the plan leaves it out entirely: nothing is moved for it.
@@ -174,7 +174,7 @@ impl ShardedLowering {
 
     /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with ranks that have
     /// other tokens.
-    fn of_tokens(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
+    fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
             .without
@@ -213,7 +213,7 @@ impl ShardedLowering {
                 expert_parameters = expert_parameters.saturating_add(weights);
             }
             let exchanged = self.exchanged(&work.spec(), &sizes);
-            let of_tokens = self.of_tokens(&work.spec(), &sizes);
+            let context_bytes = self.context_bytes(&work.spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
@@ -255,7 +255,7 @@ impl ShardedLowering {
                 found: buckets::found(&work),
                 of_experts,
                 exchanged,
-                of_tokens,
+                context_bytes,
                 wanted: !step.inputs.is_empty(),
                 idle: self.context.leaves_out(layer, &spec),
                 spec,

@@ -205,12 +205,15 @@ fn plans() -> Vec<ParallelismPlan> {
 /// which there are two, cannot be shared by a tensor group as well.
 #[test]
 fn sequences_that_ranks_share_are_conserved() {
-    let few = plans().into_iter().filter(|plan| {
-        let schedule = matches!(
-            plan.schedule,
-            PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Inference
-        );
-        schedule && matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters)
+    let few = plans().into_iter().filter(|plan| match plan.schedule {
+        PipelineSchedule::OneForwardOneBackward => {
+            let sharded = matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters);
+            sharded && plan.recompute != RecomputePolicy::Selective
+        }
+        PipelineSchedule::Inference => {
+            plan.zero == ZeroStage::None && plan.recompute == RecomputePolicy::None
+        }
+        _ => false,
     });
     let few: Vec<ParallelismPlan> = few.collect();
     for (model, kv_heads) in [(gpt(), 4), (llama(), 2)] {
@@ -231,7 +234,7 @@ fn sequences_that_ranks_share_are_conserved() {
                 model.name,
                 list(&refused)
             );
-            assert!(done > 30, "{done}");
+            assert!(done > 10, "{done}");
             match context_exchange {
                 ContextExchange::AllGather => assert_eq!(of_context, 0),
                 ContextExchange::AllToAll => assert!((1..=undivided).contains(&of_context)),

@@ -93,9 +93,9 @@ impl MemberProgramWriter<'_> {
                 to.allocate(TensorClass::Activations, kept);
             }
             self.exchange(one, ExpertExchange::Combine, phase, to);
-            self.gather_tokens(one, phase, to);
+            self.exchange_before_attention(one, phase, to);
             push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
-            self.return_tokens(one, phase, to);
+            self.exchange_behind_attention(one, phase, to);
             self.exchange(one, ExpertExchange::Dispatch, phase, to);
             self.classes(one, phase, to);
             for (whose, input) in pending(own, i) {
@@ -268,7 +268,7 @@ impl MemberProgramWriter<'_> {
                 }
             })
         });
-        self.gather_tokens(one, phase, to);
+        self.exchange_before_attention(one, phase, to);
         if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
@@ -287,7 +287,7 @@ impl MemberProgramWriter<'_> {
             }
         }
         self.exchange(one, ExpertExchange::Combine, phase, to);
-        self.return_tokens(one, phase, to);
+        self.exchange_behind_attention(one, phase, to);
         // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };

@@ -10,14 +10,14 @@ use crate::trace::{CollectiveKind, TensorClass, TrainingPhase};
 impl MemberProgramWriter<'_> {
     /// Brings what comes into attention to where it is needed: keys and values of all tokens, or all tokens of some heads; on the
     /// way back the gradient of its output as well.
-    pub(super) fn gather_tokens(
+    pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        let [queries, keys] = one.of_tokens;
-        match self.exchange_of_tokens(one) {
+        let [queries, keys] = one.context_bytes;
+        match self.context_exchange(one) {
             None => {}
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered(one);
@@ -27,7 +27,7 @@ impl MemberProgramWriter<'_> {
                 }
                 to.allocate(TensorClass::Temporary, held);
                 let kind = CollectiveKind::AllGather;
-                self.among_tokens(one, kind, ".all-gather", keys, phase, to);
+                self.context_collective(one, kind, ".all-gather", keys, phase, to);
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match phase {
@@ -35,27 +35,27 @@ impl MemberProgramWriter<'_> {
                     TrainingPhase::Backward => (".output.all-to-all", queries),
                     _ => (".all-to-all", queries.saturating_add(keys)),
                 };
-                self.among_tokens(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
             }
         }
     }
 
     /// Brings what attention leaves back to the ranks that have the tokens: its output, or the gradients of its inputs.
-    pub(super) fn return_tokens(
+    pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        let [queries, keys] = one.of_tokens;
+        let [queries, keys] = one.context_bytes;
         let back = phase == TrainingPhase::Backward;
-        match self.exchange_of_tokens(one) {
+        match self.context_exchange(one) {
             None => {}
             Some(ContextExchange::AllGather) => {
                 if back {
                     to.free(TensorClass::Temporary, gathered(one));
                     let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered(one));
-                    self.among_tokens(one, kind, ".reduce-scatter", bytes, phase, to);
+                    self.context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
                 }
                 to.free(TensorClass::Temporary, gathered(one));
             }
@@ -64,17 +64,17 @@ impl MemberProgramWriter<'_> {
                     true => (".all-to-all", queries.saturating_add(keys)),
                     false => (".output.all-to-all", queries),
                 };
-                self.among_tokens(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
             }
         }
     }
 
-    fn exchange_of_tokens(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
-        let exchanges = one.of_tokens != [0; 2] && !one.idle;
+    fn context_exchange(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
+        let exchanges = one.context_bytes != [0; 2] && !one.idle;
         self.context().context.filter(|_| exchanges)
     }
 
-    fn among_tokens(
+    fn context_collective(
         &mut self,
         one: &MemberOperator<'_>,
         kind: CollectiveKind,
@@ -91,6 +91,6 @@ impl MemberProgramWriter<'_> {
 /// Bytes of the keys and values of all tokens.
 fn gathered(one: &MemberOperator<'_>) -> u64 {
     let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent(axis)));
-    let bytes = u128::from(one.of_tokens[1]) * tokens / own.max(1);
+    let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
