@@ -1,7 +1,7 @@
-//! What observers of every report are told, kept until there is much of it, and worked through on a thread of its own.
+//! Relay between the event loop and the observers of a report: events are batched, and delivered on a second thread.
 //!
-//! The loop writes a few words for each thing that happens and goes on. What it means for sums, memory and the critical path
-//! is found beside it, in the order in which it happened, so results are those of observers that are part of the loop.
+//! The loop writes 16 bytes for each event of a node and goes on. Sums, memory and the critical path are computed beside
+//! it from batches in their order, so results are those of observers that the loop calls itself.
 
 use super::{CollectiveRecord, Observer};
 use crate::engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
@@ -12,15 +12,15 @@ use crate::units::Time;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// The least number of nodes for which a thread is started: what is told of them takes a millisecond, and to start one a
-/// tenth.
+/// The least number of nodes for which a thread is started: their events take a millisecond to deliver, and a thread a tenth
+/// to start.
 const LEAST_NODES: u64 = 20_000;
-/// Most of what is told together: enough that threads seldom meet, and little enough to stay in a cache.
-const TOGETHER: usize = 4096;
-/// Most parts that wait for the other thread, before the loop does.
-const WAITING: usize = 32;
+/// Most events of a batch: enough that threads seldom meet, and few enough to stay in a cache.
+const BATCH: usize = 4096;
+/// Most batches in the queue to the other thread; the loop waits while it is full.
+const QUEUED_BATCHES: usize = 32;
 
-/// What happened to a node.
+/// Kind of an event of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum NodeStep {
@@ -31,9 +31,9 @@ enum NodeStep {
     Ready,
 }
 
-/// A step of a node, in 16 bytes.
+/// An event of a node, in 16 bytes.
 #[derive(Clone, Copy, Debug)]
-struct ToldStep {
+struct StepRecord {
     at: Time,
     /// Number of the instance, then the kind of the node, then the step.
     what: u32,
@@ -44,7 +44,7 @@ const KIND_AT: u32 = 22;
 const STEP_AT: u32 = 25;
 const _: () = assert!(MAX_NPUS <= 1 << KIND_AT, "instances have room");
 
-impl ToldStep {
+impl StepRecord {
     #[inline]
     fn new(step: NodeStep, at: Time, instance: u32, node: NodeIndex, kind: NodeKind) -> Self {
         let what = instance | (kind as u32) << KIND_AT | (step as u32) << STEP_AT;
@@ -52,7 +52,7 @@ impl ToldStep {
     }
 
     #[inline]
-    fn tell(self, observer: &mut impl Observer) {
+    fn deliver(self, observer: &mut impl Observer) {
         let Self { at, what, node } = self;
         let instance = what & ((1 << KIND_AT) - 1);
         let kind = NodeKind::ALL[(what >> KIND_AT & 7) as usize];
@@ -66,18 +66,19 @@ impl ToldStep {
     }
 }
 
-/// What is told together: steps of nodes in their order, and collectives in theirs. No observer of a report relates the two.
+/// Events that are delivered together: those of nodes in their order, and collectives in theirs. No observer of a report relates the
+/// two.
 #[derive(Debug, Default)]
-struct ToldPart {
-    steps: Vec<ToldStep>,
+struct RecordBatch {
+    steps: Vec<StepRecord>,
     collectives: Vec<CollectiveRecord>,
 }
 
-impl ToldPart {
-    /// Tells `observer`, and leaves the part empty.
-    fn tell(&mut self, observer: &mut impl Observer) {
+impl RecordBatch {
+    /// Delivers all to `observer`, and leaves the batch empty.
+    fn deliver(&mut self, observer: &mut impl Observer) {
         for step in self.steps.drain(..) {
-            step.tell(observer);
+            step.deliver(observer);
         }
         for record in self.collectives.drain(..) {
             observer.collective(&record);
@@ -85,20 +86,20 @@ impl ToldPart {
     }
 }
 
-/// Where parts go.
+/// Destination of batches.
 enum RelayTarget<'t> {
     /// To observers on this thread.
-    Here(&'t mut dyn FnMut(&mut ToldPart)),
+    Here(&'t mut dyn FnMut(&mut RecordBatch)),
     /// To another thread, from which empty ones come back.
     Beside {
-        full: SyncSender<ToldPart>,
-        empty: Receiver<ToldPart>,
+        full: SyncSender<RecordBatch>,
+        empty: Receiver<RecordBatch>,
     },
 }
 
-/// An observer that others are behind: those of a report, which are told later, and `others`, which are told at once.
-pub struct Relay<'t, 'o> {
-    part: ToldPart,
+/// An observer in front of others: those of a report, which receive events in batches, and `others`, which receive them at once.
+pub struct ObserverRelay<'t, 'o> {
+    batch: RecordBatch,
     target: RelayTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<LinkLoad>>,
@@ -106,13 +107,13 @@ pub struct Relay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Runs what `run` does with a relay of the observers that `watch` makes, of a run of `nodes`, and returns its result and
-/// these observers, which have been told all. `watch` is called on the thread on which they are told.
+/// Calls `run` with a relay to the observers that `watch` makes, for a run of `nodes`, and returns its result and these observers,
+/// which have received all events. `watch` is called on the thread on which they receive them.
 pub fn relayed<W: Observer + Send, T>(
     nodes: u64,
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
-    run: impl FnOnce(&mut Relay<'_, '_>) -> T,
+    run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     if nodes < LEAST_NODES {
         return relayed_here(watch, others, run);
@@ -123,40 +124,40 @@ pub fn relayed<W: Observer + Send, T>(
 fn relayed_here<W: Observer, T>(
     watch: impl FnOnce() -> W,
     others: Option<&mut dyn Observer>,
-    run: impl FnOnce(&mut Relay<'_, '_>) -> T,
+    run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
     let mut watching = watch();
-    let mut here = |part: &mut ToldPart| part.tell(&mut watching);
-    let mut relay = Relay::new(RelayTarget::Here(&mut here), others);
+    let mut here = |batch: &mut RecordBatch| batch.deliver(&mut watching);
+    let mut relay = ObserverRelay::new(RelayTarget::Here(&mut here), others);
     let result = run(&mut relay);
     let end = relay.end();
-    end.tell(&mut watching);
+    end.deliver(&mut watching);
     (result, watching)
 }
 
 fn relayed_beside<W: Observer + Send, T>(
     watch: impl FnOnce() -> W + Send,
     others: Option<&mut dyn Observer>,
-    run: impl FnOnce(&mut Relay<'_, '_>) -> T,
+    run: impl FnOnce(&mut ObserverRelay<'_, '_>) -> T,
 ) -> (T, W) {
-    let (full, parts) = sync_channel::<ToldPart>(WAITING);
+    let (full, batches) = sync_channel::<RecordBatch>(QUEUED_BATCHES);
     let (back, empty) = channel();
     thread::scope(|scope| {
-        let told = scope.spawn(move || {
+        let delivery = scope.spawn(move || {
             let mut watching = watch();
-            for mut part in parts {
-                part.tell(&mut watching);
+            for mut batch in batches {
+                batch.deliver(&mut watching);
                 // Nobody takes them back when the run is over.
-                let _ = back.send(part);
+                let _ = back.send(batch);
             }
             watching
         });
-        let mut relay = Relay::new(RelayTarget::Beside { full, empty }, others);
+        let mut relay = ObserverRelay::new(RelayTarget::Beside { full, empty }, others);
         let result = run(&mut relay);
         let end = relay.end();
-        match told.join() {
+        match delivery.join() {
             Ok(mut watching) => {
-                end.tell(&mut watching);
+                end.deliver(&mut watching);
                 (result, watching)
             }
             Err(cause) => std::panic::resume_unwind(cause),
@@ -164,7 +165,7 @@ fn relayed_beside<W: Observer + Send, T>(
     })
 }
 
-/// What is told once, when a run is over.
+/// Results that are delivered once, at the end of a run.
 struct RunEnd {
     links: Option<Vec<LinkLoad>>,
     network: Option<NetworkOccupancy>,
@@ -172,7 +173,7 @@ struct RunEnd {
 }
 
 impl RunEnd {
-    fn tell(&self, observer: &mut impl Observer) {
+    fn deliver(&self, observer: &mut impl Observer) {
         if let Some(loads) = &self.links {
             observer.links(loads);
         }
@@ -185,10 +186,10 @@ impl RunEnd {
     }
 }
 
-impl<'t, 'o> Relay<'t, 'o> {
+impl<'t, 'o> ObserverRelay<'t, 'o> {
     fn new(target: RelayTarget<'t>, others: Option<&'o mut dyn Observer>) -> Self {
         Self {
-            part: ToldPart::default(),
+            batch: RecordBatch::default(),
             target,
             others,
             links: None,
@@ -197,9 +198,9 @@ impl<'t, 'o> Relay<'t, 'o> {
         }
     }
 
-    /// Passes on what is left, and ends the other thread's work.
+    /// Delivers the last batch, and ends the other thread.
     fn end(mut self) -> RunEnd {
-        self.pass_on();
+        self.flush();
         RunEnd {
             links: self.links,
             network: self.network,
@@ -208,31 +209,31 @@ impl<'t, 'o> Relay<'t, 'o> {
     }
 
     #[inline]
-    fn step(&mut self, step: ToldStep) {
-        self.part.steps.push(step);
-        if self.part.steps.len() >= TOGETHER {
-            self.pass_on();
+    fn step(&mut self, step: StepRecord) {
+        self.batch.steps.push(step);
+        if self.batch.steps.len() >= BATCH {
+            self.flush();
         }
     }
 
     #[cold]
-    fn pass_on(&mut self) {
+    fn flush(&mut self) {
         match &mut self.target {
-            RelayTarget::Here(tell) => tell(&mut self.part),
+            RelayTarget::Here(deliver) => deliver(&mut self.batch),
             RelayTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
-                let part = std::mem::replace(&mut self.part, next);
-                // The other thread takes parts until it panics, which is passed on when it is joined.
-                let _ = full.send(part);
+                let batch = std::mem::replace(&mut self.batch, next);
+                // The other thread takes batches until it panics, which is passed on when it is joined.
+                let _ = full.send(batch);
             }
         }
     }
 }
 
-impl Observer for Relay<'_, '_> {
+impl Observer for ObserverRelay<'_, '_> {
     #[inline]
     fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-        self.step(ToldStep::new(NodeStep::Issued, now, instance, node, kind));
+        self.step(StepRecord::new(NodeStep::Issued, now, instance, node, kind));
         if let Some(others) = &mut self.others {
             others.issued(now, instance, node, kind);
         }
@@ -240,7 +241,7 @@ impl Observer for Relay<'_, '_> {
 
     #[inline]
     fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-        self.step(ToldStep::new(
+        self.step(StepRecord::new(
             NodeStep::Completed,
             now,
             instance,
@@ -255,16 +256,16 @@ impl Observer for Relay<'_, '_> {
     #[inline]
     fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let kind = NodeKind::Collective;
-        self.step(ToldStep::new(NodeStep::Began, now, instance, node, kind));
+        self.step(StepRecord::new(NodeStep::Began, now, instance, node, kind));
         if let Some(others) = &mut self.others {
             others.began(now, instance, node);
         }
     }
 
     fn collective(&mut self, record: &CollectiveRecord) {
-        self.part.collectives.push(*record);
-        if self.part.collectives.len() >= TOGETHER {
-            self.pass_on();
+        self.batch.collectives.push(*record);
+        if self.batch.collectives.len() >= BATCH {
+            self.flush();
         }
         if let Some(others) = &mut self.others {
             others.collective(record);
@@ -275,7 +276,13 @@ impl Observer for Relay<'_, '_> {
     fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
         // Its kind does not matter until it is issued.
         let kind = NodeKind::Nothing;
-        self.step(ToldStep::new(NodeStep::Delayed, now, instance, node, kind));
+        self.step(StepRecord::new(
+            NodeStep::Delayed,
+            now,
+            instance,
+            node,
+            kind,
+        ));
         if let Some(others) = &mut self.others {
             others.delayed(now, instance, node);
         }
@@ -284,7 +291,7 @@ impl Observer for Relay<'_, '_> {
     #[inline]
     fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
         let kind = NodeKind::Nothing;
-        self.step(ToldStep::new(NodeStep::Ready, now, instance, node, kind));
+        self.step(StepRecord::new(NodeStep::Ready, now, instance, node, kind));
         if let Some(others) = &mut self.others {
             others.ready(now, instance, node);
         }
@@ -338,14 +345,14 @@ mod tests {
     use crate::trace::CollectiveKind;
     use crate::units::Span;
 
-    /// Writes down what it is told.
+    /// Records calls.
     #[derive(Debug, Default, PartialEq)]
-    struct Diary {
+    struct RecordedCalls {
         steps: Vec<(u32, u64, u32, u32, u8)>,
         groups: Vec<u32>,
     }
 
-    impl Observer for Diary {
+    impl Observer for RecordedCalls {
         fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
             let row = (0, now.0, instance, node.0, kind as u8);
             self.steps.push(row);
@@ -368,9 +375,9 @@ mod tests {
         }
     }
 
-    /// Tells of many steps of all kinds, of the largest numbers too.
-    fn live(observer: &mut impl Observer) {
-        for i in 0..3 * TOGETHER as u32 + 7 {
+    /// Reports many events of all kinds, with the largest numbers too.
+    fn report_events(observer: &mut impl Observer) {
+        for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);
             let instance = i % MAX_NPUS.min(1000) + MAX_NPUS - 1000;
             let node = NodeIndex(i.wrapping_mul(0x9e37_79b9) >> 1);
@@ -399,30 +406,32 @@ mod tests {
     }
 
     #[test]
-    fn observers_are_told_the_same_at_once_later_and_beside() {
-        let mut told = Diary::default();
-        live(&mut told);
-        let mut others = Diary::default();
-        let ((), here) = relayed_here(Diary::default, Some(&mut others), |relay| live(relay));
-        assert_eq!((&here, &others), (&told, &told));
-        let (five, beside) = relayed_beside(Diary::default, None, |relay| {
-            live(relay);
+    fn observers_receive_the_same_at_once_in_batches_and_on_a_thread() {
+        let mut direct = RecordedCalls::default();
+        report_events(&mut direct);
+        let mut others = RecordedCalls::default();
+        let ((), here) = relayed_here(RecordedCalls::default, Some(&mut others), |relay| {
+            report_events(relay)
+        });
+        assert_eq!((&here, &others), (&direct, &direct));
+        let (five, beside) = relayed_beside(RecordedCalls::default, None, |relay| {
+            report_events(relay);
             5
         });
-        assert_eq!((five, beside), (5, told));
+        assert_eq!((five, beside), (5, direct));
     }
 
     #[test]
     #[should_panic(expected = "the observer's own")]
-    fn panics_of_observers_reach_whoever_runs() {
-        struct Nervous;
-        impl Observer for Nervous {
+    fn panics_of_observers_reach_the_caller() {
+        struct PanickingObserver;
+        impl Observer for PanickingObserver {
             fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
                 panic!("the observer's own");
             }
             fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
             fn collective(&mut self, _: &CollectiveRecord) {}
         }
-        relayed_beside(|| Nervous, None, |relay| live(relay));
+        relayed_beside(|| PanickingObserver, None, |relay| report_events(relay));
     }
 }
