@@ -144,15 +144,8 @@ impl MscclAlgorithm {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                [
-                    b'<',
-                    b'?',
-                    b'x',
-                    b'm',
-                    b'l',
-                    b' ' | b'\t' | b'\r' | b'\n',
-                    inside @ ..,
-                ] => unquoted(inside, b"?>"),
+                // What the parser takes for a declaration; all else is an instruction, which quotes nothing.
+                [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => unquoted(inside, b"?>"),
                 [b'<', b'?', inside @ ..] => behind(inside, b"?>"),
                 [b'<', b'!', b'-', b'-', inside @ ..] => behind(inside, b"-->"),
                 _ => break,
