@@ -269,22 +269,20 @@ impl RankPlacement {
     /// Index of the group of `family` that `place` is in.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let data = self.degrees[1];
+        let block = |size: u32| {
+            let before = self.members_until(place.stage) + place.tensor;
+            before * (data / size) + place.data / size
+        };
         match family {
             ParallelGroupKind::Tensor => place.stage * data + place.data,
             ParallelGroupKind::Data => self.members_until(place.stage) + place.tensor,
             ParallelGroupKind::Embedding => place.data * self.tensor_of(0) + place.tensor,
             ParallelGroupKind::Model => place.data,
-            ParallelGroupKind::Expert => {
-                let before = self.members_until(place.stage) + place.tensor;
-                before * (data / self.expert) + place.data / self.expert
-            }
+            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => {
                 let before = self.members_until(place.stage) + place.tensor;
                 before * self.expert + place.data % self.expert
-            }
-            ParallelGroupKind::Context => {
-                let before = self.members_until(place.stage) + place.tensor;
-                before * (data / self.context) + place.data / self.context
             }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);

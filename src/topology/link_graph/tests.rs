@@ -163,20 +163,24 @@ fn changes_touch_the_links_that_they_name() {
     assert_eq!(none, Err(LinkChangeFault { change: 1 }));
 }
 
+/// A dimension behind a switch.
+fn switch(name: &str, size: u32) -> TopologyDimension {
+    TopologyDimension {
+        name: name.to_owned(),
+        shape: DimensionShape::Switch,
+        size,
+        bandwidth: rate().0,
+        latency: rate().1,
+    }
+}
+
 /// A switch of `inside` NPUs and, above it, Clos networks over `outside` of them, all links alike.
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
     (fabric, routes): (ClosFabric, RoutePolicy),
 ) -> LinkGraph {
-    let dimension = |name: &str, size| TopologyDimension {
-        name: name.to_owned(),
-        shape: DimensionShape::Switch,
-        size,
-        bandwidth: rate().0,
-        latency: rate().1,
-    };
-    let dimensions = vec![dimension("node", inside), dimension("nics", outside)];
+    let dimensions = vec![switch("node", inside), switch("nics", outside)];
     let topology = Topology::new(dimensions).unwrap();
     let clos = DimensionLinks::Clos {
         levels: ClosLevels {
@@ -352,19 +356,12 @@ fn a_fabric_may_lie_between_dimensions() {
 /// places are joined by a square each.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
-    let dimension = |name: &str, size| TopologyDimension {
-        name: name.to_owned(),
-        shape: DimensionShape::Switch,
-        size,
-        bandwidth: rate().0,
-        latency: rate().1,
-    };
     let square = || DimensionLinks::Chips {
         chips: ChipGraph::named("ring:4").unwrap(),
         routes: RoutePolicy::First,
     };
     let of = |sizes: [u32; 2], links: [DimensionLinks; 2]| {
-        let dimensions = vec![dimension("a", sizes[0]), dimension("b", sizes[1])];
+        let dimensions = vec![switch("a", sizes[0]), switch("b", sizes[1])];
         LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
