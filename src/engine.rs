@@ -51,7 +51,6 @@
 //! ```
 
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -83,6 +82,7 @@ mod matching;
 mod members;
 mod messages;
 mod nodes;
+mod observer;
 mod options;
 mod placement;
 mod plan;
@@ -106,6 +106,7 @@ pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use feed::*;
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
+pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use options::{CommTiming, LaunchMode, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};

@@ -11,11 +11,11 @@ use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
 use crate::compute::HostTiming;
+use crate::engine::Observer;
 use crate::group::GroupExtent;
 use crate::ids::{GroupId, NodeIndex, Npu, Rank};
 use crate::machine::Machine;
 use crate::network::{NetworkBackend, NetworkKind};
-use crate::report::Observer;
 use crate::topology::link_graph::MOST_NPUS;
 use crate::trace::CollectiveKind;
 use crate::workload::Workload;
@@ -145,7 +145,7 @@ impl<'a> CompiledReplay<'a> {
         self.network
     }
 
-    /// The groups, as [`CollectiveRecord::group`](crate::report::CollectiveRecord::group) numbers them.
+    /// The groups, as [`CollectiveRecord::group`](crate::engine::CollectiveRecord::group) numbers them.
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,

@@ -4,8 +4,8 @@
 use super::Engine;
 use super::discipline::{CollectiveModel, Discipline};
 use crate::collective::ContentOrder;
+use crate::engine::Observer;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 use std::ops::ControlFlow;
 

@@ -4,8 +4,8 @@
 
 use super::Engine;
 use crate::collective::{EndpointModel, IssueDiscipline};
+use crate::engine::Observer;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 use std::ops::ControlFlow;
 

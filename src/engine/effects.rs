@@ -10,9 +10,9 @@ use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::fabric::ApproachingAccess;
 use crate::collective::ChunkQueueSpec;
+use crate::engine::CollectiveRecord;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::NetworkMessage;
-use crate::report::CollectiveRecord;
 use crate::units::Time;
 
 /// See the module. Lists are in the order in which they are drained: the first five after each event, the others when a

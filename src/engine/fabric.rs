@@ -5,12 +5,12 @@ use super::compiled_replay::CompiledReplay;
 use super::discipline::Discipline;
 use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{Event, EventClass};
+use crate::engine::Observer;
 use crate::ids::{EndpointId, Npu};
 use crate::network::{
     DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,
     NetworkMessage, PortRange, RehearsedLinks,
 };
-use crate::report::Observer;
 use crate::topology::Topology;
 use crate::units::{BufferShare, Time};
 use std::collections::BTreeMap;

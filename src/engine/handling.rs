@@ -5,9 +5,9 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
 use super::{CommTiming, Engine};
+use crate::engine::Observer;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
-use crate::report::Observer;
 use crate::units::Time;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {

@@ -10,10 +10,10 @@ use super::effects::FollowUp;
 use super::event::EventClass;
 use super::lanes::FREE;
 use crate::collective::InsertionOrder;
+use crate::engine::Observer;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Npu};
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::{Span, Time};
 use std::ops::ControlFlow;
 

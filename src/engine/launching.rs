@@ -7,9 +7,9 @@ use super::feed::Feed;
 use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
 use super::processor::ProcessorJob;
 use super::{CompiledReplay, Engine};
+use crate::engine::Observer;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {

@@ -3,10 +3,10 @@
 use super::Engine;
 use super::discipline::CollectiveModel;
 use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
+use crate::engine::Observer;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {

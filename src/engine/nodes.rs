@@ -8,11 +8,11 @@ use super::event::{Event, EventClass};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
 use super::{CommTiming, Engine};
+use crate::engine::Observer;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::memory::RemoteMemoryAccess;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::units::Time;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {

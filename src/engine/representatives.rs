@@ -9,11 +9,11 @@
 //! all as long as it is answered by closed form, which starts with the last of them.
 
 use super::{CompiledReplay, GroupView, ReplayOptions};
+use crate::engine::{CollectiveRecord, Observer};
 use crate::graph::{Graph, NodeKind};
 use crate::ids::{NodeIndex, Npu, Rank};
 use crate::machine::Machine;
 use crate::network::NetworkKind;
-use crate::report::{CollectiveRecord, Observer};
 use crate::topology::Topology;
 use crate::units::Time;
 use crate::workload::{RankInstance, Workload};

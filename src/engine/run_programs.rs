@@ -6,12 +6,12 @@ use super::host_launches::ResolvedPrices;
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::collective::{CustomCollective, NativeBackend, PeerSizes, ScriptExecutor};
+use crate::engine::Observer;
 use crate::machine::Machine;
 use crate::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkKind,
     PortNetwork,
 };
-use crate::report::Observer;
 
 /// The programs of a run, what launches them, and what runs their kernels.
 pub(super) struct LaunchSource<'a> {

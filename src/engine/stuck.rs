@@ -7,10 +7,10 @@ use super::lanes::FREE;
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use super::{CommTiming, Engine};
+use crate::engine::Observer;
 use crate::graph::NodeKind;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 use crate::trace::escape;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,7 +7,7 @@
 //! transfers is told apart. Messages are charged as one.
 
 use super::keyed::by_part;
-use super::{CollectiveRecord, Observer};
+use super::{CollectiveRecord, Observer, TimeCategory};
 use crate::engine::CompiledReplay;
 use crate::graph::{Graph, NodeKind};
 use crate::ids::NodeIndex;
@@ -15,47 +15,6 @@ use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-
-/// Category of an instant, in order of precedence; idle is what is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TimeCategory {
-    /// A kernel runs.
-    Compute,
-    /// A message or collective is under way or waited for, and no kernel runs.
-    Communication,
-    /// A load or store, and none of the above.
-    Memory,
-    /// The host works, or a node's delay passes, and none of the above.
-    Host,
-    /// Nothing is issued.
-    Idle,
-}
-
-impl TimeCategory {
-    /// Every part with its name, in order of precedence.
-    pub const ALL: [(Self, &'static str); 5] = [
-        (Self::Compute, "compute"),
-        (Self::Communication, "exposed communication"),
-        (Self::Memory, "memory"),
-        (Self::Host, "host"),
-        (Self::Idle, "idle"),
-    ];
-
-    /// The keys of [`Self::ALL`] in JSON.
-    pub const KEYS: [&'static str; 5] = ["compute", "communication", "memory", "host", "idle"];
-
-    /// Returns the part that nodes of `kind` belong to, if they take time.
-    pub fn of(kind: NodeKind) -> Option<Self> {
-        Some(match kind {
-            NodeKind::Nothing => return None,
-            NodeKind::Host => Self::Host,
-            NodeKind::Compute => Self::Compute,
-            NodeKind::LocalMemory | NodeKind::RemoteMemory => Self::Memory,
-            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => Self::Communication,
-        })
-    }
-}
 
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();

@@ -5,7 +5,8 @@
 //! order. Each communication is followed from one machine to the other by the name of its group and its
 //! kind.
 
-use super::breakdown::{ChargedTime, TimeCategory};
+use super::TimeCategory;
+use super::breakdown::ChargedTime;
 use super::operators::{OperatorTime, table::families};
 use super::summary::{CollectiveRow, LatestRank, MESSAGES, Report, groups_of, mean, percent_more};
 use crate::engine::ReplayError;

@@ -19,11 +19,10 @@ mod walk;
 
 pub(super) use recorder::RunRecorder;
 pub(super) use table::table;
-pub use walk::RunSegment;
 
-use super::breakdown::TimeCategory;
 use super::keyed::by_part;
 use super::operators::OperatorTime;
+use super::{RunSegment, TimeCategory};
 use crate::graph::NodeKind;
 use crate::ids::Rank;
 use crate::trace::of_any_micro_batch;

@@ -32,7 +32,7 @@
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
 
-use super::breakdown::TimeCategory;
+use super::TimeCategory;
 use super::summary::Report;
 use super::text::share;
 use crate::engine::{CommTiming, CompiledReplay};

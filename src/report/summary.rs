@@ -3,8 +3,9 @@
 //! JSON is this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these
 //! types. A field may be added under the same schema, never changed.
 
+use super::TimeCategory;
 use super::aggregation::RankAggregation;
-use super::breakdown::{ChargedTime, NpuTime, TimeCategory};
+use super::breakdown::{ChargedTime, NpuTime};
 use super::collectives::CollectiveTally;
 use super::critical_path::CriticalPathSummary;
 use super::extrapolation::StepExtrapolation;

@@ -1,6 +1,6 @@
 //! The report for people: at most 100 columns.
 
-use super::breakdown::TimeCategory;
+use super::TimeCategory;
 use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{Report, counted, percent_more, thousands};

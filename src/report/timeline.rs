@@ -7,7 +7,7 @@
 //! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
 //! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
 
-use super::breakdown::TimeCategory;
+use super::TimeCategory;
 use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;

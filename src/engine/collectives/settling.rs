@@ -4,6 +4,7 @@ use super::Collectives;
 use super::recorded::WaitTotals;
 use super::run::CollectiveRun;
 use crate::collective::UncontendedCost;
+use crate::engine::CollectiveRecord;
 use crate::engine::ReplayRefusal;
 use crate::engine::discipline::{CollectiveModel, Discipline};
 use crate::engine::effects::{Effects, FollowUp};
@@ -12,7 +13,6 @@ use crate::engine::fabric::Fabric;
 use crate::engine::plan::{GroupPlan, NONE};
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
-use crate::report::CollectiveRecord;
 use crate::trace::CollectiveKind;
 use crate::units::{Span, Time};
 

@@ -2,12 +2,12 @@
 
 use super::InstanceNode;
 use crate::engine::CollectiveModel;
+use crate::engine::Observer;
 use crate::engine::plan::{NONE, group_text};
 use crate::engine::{Engine, ReplayRefusal, matching};
 use crate::graph::Graph;
 use crate::ids::NodeIndex;
 use crate::network::NetworkBackend;
-use crate::report::Observer;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Describes a message that waits for its other half.

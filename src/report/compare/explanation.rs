@@ -1,8 +1,8 @@
 //! Explanation of why two machines differ, in words.
 
 use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
-use crate::report::breakdown::{ChargedTime, TimeCategory};
 use crate::report::text::share;
+use crate::report::{ChargedTime, TimeCategory};
 use crate::units::Span;
 
 /// Communications and operators that are named; the others are told of together.

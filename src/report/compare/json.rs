@@ -9,7 +9,7 @@ use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
     SpanChange,
 };
-use crate::report::breakdown::TimeCategory;
+use crate::report::TimeCategory;
 use crate::report::keyed::by_part;
 use crate::report::summary::{MachineName, Provenance, Report, ReportSchema};
 use crate::trace::CollectiveKind;

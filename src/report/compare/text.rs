@@ -4,7 +4,7 @@ use super::csv::status;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::machine::Machine;
-use crate::report::breakdown::TimeCategory;
+use crate::report::TimeCategory;
 use crate::report::memory::fullest;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};

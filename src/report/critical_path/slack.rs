@@ -3,11 +3,11 @@
 use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, RunInstance, RunNode, known};
-use super::walk::RunSegment;
 use crate::engine::CommTiming;
 use crate::graph::{NodeKind, huge_pages};
 use crate::ids::NodeIndex;
-use crate::report::breakdown::TimeCategory;
+use crate::report::RunSegment;
+use crate::report::TimeCategory;
 use crate::units::{Span, Time};
 
 fn earlier(at: Time, by: Span) -> Time {

@@ -1,7 +1,7 @@
 //! The critical path for people.
 
 use super::CriticalPathSummary;
-use crate::report::breakdown::TimeCategory;
+use crate::report::TimeCategory;
 use crate::report::summary::{Report, thousands};
 use crate::report::table::{TextTable, left, right};
 use crate::report::text::{TextStyle, paragraph, share};

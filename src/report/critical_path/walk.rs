@@ -4,24 +4,8 @@ use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known};
 use crate::engine::CommTiming;
 use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::report::breakdown::TimeCategory;
+use crate::report::{RunSegment, TimeCategory};
 use crate::units::Time;
-
-/// A part of the critical path; each begins where the one before it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunSegment {
-    /// Number of the instance that it is on.
-    pub instance: u32,
-    /// The node that runs, or that is about to.
-    pub node: NodeIndex,
-    /// Its beginning.
-    pub from: Time,
-    /// Its end.
-    pub to: Time,
-    /// Category of the time: the node's own category, host for its delay, idle for what no node accounts for.
-    pub category: TimeCategory,
-}
 
 impl RunRecorder<'_> {
     /// Returns when the transfer of a collective node began.

@@ -4,7 +4,7 @@ use super::page::{figure, number, section, table, text};
 use super::{axis_time, span};
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
-use crate::report::breakdown::TimeCategory;
+use crate::report::TimeCategory;
 use crate::report::npus::{NpuRow, span_of};
 use crate::report::pictures::PictureSpan;
 use crate::report::summary::{Report, kind_label, thousands};

@@ -6,7 +6,7 @@ use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
 use crate::engine::CompiledReplay;
 use crate::graph::NodeKind;
 use crate::ids::{NodeIndex, Rank};
-use crate::report::breakdown::TimeCategory;
+use crate::report::TimeCategory;
 use crate::report::memory::{EndedInstant, MemoryTracker};
 use crate::report::{CollectiveRecord, Observer, RunSegment};
 use crate::trace::of_any_micro_batch;
