@@ -9,8 +9,8 @@
 //! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
 //! memory exceeds many times over.
 
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
-use crate::trace::CollectiveKind;
 use crate::units::BufferShare;
 
 mod algorithm;

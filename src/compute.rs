@@ -1,6 +1,7 @@
 //! Durations of compute nodes on an NPU class.
 
-use crate::trace::{Dtype, KernelShape};
+use crate::dtype::Dtype;
+use crate::kernel_shape::KernelShape;
 use crate::units::{Bandwidth, FlopRate, Span};
 
 mod attention;

@@ -1,18 +1,7 @@
-//! Groups of ranks that communicate, and their placement on the machine.
+//! Placement of groups of NPUs on the machine.
 
-use crate::ids::{Npu, Rank};
+use crate::ids::Npu;
 use crate::topology::{DimensionShape, NetworkPath, Topology};
-
-/// Ordered ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankGroup {
-    /// The name it was declared under; `None` is all ranks.
-    pub name: Option<String>,
-    /// Purpose of the group, if known.
-    pub role: Option<String>,
-    /// The members, each once, in the order of the declaration.
-    pub members: Vec<Rank>,
-}
 
 /// Share of a collective's work that lies in one dimension.
 ///

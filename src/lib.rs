@@ -40,12 +40,14 @@ pub mod astra_sim;
 mod bounds;
 mod cli;
 mod collective;
+mod collective_kind;
 mod compute;
 mod config;
 #[path = "../converters/mod.rs"]
 mod converters;
 pub mod diff;
 mod draw;
+mod dtype;
 pub mod edit;
 pub mod engine;
 pub mod extend;
@@ -58,6 +60,7 @@ pub mod inspect;
 #[doc(hidden)]
 pub mod internals;
 pub mod job;
+mod kernel_shape;
 pub mod machine;
 mod matching;
 mod memory;

@@ -4,7 +4,6 @@
 
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
-use crate::group::RankGroup;
 use crate::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use crate::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +26,17 @@ pub struct RankInstance {
     pub peers: Vec<Rank>,
     /// Place of its core on a machine of tiles, if its trace says it.
     pub core: Option<[u32; 2]>,
+}
+
+/// Ordered ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankGroup {
+    /// The name it was declared under; `None` is all ranks.
+    pub name: Option<String>,
+    /// Purpose of the group, if known.
+    pub role: Option<String>,
+    /// The members, each once, in the order of the declaration.
+    pub members: Vec<Rank>,
 }
 
 /// Graphs, instances in ascending order of their ranks, and groups.

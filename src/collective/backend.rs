@@ -7,10 +7,10 @@
 //! schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
+use crate::collective_kind::CollectiveKind;
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::ids::Npu;
 use crate::topology::{LinePattern, NetworkPath, Topology};
-use crate::trace::CollectiveKind;
 use crate::units::{BufferShare, Span, Time};
 use std::fmt;
 

@@ -4,8 +4,8 @@
 //! bytes, and below the first it stays. Between two measured numbers of members time is linear in their number. A
 //! curve is the time of a collective that nothing else disturbs, from the arrival of its last member.
 
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
-use crate::trace::CollectiveKind;
 use crate::units::Span;
 
 /// Times of one kind of collective among one number of members.

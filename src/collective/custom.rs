@@ -7,7 +7,7 @@
 //! completed.
 
 use super::{ScriptAction, ScriptEvent};
-use crate::trace::CollectiveKind;
+use crate::collective_kind::CollectiveKind;
 use crate::units::Span;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -10,9 +10,9 @@
 
 mod themis;
 
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
 use crate::topology::Topology;
-use crate::trace::CollectiveKind;
 use crate::units::BufferShare;
 use std::collections::BTreeMap;
 use themis::ThemisBalancer;

@@ -14,8 +14,8 @@
 //! Between two numbers of members for which a way's bandwidth is stated it is linear in their number; outside it is that
 //! of the nearest.
 
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
-use crate::trace::CollectiveKind;
 use crate::units::Span;
 
 /// One way for one kind of collective.

@@ -5,9 +5,9 @@ use super::{
     AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
     assign_stages,
 };
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
 use crate::topology::Topology;
-use crate::trace::CollectiveKind;
 use crate::units::BufferShare;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. It has

@@ -4,9 +4,9 @@ use super::auto::LineCostModel;
 use super::{
     AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, decompose,
 };
+use crate::collective_kind::CollectiveKind;
 use crate::group::GroupExtent;
 use crate::topology::Topology;
-use crate::trace::CollectiveKind;
 use crate::units::BufferShare;
 
 /// A stage and the algorithm that carries it out.

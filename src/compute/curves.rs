@@ -4,7 +4,8 @@ use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
     PeakRates,
 };
-use crate::trace::{Dtype, KernelShape, MovingKernel};
+use crate::dtype::Dtype;
+use crate::kernel_shape::{KernelShape, MovingKernel};
 use crate::units::{Bandwidth, Span};
 
 /// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.

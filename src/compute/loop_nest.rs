@@ -43,7 +43,8 @@ pub use layer::{LayerShape, LayerTensor, LoopDimension};
 pub use search::{FoundMapping, search_mapping};
 
 use super::KernelProfile;
-use crate::trace::{Dtype, KernelShape};
+use crate::dtype::Dtype;
+use crate::kernel_shape::KernelShape;
 use crate::units::Span;
 
 /// A bound loop: what it counts, and how often it goes around.

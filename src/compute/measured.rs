@@ -14,7 +14,7 @@
 //! sizes whose kernels took no time, because they ran within others, are met and not used between.
 
 use super::KernelProfile;
-use crate::trace::Dtype;
+use crate::dtype::Dtype;
 use std::collections::BTreeMap;
 
 /// Mean time of kernels that do the same amount of work.

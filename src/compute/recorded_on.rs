@@ -14,7 +14,7 @@
 //! A kernel of which the trace says neither FLOPs nor bytes (launched by graphs, fused) is taken to move bytes.
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
-use crate::trace::Dtype;
+use crate::dtype::Dtype;
 use crate::units::{Bandwidth, FlopRate, Span};
 
 /// Time of a kernel that does not fill a device, on any.

@@ -9,7 +9,8 @@
 //! On a class with systolic arrays a product of known sizes takes at least the cycles of these (`compute/systolic.rs`).
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency};
-use crate::trace::{Dtype, KernelShape};
+use crate::dtype::Dtype;
+use crate::kernel_shape::KernelShape;
 use crate::units::{Bandwidth, BufferShare, Span};
 
 /// Formats assumed for kernels whose trace states none, by preference: bf16, which training uses today, then the

@@ -205,8 +205,8 @@ fn closest(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::Dtype;
     use crate::topology::DimensionShape;
-    use crate::trace::Dtype;
     use crate::units::Bandwidth;
 
     /// Presets with eight NPUs a node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which grows.

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
+use crate::dtype::Dtype;
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::SwitchingMode;
-use crate::trace::Dtype;
 use crate::units::{Bandwidth, Bytes, Span};
 use proptest::prelude::*;
 

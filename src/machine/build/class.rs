@@ -3,9 +3,9 @@
 use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
 use crate::compute::{PeakRates, SystolicArrays};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use crate::dtype::Dtype;
 use crate::machine::NpuClass;
 use crate::memory::LocalMemory;
-use crate::trace::Dtype;
 
 /// The keys that each table may have.
 const KEYS: &[&str] = &[

@@ -2,9 +2,9 @@
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{CollectiveCurve, CollectiveProtocol};
+use crate::collective_kind::CollectiveKind;
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use crate::topology::TopologyDimension;
-use crate::trace::CollectiveKind;
 use crate::units::{Bandwidth, Bytes, Span};
 
 const KEYS: &[&str] = &[

@@ -6,7 +6,8 @@ use crate::compute::{
     PowerThrottling,
 };
 use crate::config::{ConfigError, ConfigField, ConfigTable};
-use crate::trace::{Dtype, MovingKernel};
+use crate::dtype::Dtype;
+use crate::kernel_shape::MovingKernel;
 use crate::units::{Bandwidth, Span};
 
 const GEMM: &[&str] = &[

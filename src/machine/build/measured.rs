@@ -3,7 +3,7 @@
 use super::LATENCY;
 use crate::compute::{MeasuredKernel, MeasuredKernels, MeasuredTime};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
-use crate::trace::Dtype;
+use crate::dtype::Dtype;
 use crate::units::Span;
 
 const KEYS: &[&str] = &["name", "format", "times", "error", "between"];

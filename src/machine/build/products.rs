@@ -3,7 +3,7 @@
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms, PeakRates};
 use crate::config::{ConfigError, ConfigField, ConfigTable, quoted};
-use crate::trace::Dtype;
+use crate::dtype::Dtype;
 use crate::units::{Bandwidth, Span};
 
 const KEYS: &[&str] = &["format", "shapes", "error"];

@@ -145,7 +145,8 @@ fn mistakes_are_refused_by_key_and_line() {
 #[test]
 fn a_class_may_have_systolic_arrays() {
     use crate::compute::{ComputeModel, KernelProfile, RooflineEfficiency};
-    use crate::trace::{Dtype, KernelShape};
+    use crate::dtype::Dtype;
+    use crate::kernel_shape::KernelShape;
     use crate::units::Span;
     let arrays = "[npu.core.systolic]\narray = [4, 4]\nclock = \"1 GHz\"\n[tiles]";
     let machine = read(&GOOD.replace("[tiles]", arrays)).unwrap();
